@@ -18,17 +18,7 @@ from original_models import ORIGINALS, original
 
 import graphslice
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
-from graphslice.calibration import (
-    CONSTANT,
-    DOMAIN_DISTANCE,
-    ENSEMBLE_STD,
-    NETWORK_STD,
-    PARTS_STD,
-    Calibration,
-    TargetCalibration,
-)
-from graphslice.calibration import ApplicabilityDomain as Domain
-from graphslice.calibration import NonconformityScores as Scores
+from graphslice import calibration as cal
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.data.collate import collate
 from graphslice.originals import import_checkpoint
@@ -435,10 +425,10 @@ def test_long_values_are_shortened_in_messages(own, tmp_path):
 @pytest.fixture
 def calibrated(own, tmp_path):
     """The contents of a checkpoint of numbers, with a calibration."""
-    scores = Scores(np.arange(1.0, 4.0), np.ones(3, np.int64))
-    domain = Domain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
-    target = TargetCalibration((scores,), {CONSTANT: 0.5, DOMAIN_DISTANCE: 0.5})
-    own.calibration = Calibration((target, target), domain)
+    scores = cal.NonconformityScores(np.arange(1.0, 4.0), np.ones(3, np.int64))
+    domain = cal.ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
+    target = cal.TargetCalibration((scores,), {cal.CONSTANT: 0.5, cal.DOMAIN_DISTANCE: 0.5})
+    own.calibration = cal.Calibration((target, target), domain)
     save_checkpoint(own, tmp_path / "whole.ckpt")
     return torch.load(tmp_path / "whole.ckpt", weights_only=True)
 
@@ -446,7 +436,10 @@ def calibrated(own, tmp_path):
 # Values that are no numbers, or that the model cannot use; tests/calibration has the others.
 MODIFIED = [
     *(lambda c, v=v: c["scores"].__setitem__(0, v) for v in (torch.tensor([1j]), torch.zeros(3).to_sparse(), "x")),
-    *(lambda c, n=n: c.update(weights={CONSTANT: 1.0, n: 0.5}) for n in (ENSEMBLE_STD, PARTS_STD, NETWORK_STD)),
+    *(
+        lambda c, n=n: c.update(weights={cal.CONSTANT: 1.0, n: 0.5})
+        for n in (cal.ENSEMBLE_STD, cal.PARTS_STD, cal.NETWORK_STD)
+    ),
     *(lambda c, w=w: c.update(weights=w) for w in ([1], {})),
     lambda c: c.update(temperature=torch.ones(2)),
 ]

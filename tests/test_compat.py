@@ -29,12 +29,8 @@ def test_old_configuration_is_read_under_current_names():
         model = config.model
         assert (model.num_degrees, model.num_distances, model.num_path_positions) == (8, 16, 3)
         assert model.embedding_layout == "ogb"
-        assert model.mixer_settings == {
-            "keep_fraction": 0.25,
-            "statistic": "learnable",
-            "source": "values",
-            "split_by_head": True,
-        }
+        settings = {"keep_fraction": 0.25, "statistic": "learnable", "source": "values", "split_by_head": True}
+        assert model.mixer_settings == settings
 
 
 def test_resumed_old_run_reproduces_the_expected_result(tmp_path):

@@ -45,17 +45,6 @@ def test_kernel_drops_where_the_hash_is_small(p, shape):
     np.testing.assert_allclose(actual.flatten(), kept / (1 - p), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.1, 0.75])
-def test_scaling_preserves_mean(p, dtype):
-    torch.manual_seed(0)
-    x = torch.randn(50_000, dtype=dtype) + 3
-    y = dropout(x, p)
-    kept = y != 0
-    torch.testing.assert_close(y[kept], x[kept] / (1 - p))
-    assert abs(y.mean() - x.mean()).item() < 5 * (x.square().mean() * p / (1 - p) / len(x)).sqrt().item()
-
-
 @pytest.mark.parametrize("p", [1e-7, 1e-6, 5e-6, 1e-5, 0.99999, 0.9999999, 1 - 1e-12])
 def test_rate_near_zero_and_one(p):
     torch.manual_seed(0)

@@ -28,6 +28,7 @@ def removed_afterwards():
 def double(removed_afterwards):
     @operator
     def double(x: Tensor, times: int = 2) -> str:
+        """Twice ``x``."""
         return "torch"
 
     @double.backend("triton", dtypes=(torch.float32,))

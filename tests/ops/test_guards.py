@@ -137,7 +137,7 @@ def changed_arguments(args):
             continue
         changed = [arg[None], arg[..., None], arg.flatten(), arg[0] if arg.dim() and len(arg) else arg]
         for dim, size in enumerate(arg.shape):
-            changed += [arg.narrow(dim, 0, rows) for rows in {0, max(0, size - 1)}]
+            changed += [arg.narrow(dim, 0, rows) for rows in {0, min(1, size), max(0, size - 1)}]
             changed += [torch.cat([arg, arg], dim), arg.transpose(0, dim)]
         for other in changed + [arg.to(dtype) for dtype in DTYPES]:
             if other.shape != arg.shape or other.dtype != arg.dtype:

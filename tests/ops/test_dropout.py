@@ -36,11 +36,14 @@ def test_neighbours_and_successive_draws_are_independent():
 
 
 @pytest.mark.parametrize(("p", "shape"), [(0.25, (16,)), (0.5, (300, 48)), (0.999, (64, 1000)), (1e-3, (64, 1000))])
-def test_kernel_drops_where_the_hash_is_small(p, shape):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kernel_drops_where_the_hash_is_small(p, shape, threads):
     torch.manual_seed(4)
     first, second = draw_random_integers(2)
     torch.manual_seed(4)
+    torch.set_num_threads(threads)
     actual = dropout.using("numba")(torch.ones(shape), p)
+    torch.set_num_threads(1)
     kept = kept_by_hash(actual.numel(), first, second, p)
     np.testing.assert_allclose(actual.flatten(), kept / (1 - p), rtol=1e-6)
 

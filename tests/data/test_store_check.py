@@ -109,8 +109,7 @@ BATCHES = {
     "null": (with_null_rows, "row 2 is null but has atoms"),
     "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "null values"),
     "other splits": (lambda: replaced("split", split_of(["valid", "train"])), f"splits are not {', '.join(SPLITS)}"),
-    "null smiles": (lambda: replaced("smiles", pa.nulls(3, pa.string())), "null values in SMILES"),
-    "null hashes": (lambda: replaced("family", pa.nulls(3, pa.uint64())), "null values in SMILES, molecules, hashes"),
+    "null hashes": (lambda: replaced("family", pa.nulls(3, pa.uint64())), "null values in molecules, hashes"),
     "another type": (
         lambda: replaced("error", pa.nulls(3, pa.int64())),
         "not a preprocessed dataset that this version can read",

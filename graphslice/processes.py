@@ -1,4 +1,8 @@
-"""Parallel function calls in child processes, which end when their parent ends."""
+"""Function calls in child processes, which end when their parent ends.
+
+:class:`Worker` is a process that runs one call after the other; a crash or a time limit costs one call.
+:func:`in_processes` runs long calls in parallel, each in a process of its own, and stops them in an orderly way.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -21,6 +26,7 @@ from graphslice.errors import InputError
 from graphslice.hardware import cores
 
 Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 # Driver devices of NVIDIA and AMD GPUs on Linux, and of GPUs in the Windows Subsystem for Linux.
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
@@ -75,6 +81,123 @@ def in_processes(
         for _, process, *_ in running.values():
             process.join()
         raise
+
+
+class WorkerLostError(Exception):
+    """The process of a :class:`Worker` ended or took too long; the message is a clause.
+
+    Args:
+        exitcode: exit code of the process; None if it took too long.
+        seconds: time limit of the call.
+    """
+
+    def __init__(self, exitcode: int | None, seconds: float) -> None:
+        self.exitcode = exitcode
+        if exitcode is None:
+            limit = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:g} s"
+            super().__init__(f"no result within {limit}")
+        elif exitcode < 0:
+            super().__init__(f"the process was killed by {signal.Signals(-exitcode).name}")
+        else:
+            super().__init__(f"the process exited with code {exitcode}")
+
+
+class Worker:
+    """A child process that calls functions, one after the other. Ctrl-C reaches it only through its parent.
+
+    Args:
+        context: multiprocessing context that starts it.
+        silent: discard what it writes to stdout and stderr.
+        daemon: as in multiprocessing: it may not have child processes, and does not outlive an exit of its parent.
+    """
+
+    # Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
+    _starting = threading.Lock()
+
+    def __init__(self, context: Any, *, silent: bool = False, daemon: bool = True) -> None:
+        with self._starting:
+            self._pipe, child_pipe = context.Pipe()
+            # A process that is forked from a server has the environment of the server.
+            environment = None if context.get_start_method() == "fork" else dict(os.environ)
+            arguments = child_pipe, silent, environment
+            self._process = context.Process(target=_serve, args=arguments, daemon=daemon)
+            self._process.start()
+            child_pipe.close()
+
+    def call(self, function: Callable[..., Result], *arguments: Any, seconds: float) -> Result:
+        """Call a function of a module in the process and return its result.
+
+        Args:
+            function: the function; it is pickled by name.
+            arguments: its arguments, which are pickled.
+            seconds: time limit.
+
+        Raises:
+            WorkerLostError: if the process ended or took too long; it must then be killed and replaced.
+            Exception: what the function raises.
+        """
+        (result,) = self.stream(function, *arguments, seconds=seconds)
+        return result
+
+    def stream(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Iterator[Any]:
+        """Yield the results of a generator function as they come; as for :meth:`call`, within ``seconds`` each."""
+        with suppress(OSError):  # of a process that has ended, which is detected below
+            self._pipe.send((function, arguments))
+        while True:
+            try:
+                if not self._pipe.poll(seconds):
+                    raise WorkerLostError(None, seconds)
+                result, error, more = self._pipe.recv()
+            except (EOFError, OSError):
+                self._process.join()
+                raise WorkerLostError(self._process.exitcode or 0, seconds) from None
+            if error is not None:
+                raise error
+            if more is not False:
+                yield result
+            if not more:
+                return
+
+    def kill(self) -> None:
+        """End the process, even if it is busy."""
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(pipe: Connection, silent: bool, environment: dict[str, str] | None) -> None:
+    """Run calls from the pipe until the parent closes it: the main function of a :class:`Worker`.
+
+    A reply is a result, an exception, and whether more results follow: None after a single result, False at the end
+    of a generator, which has no result of its own.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to all processes; the parent kills this one
+    if environment is not None:
+        replace_environment(environment)
+    threading.Thread(target=_exit_without_parent, args=(os.getppid(),), daemon=True).start()
+    if silent:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(devnull, stream)
+    with suppress(EOFError, OSError):
+        while True:
+            function, arguments = pipe.recv()
+            try:
+                result = function(*arguments)
+                if isinstance(result, Generator):
+                    for one in result:
+                        pipe.send((one, None, True))
+                    pipe.send((None, None, False))
+                else:
+                    pipe.send((result, None, None))
+            except Exception as error:
+                pipe.send((None, error, None))
+
+
+def _exit_without_parent(parent: int) -> None:
+    """Exit this process when its parent is gone, even if that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def process_context(module: str) -> Any:

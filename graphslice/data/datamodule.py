@@ -22,7 +22,7 @@ from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.preprocess import cached_store
 from graphslice.data.split_maker import SplitMaker
-from graphslice.data.splits import Splits
+from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.tasks import to_training_scale
 
@@ -243,9 +243,7 @@ class MoleculeData:
 
     def train_descriptors(self) -> np.ndarray:
         """Return descriptors of the training set, ``float32 [R, F]``; of more than 20,000 molecules a random sample."""
-        rows = self.splits["train"]
-        if len(rows) > _MAX_DESCRIPTOR_ROWS:
-            rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_DESCRIPTOR_ROWS, replace=False))
+        rows = random_subset(self.splits["train"], _MAX_DESCRIPTOR_ROWS)
         return self.store.descriptors(rows, self.config.data.descriptors)
 
     def train_loader(self, share: DeviceShare, step: Callable[[], int]) -> BatchLoader:

@@ -23,6 +23,7 @@ from graphslice.hardware import cores
 if TYPE_CHECKING:
     from graphslice.data.workers import Workers
 
+
 # SMILES per task of a process; fewer with descriptors, which take longer to compute.
 _TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
 

@@ -51,3 +51,10 @@ def present_splits(codes: np.ndarray) -> list[str]:
         codes: ``int8 [R]``, as returned by :func:`encode_splits`.
     """
     return [name for code, name in enumerate(SPLITS) if (codes == code).any()]
+
+
+def random_subset(rows: np.ndarray, limit: int, seed: int = 0) -> np.ndarray:
+    """Return the rows, ``int64``; of more than ``limit`` a random sample in ascending order."""
+    if len(rows) <= limit:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))

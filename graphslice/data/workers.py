@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from graphslice.errors import InputError
+from graphslice.processes import Worker, WorkerLostError
 
 _Result = TypeVar("_Result")
 _Work: TypeAlias = Callable[[Sequence[str]], _Result]
@@ -22,9 +18,6 @@ _Work: TypeAlias = Callable[[Sequence[str]], _Result]
 ROW_SECONDS = 60
 # Time limit in seconds for the start of a replacement process, which may have to compile kernels.
 _START_SECONDS = 600
-
-# Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
-_starting = threading.Lock()
 
 
 class Workers:
@@ -38,8 +31,8 @@ class Workers:
         # Forking is safe: the child processes use neither torch nor a GPU.
         method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
         self._context = multiprocessing.get_context(method)
-        self._closed = False
-        self._processes = [_Process(self._context) for _ in range(count)]
+        self._closed, self._lock = False, threading.Lock()
+        self._processes = [Worker(self._context) for _ in range(count)]
         self._idle = list(self._processes)
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
@@ -58,7 +51,7 @@ class Workers:
 
     def close(self) -> None:
         """Kill the processes, even if they are busy."""
-        with _starting:
+        with self._lock:
             self._closed = True
             for process in self._processes:
                 process.kill()
@@ -68,91 +61,34 @@ class Workers:
         process = self._idle.pop()
         try:
             try:
-                return [(process.run(work, smiles), None)]
-            except _LostError:
+                return [(process.call(work, smiles, seconds=ROW_SECONDS), None)]
+            except WorkerLostError:
                 process, empty = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
             for text in smiles:
                 try:
-                    results.append((process.run(work, [text]), None))
-                except _LostError as lost:
+                    results.append((process.call(work, [text], seconds=ROW_SECONDS), None))
+                except WorkerLostError as lost:
                     process, empty = self._replace(process, work)
-                    results.append((empty, str(lost)))
+                    hangs = f"RDKit took longer than {ROW_SECONDS} s"
+                    results.append((empty, hangs if lost.exitcode is None else "RDKit crashed on this SMILES"))
             return results
         finally:
             self._idle.append(process)
 
-    def _replace(self, lost: _Process, work: _Work[_Result]) -> tuple[_Process, _Result]:
+    def _replace(self, lost: Worker, work: _Work[_Result]) -> tuple[Worker, _Result]:
         """Replace a process; return the new one and its result for an empty SMILES, which also loads its libraries."""
         lost.kill()
-        process = _Process(self._context)
-        with _starting:
+        process = Worker(self._context)
+        with self._lock:
             self._processes[self._processes.index(lost)] = process
             if self._closed:
                 process.kill()
                 raise CancelledError
         try:
-            return process, process.run(work, [""], _START_SECONDS)
-        except _LostError:
+            return process, process.call(work, [""], seconds=_START_SECONDS)
+        except WorkerLostError:
             raise InputError(
                 "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
                 'code with if __name__ == "__main__":'
             ) from None
-
-
-class _LostError(Exception):
-    """A process was lost; the message is the reason."""
-
-
-class _Process:
-    def __init__(self, context: Any) -> None:
-        with _starting:
-            self._pipe, child_pipe = context.Pipe()
-            self._process = context.Process(target=_serve, args=(child_pipe, os.getpid()), daemon=True)
-            self._process.start()
-            child_pipe.close()
-
-    def run(self, work: _Work[_Result], smiles: Sequence[str], seconds: float | None = None) -> _Result:
-        """Run a task and return its result; raises :class:`_LostError` if the process has died or takes too long."""
-        seconds = ROW_SECONDS if seconds is None else seconds
-        with suppress(OSError):  # of a process that has died, which is detected below
-            self._pipe.send((work, smiles))
-        try:
-            if not self._pipe.poll(seconds):
-                raise _LostError(f"RDKit took longer than {seconds} s")
-            result, error = self._pipe.recv()
-        except (EOFError, OSError):
-            raise _LostError("RDKit crashed on this SMILES") from None
-        if error is not None:
-            raise error
-        return result
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-
-def _serve(pipe: Connection, parent: int) -> None:
-    """Run tasks from the pipe until the parent closes it: the main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to all processes; the parent kills this one
-    _exit_with_parent(parent)
-    with suppress(EOFError, OSError):
-        while True:
-            work, smiles = pipe.recv()
-            result: tuple[Any, Exception | None]
-            try:
-                result = work(smiles), None
-            except Exception as error:
-                result = None, error
-            pipe.send(result)
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Exit this process when its parent is gone, even if that was killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -17,7 +17,7 @@ from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.parse_rows import labelled_rows
 from graphslice.data.preprocess import build_store_from_tables, cached_store
-from graphslice.data.splits import SPLITS
+from graphslice.data.splits import SPLITS, random_subset
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
 from graphslice.data.store_schema import atom_bond_column
 from graphslice.data.tables import open_table
@@ -183,9 +183,7 @@ def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
 def _choose_targets(store: GraphStore, molecules: _CorpusMolecules, exclude: Sequence[str]) -> PretrainingTargets:
     """Choose the targets by the training set, or by a sample of it."""
     sample = molecules.rows[molecules.split == SPLITS.index("train")]
-    if len(sample) > _MAX_SAMPLE:
-        sample = np.sort(np.random.default_rng(0).choice(sample, _MAX_SAMPLE, replace=False))
-    return choose_targets(store, sample, exclude)
+    return choose_targets(store, random_subset(sample, _MAX_SAMPLE), exclude)
 
 
 def split_by_hash(family: np.ndarray) -> np.ndarray:

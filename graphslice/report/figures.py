@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, scores
 from graphslice.report.page_elements import Figure
 from graphslice.report.svg import Plot, Scale, number, plain, shortened
@@ -57,18 +58,12 @@ def _predicted_against_true(task: Task, y: np.ndarray, predicted: np.ndarray, sp
     x_axis, y_axis = Scale.around("true", y, predicted, log=log), Scale.around("predicted", y, predicted, log=log)
     plot = Plot(x_axis, y_axis, summary, square=True)
     plot.line([x_axis.low, x_axis.high], [x_axis.low, x_axis.high], "rule")
-    sample = _sample(len(y))
+    sample = random_subset(np.arange(len(y)), _MAX_DOTS)
     plot.dots(y[sample], predicted[sample])
     part = f" A random sample of {_MAX_DOTS:,} molecules is drawn." if len(sample) < len(y) else ""
     unit = ", on logarithmic axes" if log else ""
     caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality.{part}"
     return Figure([plot.svg(f"{split}: predicted against true {task.name}, {summary}")], caption, f"{_capital(split)}")
-
-
-def _sample(count: int) -> np.ndarray:
-    if count <= _MAX_DOTS:
-        return np.arange(count)
-    return np.random.default_rng(0).choice(count, _MAX_DOTS, replace=False)
 
 
 def _roc(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
@@ -241,7 +236,7 @@ def error_by_std(std: np.ndarray, error: np.ndarray, label: str) -> Figure:
     summary = f"n = {len(std):,}, Spearman {number(rank)}"
     x_axis = Scale.around("standard deviation over the models", std, floor=True)
     plot = Plot(x_axis, Scale.around(label, error, floor=True), summary)
-    sample = _sample(len(std))
+    sample = random_subset(np.arange(len(std)), _MAX_DOTS)
     plot.dots(std[sample], error[sample])
     order = np.argsort(std, kind="stable")
     bins = [group for group in np.array_split(order, _STD_BINS) if len(group)]

@@ -16,7 +16,7 @@ from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_ensem
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
-from graphslice.data.splits import Splits
+from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.format_scores import describe_coverage, describe_scores
@@ -135,7 +135,8 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
         The calibration.
     """
     predictor, dataset = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.dataset
-    rows, seed = _random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, data), data.config.trainer.seed
+    seed = data.config.trainer.seed
+    rows = random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, seed)
     domain = _fit_domain(data, data.splits["train"], seed)
     predictions, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
     molecules = _molecule_ids(data, rows)
@@ -167,7 +168,7 @@ def calibrate_ensemble(
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
     domain = _fit_domain(data, training, data.config.trainer.seed)
-    rows = np.sort(_random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data))
+    rows = np.sort(random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data.config.trainer.seed))
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
         predictions, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
@@ -200,14 +201,7 @@ def _predict_with_difficulty(
 def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> ApplicabilityDomain:
     """Return the applicability domain of a training set, or of a sample of it."""
     max_training_atoms = int(data.store.sizes[rows].max(initial=0))
-    rows = np.sort(_random_subset(rows, MAX_TRAINING_MOLECULES, data))
+    rows = np.sort(random_subset(rows, MAX_TRAINING_MOLECULES, seed))
     return ApplicabilityDomain.from_fingerprints(
         fingerprint_rows(data.store, rows, DOMAIN_BITS), rows, seed, max_training_atoms
     )
-
-
-def _random_subset(rows: np.ndarray, limit: int, data: MoleculeData) -> np.ndarray:
-    """Return a random sample of at most ``limit`` rows."""
-    if len(rows) <= limit:
-        return rows
-    return np.random.default_rng(data.config.trainer.seed).choice(rows, limit, replace=False)

@@ -18,6 +18,7 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.splits import random_subset
 from graphslice.errors import InputError
 from graphslice.inference.batches import for_each_batch
 from graphslice.nn import GraphTransformer
@@ -53,9 +54,7 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     if data.dataset.level != MOLECULE:
         return None
     pretrained = {task.name for task in origin.tasks}
-    rows = data.splits["train"]
-    if len(rows) > _MAX_COMPARED:
-        rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_COMPARED, replace=False))
+    rows = random_subset(data.splits["train"], _MAX_COMPARED)
     descriptors = _known_descriptors(data, rows, pretrained)
     similar = {}
     for task, labels in zip(data.dataset.tasks, data.dataset.targets[rows].T, strict=True):
@@ -174,7 +173,8 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False
-    rows = {split: _random_subset(data.splits[split], data.config.trainer.seed) for split in ("train", "valid")}
+    seed, splits = data.config.trainer.seed, ("train", "valid")
+    rows = {split: random_subset(data.splits[split], _MAX_PROBE_ROWS, seed) for split in splits}
     embeddings = {split: _embeddings(model, data, sample) for split, sample in rows.items()}
     targets = {split: _head_targets(model, data, sample) for split, sample in rows.items()}
     regression = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}
@@ -216,13 +216,6 @@ def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray
         if error < least:
             best, least = weight, error
     return best, float(middle - best @ centre), 1 - least / max(float(y_valid.var()), 1e-12)
-
-
-def _random_subset(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Return the rows, or a random sample of them in ascending order."""
-    if len(rows) <= _MAX_PROBE_ROWS:
-        return rows
-    return np.sort(np.random.default_rng(seed).choice(rows, _MAX_PROBE_ROWS, replace=False))
 
 
 def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:

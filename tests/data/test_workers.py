@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from graphslice import processes as processes_module
 from graphslice.chem.molecule import read_ordered_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
@@ -94,7 +95,7 @@ def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
 
 
 def test_processes_that_cannot_start_raise(monkeypatch):
-    monkeypatch.setattr(workers, "_serve", lambda *_: os._exit(1))
+    monkeypatch.setattr(processes_module, "_serve", lambda *_: os._exit(1))
     with featurizer_pool(workers=2) as processes, pytest.raises(InputError, match="--workers 1"):
         featurize(["C"], GraphConfig(), pool=processes)
 

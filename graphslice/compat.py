@@ -60,7 +60,7 @@ def migrate_weight_name(name: str) -> str:
 
 
 def migrate_training_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of ``last.ckpt`` with the current keys: until 0.2, Lightning wrote it."""
+    """Return the contents of ``last.ckpt`` with the current keys; in 0.1, Lightning wrote it."""
     if "training" in checkpoint:
         return checkpoint
     states = checkpoint.get("callbacks", {})

@@ -205,7 +205,6 @@ class TrainingLoop:
         self._log({"train_loss_epoch": float(total) / molecules})
         self._save_last()
         self._stop_if_signalled()
-        self._read_clock()
 
     def _step(self, batch: GraphBatch) -> Tensor:
         """Make one optimiser step and return the loss of its batch."""

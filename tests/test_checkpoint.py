@@ -448,6 +448,7 @@ MODIFIED = [
     lambda c: c["domain"].update(rows=torch.tensor([float("inf")])),
     lambda c: c["domain"].update(bits=torch.zeros(1, 16, dtype=torch.bool)),
     lambda c: c["domain"].update(smiles=3),
+    lambda c: c["domain"].update(most_atoms=float("inf")),
     lambda c: c.update(targets=3),
     lambda c: c.update(targets=c["targets"][:1]),
 ]

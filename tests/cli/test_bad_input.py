@@ -42,6 +42,8 @@ def bad_inputs(run_directory, tmp_path_factory):
     torch.save({"state_dict": {"layer.weight": torch.ones(3)}}, folder / "foreign.ckpt")
     contents = torch.load(run_directory / "best.ckpt", weights_only=True)
     torch.save({**contents, "callbacks": Malicious(folder / "code was run")}, folder / "malicious.ckpt")
+    contents["graphslice"]["config"]["model"]["dim"] = 32
+    torch.save(contents, folder / "unfit.ckpt")
     (folder / "folder").mkdir()
     return folder
 
@@ -78,6 +80,7 @@ REJECTED = {
     "train-ragged": (train_on("ragged.csv"), "no row matches the header; the first: 4 fields where"),
     "train-parquet": (train_on("broken.parquet"), "cannot read"),
     "train-mixer": (train_on("good.csv", "--model.mixer", "slice-mx"), "did you mean 'slice-max'"),
+    "train-readout": (train_on("good.csv", "--model.readout", "tokn"), "did you mean 'token'"),
     "train-option": (train_on("good.csv", "--tragets", "y"), "did you mean '--targets'"),
     "train-nested-option": (train_on("good.csv", "--model.mixr", "csp"), "did you mean '--model.mixer'"),
     "train-preset": (train_on("good.csv", "--preset", "pcqm4m-slise"), "did you mean 'pcqm4m-slice'"),
@@ -87,6 +90,7 @@ REJECTED = {
     "train-config-type": (train_on("good.csv", "--config", "{bad}/type.yaml"), "trainer.max_epochs must be int"),
     "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read the configuration"),
     "train-unwritable": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv"], "cannot write"),
+    "train-below-a-file": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv/run"], "cannot write"),
     "train-resume": (["train", "--resume", "{bad}/folder"], "no run to continue"),
     "command": (["predikt", "x"], "unknown command 'predikt' .did you mean 'predict'"),
     "option": (["--verison"], "did you mean '--version'"),
@@ -107,6 +111,7 @@ REJECTED = {
     "predict-parquet": (predict_of("broken.parquet"), "cannot read"),
     "predict-out-suffix": (["predict", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.xlsx"], "must end in .csv"),
     "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
+    "predict-below-a-file": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/bad.csv/a.csv"], "cannot write"),
     "predict-device": (predict_of("good.csv", "--device", "gpu"), "no device 'gpu'"),
     "predict-meta-device": (predict_of("good.csv", "--device", "meta"), "no device 'meta'"),
     "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
@@ -115,6 +120,7 @@ REJECTED = {
     "model-truncated": (["predict", "{bad}/truncated.ckpt", "CCO"], "truncated, damaged"),
     "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a GraphSlice checkpoint.*import-checkpoint"),
     "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "would run code"),
+    "model-unfit": (["predict", "{bad}/unfit.ckpt", "CCO"], "do not fit"),
     "evaluate-model": (["evaluate", "{bad}/absent"], "no model at"),
     "evaluate-shipped": (["evaluate", "gap"], "gap comes with the package.*--dataset"),
     "evaluate-missing-file": (["evaluate", "{run}", "--dataset", "{bad}/absent.csv"], "no file at"),

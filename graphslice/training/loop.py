@@ -30,7 +30,7 @@ from graphslice.training.module import MONITOR, PropertyModule
 from graphslice.training.optimizer import make_optimizer
 from graphslice.training.progress import RunProgress, StepProfile
 
-# Interval in steps at which several devices agree on elapsed time or a stop; each agreement makes them wait.
+# Interval in steps at which last.ckpt may be due, and at which several devices agree on the time or a stop.
 _SYNC_EVERY = 20
 # Interval in steps at which the loss and the learning rates are logged.
 _LOG_EVERY = 50
@@ -179,7 +179,7 @@ class TrainingLoop:
         return state.step >= self.steps or out_of_patience or out_of_time
 
     def _train_epoch(self) -> None:
-        """Make the steps that remain of an epoch, or until the run ends; then validate and write the checkpoints."""
+        """Make the steps that remain of an epoch, or until the run ends; then validate and write last.ckpt."""
         self.fast.begin_epoch()
         self.profile.lap("rest")
         total, molecules = torch.zeros((), device=self.fabric.device), 0
@@ -240,11 +240,11 @@ class TrainingLoop:
                 self.module.validate(batch.to(self.fabric.device, non_blocking=True))
         self.module.train()
         scores = self.module.validation_scores(self.data.dataset)
-        state, loss = self.state, METRICS[self.module.metric].loss
+        state, lower_is_better = self.state, METRICS[self.module.metric].loss
         state.seconds, state.validated = self.budget.seconds, state.step
         self._log({**scores, "seconds": state.seconds})
         state.waited += 1
-        if state.best is None or loss(scores[MONITOR]) < loss(state.best):
+        if state.best is None or lower_is_better(scores[MONITOR]) < lower_is_better(state.best):
             state.best, state.waited = scores[MONITOR], 0
             self._save(BEST, self.module.checkpoint())
         self.progress.validated(state.step, len(self.train_batches), scores)

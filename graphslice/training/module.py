@@ -1,4 +1,4 @@
-"""Loss, optimiser, learning rate schedule and validation scores of a GraphTransformer."""
+"""Training module of a GraphTransformer: loss, validation scores and contents of its checkpoint."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class TrainingLoop:
         fused = share.precision != "16-mixed"  # gradients are scaled
         self.optimizer, self.schedule = make_optimizer(module, steps, lambda: budget.fraction, fused=fused)
         self._saved = time.monotonic()
-        self._received: list[int] = []  # signals
+        self._signals = StopSignals(several=fabric.world_size > 1)
 
     def run(self, last: Path | None) -> None:
         """Train the model from scratch, or from the last checkpoint of a run.
@@ -151,7 +151,7 @@ class TrainingLoop:
             Interrupted: if several devices are stopped by a signal.
             KeyboardInterrupt: if this process is.
         """
-        with stop_signals(several=self.fabric.world_size > 1) as self._received:
+        with self._signals:
             if last is not None:
                 self._restore(last)
             self.fast.check_backends()
@@ -257,7 +257,7 @@ class TrainingLoop:
 
     def _stop_if_signalled(self) -> None:
         """Stop all devices if one of them has received a signal."""
-        if self.fabric.strategy.reduce_boolean_decision(bool(self._received), all=False):
+        if self.fabric.strategy.reduce_boolean_decision(bool(self._signals.received), all=False):
             raise Interrupted
 
     def _log(self, values: dict[str, float]) -> None:
@@ -279,7 +279,7 @@ class TrainingLoop:
 
     def _save(self, name: str, contents: dict[str, Any]) -> None:
         if self.fabric.is_global_zero:
-            with atomic_write(self.out / name) as temporary:
+            with self._signals.delayed(), atomic_write(self.out / name) as temporary:
                 temporary.write_bytes(torch_bytes(contents))
 
     def _restore(self, last: Path) -> None:
@@ -292,28 +292,43 @@ class TrainingLoop:
         self.state = TrainingState(**contents["training"])
 
 
-@contextmanager
-def stop_signals(several: bool) -> Iterator[list[int]]:
-    """Let SIGTERM stop the run as Ctrl-C does: on one device at once; several stop after the same step.
+class StopSignals:
+    """Context manager in which Ctrl-C and SIGTERM stop a run.
 
-    Yields:
-        The signals received on several devices, of which a second one stops this process at once.
+    One device stops at once, but not while a file is written. Several devices stop after the same step; a second signal
+    stops the process at once.
+
+    Attributes:
+        received: the signals that are still to take effect.
     """
-    received: list[int] = []
 
-    def remember(number: int, frame: object) -> None:
-        received.append(number)
-        signal.signal(number, signal.default_int_handler)
+    def __init__(self, several: bool) -> None:
+        self.received: list[int] = []
+        self._several = self._delayed = several
+        self._before: dict[int, Any] = {}
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # only it can handle signals
-        before[signal.SIGTERM] = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
-        if several and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored in the background
-            before[signal.SIGINT] = signal.default_int_handler
-    for number in before:
-        signal.signal(number, remember if several else signal.default_int_handler)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():  # only it can handle signals
+            handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else in the background
+            for number in (signal.SIGTERM, *([signal.SIGINT] if handles_interrupts else [])):
+                self._before[number] = signal.getsignal(number) or signal.SIG_DFL
+                signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.received or not self._delayed:
+            raise KeyboardInterrupt
+        self.received.append(number)
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        """Context manager in which a first signal waits for the end of the block."""
+        self._delayed = True
+        yield
+        self._delayed = self._several
+        if self.received and not self._several:
+            raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
 from graphslice.errors import InputError
-from graphslice.processes import Worker, WorkerLostError
+from graphslice.processes import Child, ChildDied
 
 _Result = TypeVar("_Result")
 _Work: TypeAlias = Callable[[Sequence[str]], _Result]
@@ -31,8 +31,9 @@ class Workers:
         # Forking is safe: the child processes use neither torch nor a GPU.
         method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
         self._context = multiprocessing.get_context(method)
-        self._closed, self._lock = False, threading.Lock()
-        self._processes = [Worker(self._context) for _ in range(count)]
+        self._closed = False
+        self._lock = threading.Lock()  # held while processes are replaced or killed
+        self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
         self._idle = list(self._processes)
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
@@ -61,34 +62,39 @@ class Workers:
         process = self._idle.pop()
         try:
             try:
-                return [(process.call(work, smiles, seconds=ROW_SECONDS), None)]
-            except WorkerLostError:
+                return [(_run(process, work, smiles), None)]
+            except ChildDied:
                 process, empty = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
             for text in smiles:
                 try:
-                    results.append((process.call(work, [text], seconds=ROW_SECONDS), None))
-                except WorkerLostError as lost:
+                    results.append((_run(process, work, [text]), None))
+                except ChildDied as lost:
                     process, empty = self._replace(process, work)
-                    hangs = f"RDKit took longer than {ROW_SECONDS} s"
-                    results.append((empty, hangs if lost.exitcode is None else "RDKit crashed on this SMILES"))
+                    reason = f"took longer than {ROW_SECONDS} s" if lost.exitcode is None else "crashed on this SMILES"
+                    results.append((empty, f"RDKit {reason}"))
             return results
         finally:
             self._idle.append(process)
 
-    def _replace(self, lost: Worker, work: _Work[_Result]) -> tuple[Worker, _Result]:
+    def _replace(self, lost: Child, work: _Work[_Result]) -> tuple[Child, _Result]:
         """Replace a process; return the new one and its result for an empty SMILES, which also loads its libraries."""
         lost.kill()
-        process = Worker(self._context)
+        process = Child(self._context, interruptible=False)
         with self._lock:
             self._processes[self._processes.index(lost)] = process
             if self._closed:
                 process.kill()
                 raise CancelledError
         try:
-            return process, process.call(work, [""], seconds=_START_SECONDS)
-        except WorkerLostError:
+            return process, _run(process, work, [""], _START_SECONDS)
+        except ChildDied:
             raise InputError(
                 "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
                 'code with if __name__ == "__main__":'
             ) from None
+
+
+def _run(process: Child, work: _Work[_Result], smiles: Sequence[str], seconds: float | None = None) -> _Result:
+    process.start(work, smiles)
+    return process.result(ROW_SECONDS if seconds is None else seconds)

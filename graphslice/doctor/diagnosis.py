@@ -17,10 +17,8 @@ from graphslice.doctor.operators import OperatorCheck, check_operator, operators
 from graphslice.doctor.presets import PresetCheck, check_compiled, check_eager
 from graphslice.hardware import fast_dtype, hardware_info
 from graphslice.ops.toolchain import compiler_missing
-from graphslice.processes import Worker, WorkerLostError, process_context, process_startup
+from graphslice.processes import ChildDied, run_in_child
 
-# Maximum time between two results of a check, in seconds.
-_TIMEOUT_SECONDS = 900.0
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "torch-scatter", "ogb")
 
 
@@ -118,48 +116,6 @@ def diagnose(
     return diagnosis
 
 
-def run_in_child(
-    check: Callable[..., Iterator[Any]],
-    names: Sequence[str],
-    arguments: tuple,
-    *,
-    one_process: bool,
-    on_start: Callable[[str], None] = lambda name: None,
-) -> Iterator[tuple[str, Any]]:
-    """Run ``check(name, *arguments)`` for every name in child processes, so that a crash or a hang is a result.
-
-    Args:
-        check: a generator function of a module, which yields results.
-        names: names of the checks to run.
-        arguments: further arguments, which must be picklable.
-        one_process: use one process for all names, and a new one only after a crash; else one process per name.
-        on_start: called with each name before its check.
-
-    Yields:
-        Pairs of a name and a result, or an exception if the process ended early or the check raised it.
-    """
-    worker: Worker | None = None
-    try:
-        for name in names:
-            if worker is None:
-                with process_startup():
-                    worker = Worker(process_context(check.__module__), silent=True, daemon=False)
-            on_start(name)
-            lost = False
-            try:
-                for result in worker.stream(check, name, *arguments, seconds=_TIMEOUT_SECONDS):
-                    yield name, result
-            except Exception as reason:  # the process is lost, or the check raises
-                lost = isinstance(reason, WorkerLostError)
-                yield name, reason
-            if lost or not one_process:
-                worker.kill()
-                worker = None
-    finally:
-        if worker is not None:
-            worker.kill()
-
-
 def _report_progress(progress: Callable[[str], None], prefix: str, name: str) -> None:
     progress(f"{prefix} {name}")
 
@@ -168,12 +124,12 @@ def _check_operators(device: torch.device, progress: Callable[[str], None]) -> I
     for name, part in run_in_child(
         check_operator, operators_on(device), (device,), one_process=True, on_start=progress
     ):
-        yield OperatorCheck(name, "?", "?", str(part)) if isinstance(part, Exception) else part
+        yield OperatorCheck(name, "?", "?", str(part)) if isinstance(part, ChildDied) else part
 
 
-def _merge_checks(check: PresetCheck, part: PresetCheck | Exception) -> PresetCheck:
+def _merge_checks(check: PresetCheck, part: PresetCheck | ChildDied) -> PresetCheck:
     """Add the results of a part of the checks to those of a preset."""
-    if isinstance(part, Exception):
+    if isinstance(part, ChildDied):
         return dataclasses.replace(check, problem=str(part))
     new = {name: value for name, value in vars(part).items() if value is not None}
     return dataclasses.replace(check, **new)

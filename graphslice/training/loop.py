@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,14 +140,14 @@ class TrainingLoop:
         fused = share.precision != "16-mixed"  # gradients are scaled
         self.optimizer, self.schedule = make_optimizer(module, steps, lambda: budget.fraction, fused=fused)
         self._saved = time.monotonic()
-        self._signals = StopSignals(several=fabric.world_size > 1)
+        self._signals = StopSignals()
 
     def run(self, last: Path | None) -> None:
         """Train the model from scratch, or from the last checkpoint of a run.
 
         Raises:
-            Interrupted: if several devices are stopped by a signal.
-            KeyboardInterrupt: if this process is.
+            Interrupted: if the run is stopped by a signal.
+            KeyboardInterrupt: if it is stopped by a second signal, at once.
         """
         with self._signals:
             if last is not None:
@@ -201,6 +199,7 @@ class TrainingLoop:
                 if self.fabric.broadcast(time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes):
                     self._save_last()
                 self._stop_if_signalled()
+            self._stop_if_alone()
         self._validate()
         self._log({"train_loss_epoch": float(total) / molecules})
         self._save_last()
@@ -238,6 +237,7 @@ class TrainingLoop:
         with torch.inference_mode(), autocast(self.fabric):
             for batch in self.valid_batches:
                 self.module.validate(batch.to(self.fabric.device, non_blocking=True))
+                self._stop_if_alone()
         self.module.train()
         scores = self.module.validation_scores(self.data.dataset)
         state, lower_is_better = self.state, METRICS[self.module.metric].loss
@@ -260,6 +260,11 @@ class TrainingLoop:
         if self.fabric.strategy.reduce_boolean_decision(bool(self._signals.received), all=False):
             raise Interrupted
 
+    def _stop_if_alone(self) -> None:
+        """Stop if the only device has received a signal, without waiting for the step at which several would agree."""
+        if self.fabric.world_size == 1 and self._signals.received:
+            raise Interrupted
+
     def _log(self, values: dict[str, float]) -> None:
         epoch = (self.state.step - 1) // len(self.train_batches)
         self.fabric.log_dict({"epoch": epoch, **values}, self.state.step - 1)
@@ -279,7 +284,7 @@ class TrainingLoop:
 
     def _save(self, name: str, contents: dict[str, Any]) -> None:
         if self.fabric.is_global_zero:
-            with self._signals.delayed(), atomic_write(self.out / name) as temporary:
+            with atomic_write(self.out / name) as temporary:
                 temporary.write_bytes(torch_bytes(contents))
 
     def _restore(self, last: Path) -> None:
@@ -293,18 +298,16 @@ class TrainingLoop:
 
 
 class StopSignals:
-    """Context manager in which Ctrl-C and SIGTERM stop a run.
+    """Context manager in which Ctrl-C and SIGTERM stop a run between two steps; a second signal stops it at once.
 
-    One device stops at once, but not while a file is written. Several devices stop after the same step; a second signal
-    stops the process at once.
+    An exception that a signal raises anywhere could leave a file half-written, or strike compiled code.
 
     Attributes:
         received: the signals that are still to take effect.
     """
 
-    def __init__(self, several: bool) -> None:
+    def __init__(self) -> None:
         self.received: list[int] = []
-        self._several = self._delayed = several
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -320,15 +323,6 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: object) -> None:
-        if self.received or not self._delayed:
+        if self.received:
             raise KeyboardInterrupt
         self.received.append(number)
-
-    @contextmanager
-    def delayed(self) -> Iterator[None]:
-        """Context manager in which a first signal waits for the end of the block."""
-        self._delayed = True
-        yield
-        self._delayed = self._several
-        if self.received and not self._several:
-            raise KeyboardInterrupt

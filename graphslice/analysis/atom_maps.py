@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection, PatchCollection, PathCollection
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from graphslice.analysis.figures import save, shortened
+from graphslice.analysis.figures import save
 from graphslice.analysis.formatting import SEVERAL_CLASSES, Digits, Explanation, short_number
 from graphslice.analysis.layout import DISC, Depiction, depict, place_boxes
+from graphslice.evaluation.plots import shortened, text_style
 
 #: Diverging blue-red colour map, safe for colour blindness; without its dark ends, on which letters are hard to read.
 COLOURS = ListedColormap(colormaps["RdBu_r"](np.linspace(0.16, 0.84, 256)))
@@ -54,9 +52,8 @@ def draw_atoms(smiles: str, explanation: Explanation, path: Path) -> list[Path]:
     width = max(_NARROWEST, mol_width + 2 * _MARGIN)
     header, footer = _header_lines(smiles, explanation, width), _footer_lines(explanation, width)
     height = mol_height + 4 * _MARGIN + _LINE * (len(header) + len(footer)) + 0.55
-    with _settings():
+    with text_style():
         figure = Figure(figsize=(width, height))
-        FigureCanvasAgg(figure)
         for i, line in enumerate(header):
             size, weight = (_TITLE, "bold") if i == 0 else (_TEXT, "normal")
             figure.text(0.5, 1 - (_MARGIN + i * _LINE) / height, line, ha="center", va="top", size=size, weight=weight)
@@ -95,9 +92,8 @@ def draw_overview(
     footer_height = 0.85 + _LINE * len(footer)
     height = _PANEL[1] * lines + footer_height
     largest = _largest([one.values for one in explanation])
-    with _settings():
+    with text_style():
         figure = Figure(figsize=(width, height))
-        FigureCanvasAgg(figure)
         for i, (text, one) in enumerate(zip(smiles, explanation, strict=True)):
             x, y = (i % columns) / columns, (footer_height + _PANEL[1] * (lines - 1 - i // columns)) / height
             middle = x + 0.5 / columns
@@ -121,13 +117,6 @@ def draw_overview(
         for i, line in enumerate(footer):
             figure.text(0.5, (footer_height - 0.82 - i * _LINE) / height, line, ha="center", va="top", size=_TEXT)
         return save(figure, path, ["png"])
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    # SVG files keep text as text, and dollar signs in SMILES are not parsed as formulas.
-    with matplotlib.rc_context({"svg.fonttype": "none", "text.parse_math": False, "svg.hashsalt": "graphslice"}):
-        yield
 
 
 def _largest(values: Sequence[np.ndarray]) -> float:

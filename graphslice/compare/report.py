@@ -208,13 +208,12 @@ def draw(result: dict, path: Path) -> None:
         path: path of the image.
     """
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from graphslice.evaluation.plots import new_figure
 
     variants = {label: [run for run in runs if run["curve"]] for label, runs in group_by_variant(result).items()}
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes, metric = figure.add_subplot(), _metric(result)
+    figure, (axes,) = new_figure(1, (8, 5))
+    metric = _metric(result)
     colours: Callable[[int], Any] = colormaps["tab10" if len(variants) <= 10 else "tab20"]
     for number, (label, runs) in enumerate(variants.items()):
         if not runs:

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.ensemble_check import read_calibration, read_checkpoints
+from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import error_by_similarity, error_by_std, split_name, target_figures
@@ -32,7 +33,6 @@ from graphslice.report.predictions import (
 )
 from graphslice.report.sections.data import label_text
 from graphslice.report.sections.run import MAX_TARGETS
-from graphslice.report.svg import number, plain, with_std
 from graphslice.tasks import REGRESSION, Task, output_slices, predicted_classes
 
 _MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12

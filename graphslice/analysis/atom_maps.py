@@ -132,7 +132,7 @@ def _size_of(text: str, points: float, bond: float) -> tuple[float, float]:
 def _header_lines(smiles: str, explanation: Explanation, width: float) -> list[str]:
     letters = int(width / 0.072)
     lines = [
-        shortened(smiles, min(90, int(width / 0.1))),
+        shortened(smiles, min(88, int(width / 0.1) - 2)),
         *textwrap.wrap(f"{explanation.quantity}: {explanation.sum}", letters),
     ]
     return lines + (
@@ -203,6 +203,6 @@ def _colour_bar(
     legend = explanation.legend if alone else SEVERAL_CLASSES[0]
     bar.set_title(legend, size=_TEXT, pad=4)
     blue_text, red_text = (explanation.down, explanation.up) if alone else SEVERAL_CLASSES[1:]
-    max_width = int((width / 2 - 1.25) / 0.075)
+    max_width = int((width / 2 - 1.25) / 0.075) - 2
     for x, text, side in ((-0.03, blue_text, "right"), (1.03, red_text, "left")):
         bar.text(x, 0.5, shortened(text, max_width), ha=side, va="center", size=_NUMBER, transform=bar.transAxes)

@@ -24,7 +24,7 @@ from graphslice.data.duplicates import Duplicates, count_duplicates, count_share
 from graphslice.data.featurize import cached_store
 from graphslice.data.labelled_dataset import UNLABELLED, LabelledDataset, usable_mask
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import Splits
+from graphslice.data.splits import Splits, sample_rows
 from graphslice.data.splits.split_maker import SplitMaker
 from graphslice.errors import InputError
 from graphslice.nn.compiled import row_multiple
@@ -231,9 +231,7 @@ class MoleculeData(pl.LightningDataModule):
 
     def train_descriptors(self) -> np.ndarray:
         """Return descriptors of the training set, ``float32 [R, F]``; of more than 20,000 molecules a random sample."""
-        rows = self.splits["train"]
-        if len(rows) > _MAX_DESCRIPTOR_ROWS:
-            rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_DESCRIPTOR_ROWS, replace=False))
+        rows = sample_rows(self.splits["train"], _MAX_DESCRIPTOR_ROWS, np.random.default_rng(0))
         return self.store.descriptors(rows, self.config.data.descriptors)
 
     def train_dataloader(self) -> BatchLoader:

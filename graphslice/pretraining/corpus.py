@@ -19,7 +19,7 @@ from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.labelled_rows import LabelledRows
 from graphslice.data.labels import LabelColumns, find_smiles_column, labelled_rows
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import SPLITS
+from graphslice.data.splits import SPLITS, sample_rows
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
 from graphslice.data.store_schema import atom_bond_column
 from graphslice.data.tables import open_table
@@ -184,10 +184,8 @@ def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
 
 def _choose_targets(store: GraphStore, molecules: _CorpusMolecules, exclude: Sequence[str]) -> PretrainingTargets:
     """Choose the targets by the training set, or by a sample of it."""
-    sample = molecules.rows[molecules.split == SPLITS.index("train")]
-    if len(sample) > _MAX_SAMPLE:
-        sample = np.sort(np.random.default_rng(0).choice(sample, _MAX_SAMPLE, replace=False))
-    return choose_targets(store, sample, exclude)
+    training = molecules.rows[molecules.split == SPLITS.index("train")]
+    return choose_targets(store, sample_rows(training, _MAX_SAMPLE, np.random.default_rng(0)), exclude)
 
 
 def split_by_hash(family: np.ndarray) -> np.ndarray:

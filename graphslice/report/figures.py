@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 from markupsafe import Markup, escape
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
+from graphslice.data.splits import sample_rows
 from graphslice.evaluation.format_scores import number, plain
 from graphslice.evaluation.metrics import scores
 from graphslice.evaluation.plots import (
@@ -77,7 +79,8 @@ def to_svg(axes: Axes, title: str) -> Markup:
         axis.set_label_text(shortened(axis.get_label_text(), most))
     figure, buffer = cast(Canvas, axes.figure), io.StringIO()
     width, height = 72 * figure.get_size_inches()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": title}):  # every id of a page is unique
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r'(?<=<g) id="[\w.]+"|<!--.*?-->|<style.*?</style>', "", svg[svg.index("<defs>") :], flags=re.DOTALL)
     svg = re.sub(r'(<use [^>]* style="([^"]*)"/>\s*){40,}', _merge_dots, svg).replace("xlink:href", "href")
@@ -99,11 +102,12 @@ def _merge_dots(uses: re.Match) -> str:
 @report_style()
 def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
     """Compare predictions with labels: scatter plot, ROC curve or confusion matrix."""
-    summary, note, sample, details = score_caption(task, y, values), "", _sample(len(y)), ""
+    summary, note, details = score_caption(task, y, values), "", ""
     if task.kind == REGRESSION:
         title, unit = f"predicted against true {task.name}", ", on logarithmic axes" * (task.transform == "log")
         caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality."
-        if len(sample) < len(y):
+        if len(y) > _MAX_DOTS:
+            sample = sample_rows(np.arange(len(y)), _MAX_DOTS, np.random.default_rng(0))
             note = f" A random sample of {_MAX_DOTS:,} molecules is drawn."
             y, values = y[sample], values[sample]
     elif task.kind == BINARY:
@@ -122,12 +126,6 @@ def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figu
     axes = new_panel(SQUARE, title=summary)
     draw_predictions(axes, task, y, values)
     return Figure([to_svg(axes, f"{split}: {title}, {summary}{details}")], caption + note, _capital(split))
-
-
-def _sample(count: int) -> np.ndarray:
-    if count <= _MAX_DOTS:
-        return np.arange(count)
-    return np.random.default_rng(0).choice(count, _MAX_DOTS, replace=False)
 
 
 @report_style()
@@ -253,7 +251,7 @@ def error_by_std(std: np.ndarray, error: np.ndarray, label: str) -> Figure:
     rank = float(spearmanr(std, error).statistic) if len(std) > 2 and np.ptp(std) and np.ptp(error) else np.nan
     summary = f"n = {len(std):,}, Spearman {number(rank)}"
     axes = new_panel(xlabel="standard deviation over the models", ylabel=label, title=summary)
-    sample = _sample(len(std))
+    sample = sample_rows(np.arange(len(std)), _MAX_DOTS, np.random.default_rng(0))
     draw_dots(axes, std[sample], error[sample])
     order = np.argsort(std, kind="stable")
     bins = [group for group in np.array_split(order, _STD_BINS) if len(group)]

@@ -13,7 +13,7 @@ from graphslice.calibration import Calibration
 from graphslice.calibration.applicability_domain import DOMAIN_BITS, ApplicabilityDomain
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows
-from graphslice.data.splits import Splits
+from graphslice.data.splits import Splits, sample_rows
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
@@ -73,7 +73,7 @@ def predict_split(
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
-    sample = _sample_rows(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
+    sample = sample_rows(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)), np.random.default_rng(0))
     held_out = predict_held_out(predictors, splits, split, data.store, sample)
     values = held_out.mean if calibration is None else calibration.probabilities(held_out.mean, data.dataset.tasks)
     several = held_out.num_models > 1
@@ -95,11 +95,6 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     values = np.array([[float(cell) for cell in line[2:]] for line in lines], dtype=np.float32)
     labelled = ~np.isnan(data.dataset.targets[rows]).all(axis=1)
     return SplitPredictions(rows[labelled], values[labelled], None, int(labelled.sum())) if labelled.any() else None
-
-
-def _sample_rows(rows: np.ndarray, most: int) -> np.ndarray:
-    """Sample at most ``most`` rows at random, in ascending order."""
-    return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, dat
     Returns:
         The similarities; 0 for rows that no model has in this split.
     """
-    compared = [_sample_rows(np.sort(own["train"]), _MAX_TRAINING) for own in splits]
+    compared = [sample_rows(np.sort(own["train"]), _MAX_TRAINING, np.random.default_rng(0)) for own in splits]
     similarity = np.zeros(len(rows))
     bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)
     for training_rows, own in zip(compared, splits, strict=True):

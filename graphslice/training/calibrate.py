@@ -14,7 +14,7 @@ from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAININ
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
-from graphslice.data.splits import Splits
+from graphslice.data.splits import Splits, sample_rows
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
@@ -36,7 +36,9 @@ def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibra
         The calibration.
     """
     predictor, dataset = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.dataset
-    rows, seed = _random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, data), data.config.trainer.seed
+    seed = data.config.trainer.seed
+    random = np.random.default_rng(seed)
+    rows = sample_rows(data.splits["valid"], MAX_CALIBRATION_ROWS, random, ascending=False)
     domain = _fit_domain(data, data.splits["train"], seed)
     predictions, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
     molecules = _molecule_ids(data, rows)
@@ -68,8 +70,9 @@ def calibrate_ensemble(
     dataset = data.dataset
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
-    domain = _fit_domain(data, training, data.config.trainer.seed)
-    rows = np.sort(_random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data))
+    seed = data.config.trainer.seed
+    domain = _fit_domain(data, training, seed)
+    rows = np.sort(sample_rows(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, np.random.default_rng(seed)))
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
         predictions, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
@@ -103,17 +106,10 @@ def _predict_with_difficulty(
 def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> ApplicabilityDomain:
     """Return the applicability domain of a training set, or of a sample of it."""
     max_training_atoms = int(data.store.sizes[rows].max(initial=0))
-    rows = np.sort(_random_subset(rows, MAX_TRAINING_MOLECULES, data))
+    rows = np.sort(sample_rows(rows, MAX_TRAINING_MOLECULES, np.random.default_rng(seed)))
     return ApplicabilityDomain.from_fingerprints(
         fingerprint_rows(data.store, rows, DOMAIN_BITS), rows, seed, max_training_atoms
     )
-
-
-def _random_subset(rows: np.ndarray, limit: int, data: MoleculeData) -> np.ndarray:
-    """Return a random sample of at most ``limit`` rows."""
-    if len(rows) <= limit:
-        return rows
-    return np.random.default_rng(data.config.trainer.seed).choice(rows, limit, replace=False)
 
 
 def _write_domain_smiles(folder: Path, data: MoleculeData, domain: ApplicabilityDomain) -> None:

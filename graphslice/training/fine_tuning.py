@@ -16,6 +16,7 @@ from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
 from graphslice.config import MOLECULE, GraphConfig, OptimizerConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.splits import sample_rows
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
@@ -54,7 +55,7 @@ def choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> 
         return config
     origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
     elements = set(origin.extra.get("elements", ()))
-    sample = np.random.default_rng(0).choice(rows, min(len(rows), _SAMPLE_ROWS), replace=False)
+    sample = sample_rows(rows, _SAMPLE_ROWS, np.random.default_rng(0))
     known = [elements.issuperset(store[row].atoms[:, 0].tolist()) for row in sample.tolist()]
     if _architecture(origin.config) != _architecture(config) or np.mean(known) < _MIN_KNOWN_SHARE:
         return config
@@ -87,9 +88,7 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     if data.dataset.level != MOLECULE:
         return None
     pretrained = {task.name for task in origin.tasks}
-    rows = data.splits["train"]
-    if len(rows) > _MAX_COMPARED:
-        rows = np.sort(np.random.default_rng(0).choice(rows, _MAX_COMPARED, replace=False))
+    rows = sample_rows(data.splits["train"], _MAX_COMPARED, np.random.default_rng(0))
     descriptors = _known_descriptors(data, rows, pretrained)
     similar = {}
     for task, labels in zip(data.dataset.tasks, data.dataset.targets[rows].T, strict=True):

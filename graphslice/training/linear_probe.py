@@ -13,6 +13,7 @@ from torch import nn
 from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.splits import sample_rows
 from graphslice.inference.batches import for_each_batch
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import REGRESSION, each_target
@@ -45,7 +46,8 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False
-    rows = {split: _random_subset(data.splits[split], data.config.trainer.seed) for split in ("train", "valid")}
+    seed = data.config.trainer.seed
+    rows = {s: sample_rows(data.splits[s], _MAX_ROWS, np.random.default_rng(seed)) for s in ("train", "valid")}
     embeddings = {split: _embeddings(model, data, sample) for split, sample in rows.items()}
     targets = {split: _head_targets(model, data, sample) for split, sample in rows.items()}
     regression = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}
@@ -87,13 +89,6 @@ def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray
         if error < least:
             best, least = weight, error
     return best, float(middle - best @ centre), 1 - least / max(float(y_valid.var()), 1e-12)
-
-
-def _random_subset(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Return the rows, or a random sample of them in ascending order."""
-    return (
-        rows if len(rows) <= _MAX_ROWS else np.sort(np.random.default_rng(seed).choice(rows, _MAX_ROWS, replace=False))
-    )
 
 
 def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:

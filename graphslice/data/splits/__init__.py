@@ -51,3 +51,11 @@ def present_splits(codes: np.ndarray) -> list[str]:
         codes: ``int8 [R]``, as returned by :func:`encode_splits`.
     """
     return [name for code, name in enumerate(SPLITS) if (codes == code).any()]
+
+
+def sample_rows(rows: np.ndarray, most: int, random: np.random.Generator, *, ascending: bool = True) -> np.ndarray:
+    """Return the rows, or a random sample of ``most`` of them, in ascending order or as drawn."""
+    if len(rows) <= most:
+        return rows
+    sample = random.choice(rows, most, replace=False)
+    return np.sort(sample) if ascending else sample

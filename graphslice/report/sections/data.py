@@ -8,7 +8,7 @@ import numpy as np
 
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.splits import SPLITS, Splits, sample_rows
 from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.format_scores import NONE, plain
 from graphslice.report.drawing import draw_molecule
@@ -133,7 +133,7 @@ def _example_molecules(run: Run) -> list[Part]:
     if run.smiles is None:
         return [*parts, Text("The dataset holds graphs without SMILES, so no molecules are drawn.", note=True)]
     usable_rows = run.data.usable_rows
-    rows = np.sort(np.random.default_rng(0).choice(usable_rows, min(_MAX_DRAWN, len(usable_rows)), replace=False))
+    rows = sample_rows(usable_rows, _MAX_DRAWN, np.random.default_rng(0))
     split_of = {int(row): split for split, members in run.data.splits.items() for row in np.intersect1d(members, rows)}
     cards = []
     for row in rows.tolist():

@@ -16,6 +16,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.compare.differences import describe, differences
 from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.hardware import hardware_info
 from graphslice.run_files import is_finished, metric_logs, read_metrics, read_training
@@ -174,10 +175,7 @@ def table(result: dict) -> str:
 def _mean_and_std(runs: list[dict], split: str) -> str:
     """Format mean and standard deviation of an error over the seeds; empty if there are no values."""
     values = [run[split] for run in runs if run.get(split) is not None]
-    if not values:
-        return ""
-    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{deviation}"
+    return mean_and_std(values) if values else ""
 
 
 def _align_curves(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:

@@ -58,7 +58,7 @@ class RunResult:
     data: MoleculeData | None = field(default=None, repr=False)
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Raised when the user stops the run."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
+from graphslice.data.atom_bond_labels import pluralize
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor
@@ -147,8 +148,7 @@ def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarit
     section.parts.append(Heading("By similarity to the training set"))
     error = evaluated.error[np.searchsorted(evaluated.predictions.rows, near.rows)]
     section.parts.append(Figures([error_by_similarity(near.similarity, error, name)]))
-    molecules = f"{len(near.rows):,} molecule{'s' * (len(near.rows) != 1)}"
-    note = f"{molecules}, compared with {near.num_compared:,} training molecules"
+    note = f"{pluralize(len(near.rows), 'molecule')}, compared with {near.num_compared:,} training molecules"
     if near.num_compared < near.num_training:
         note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
     section.parts.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +85,12 @@ def locate_dataset(dataset: str, folder: Path | None) -> str:
     return next((str(candidate) for candidate in candidates if candidate.is_file()), dataset)
 
 
-def metric_logs(folder: Path) -> list[Path]:
-    """Return the metric logs of a run, one for each resumption, in their order."""
+def read_metric_logs(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the lines of the metric logs of a run, over all resumptions in their order."""
     logs = folder.glob("logs/version_*/metrics.csv")
-    return sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2]))
+    for log in sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2])):
+        with log.open(newline="", encoding="utf-8") as file:
+            yield from csv.DictReader(file)
 
 
 def is_finished(folder: Path) -> bool:

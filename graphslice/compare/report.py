@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from graphslice.config import RunConfig
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.hardware import hardware_info
-from graphslice.run_files import is_finished, metric_logs, read_metrics, read_training
+from graphslice.run_files import is_finished, read_metric_logs, read_metrics, read_training
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
@@ -81,12 +80,10 @@ def read_run(run: Run, reason: str | None) -> dict | None:
 def _read_curve(folder: Path, logged: str) -> list[list[float]]:
     """Read ``[seconds, steps, metric]`` of every validation, over all resumptions."""
     points: dict[int, list[float]] = {}
-    for log in metric_logs(folder):
-        with log.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row.get(logged) and row.get("seconds"):
-                    steps = int(row["step"]) + 1
-                    points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row[logged]), 6)]
+    for row in read_metric_logs(folder):
+        if row.get(logged) and row.get("seconds"):
+            steps = int(row["step"]) + 1
+            points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row[logged]), 6)]
     return [points[steps] for steps in sorted(points)]
 
 

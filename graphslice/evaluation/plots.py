@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -49,12 +50,12 @@ _STYLE: dict[Any, Any] = {
     "font.sans-serif": ["DejaVu Sans"],
 }
 #: Context managers and decorators: text stays text and is not parsed as formulas; the style of reports.
-text_style, report_style = lambda: matplotlib.rc_context(_TEXT_STYLE), lambda: matplotlib.rc_context(_STYLE)
+text_style, report_style = partial(matplotlib.rc_context, _TEXT_STYLE), partial(matplotlib.rc_context, _STYLE)
 
 
-def new_figure(panels: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels of a size in inches, at most four side by side."""
-    columns = min(4, panels)
+def new_figure(panels: int, size: tuple[float, float], columns: int = 4) -> tuple[Figure, list[Axes]]:
+    """Make a figure of panels of a size in inches, at most ``columns`` of them side by side."""
+    columns = min(columns, panels)
     lines = -(-panels // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * lines), layout="constrained")
     return figure, [figure.add_subplot(lines, columns, i + 1) for i in range(panels)]

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from graphslice.analysis.spectra import one_inf_norm
+from graphslice.analysis.rank_collapse import one_inf_norm
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 

@@ -63,7 +63,7 @@ def new_figure(panels: int, size: tuple[float, float], columns: int = 4) -> tupl
 
 def shortened(text: str, most: int = 40) -> str:
     """Shorten a text to at most ``most`` characters by replacing its middle with an ellipsis."""
-    most = max(most, 5)
+    text, most = text.encode(errors="replace").decode(), max(most, 5)  # undecodable bytes of a file cannot be drawn
     return text if len(text) <= most else f"{text[: most // 2]}…{text[most // 2 + 1 - most :]}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -75,11 +76,12 @@ def new_panel(size: tuple[float, float] = PANEL, **settings) -> Axes:
 
 def to_svg(axes: Axes, title: str) -> Markup:
     """Render a plot as an SVG element in the colours of the page; ``title``: its accessible name."""
-    for axis, most in ((axes.xaxis, 56), (axes.yaxis, 44)):
-        axis.set_label_text(shortened(axis.get_label_text(), most))
     figure, buffer = cast(Canvas, axes.figure), io.StringIO()
     width, height = 72 * figure.get_size_inches()
-    with rc_context({"svg.hashsalt": title}):  # every id of a page is unique
+    for axis, length in ((axes.xaxis, width), (axes.yaxis, height)):
+        axis.set_label_text(shortened(axis.get_label_text(), int(length / 7.5)))
+    with rc_context({"svg.hashsalt": ascii(title)}), warnings.catch_warnings():  # every id of a page is unique
+        warnings.simplefilter("ignore")  # about characters that the font for measuring texts lacks
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r'(?<=<g) id="[\w.]+"|<!--.*?-->|<style.*?</style>', "", svg[svg.index("<defs>") :], flags=re.DOTALL)

@@ -15,6 +15,7 @@ from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import error_by_similarity, histogram, new_panel, target_figures, to_svg
 from graphslice.report.molecule_errors import combine_targets, error_scales, errors_by_target, std_by_target
 from graphslice.tasks import Task
+from graphslice.training.plots import plot_predicted_vs_true
 
 
 def test_errors_of_all_task_kinds_match_manual_computation():
@@ -102,6 +103,16 @@ def test_invalid_or_large_molecule_gives_no_drawing(smiles):
 def test_scaffold_ignores_stereochemistry():
     assert scaffold_of("C[C@H]1CCC[C@@H](O)C1") == scaffold_of("CC1CCCC(O)C1") == "C1CCCCC1"
     assert scaffold_of("CCO") == ""
+
+
+@pytest.mark.parametrize("name", ["溶解度", "a\nb", "\udcff", "$x_$", "😀", ""])
+@pytest.mark.filterwarnings("error")
+def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
+    tasks = [Task(name), Task(name, "binary", (name + "1", "no")), Task(name, "multiclass", (name + "1", "b", "c"))]
+    y, values = np.array([[0.0] * 3, [1.0] * 3]), np.array([[0.2, 0.2, 0.5, 0.3, 0.2], [0.9, 0.9, 0, 1, 0]], np.float32)
+    for task, true, where in zip(tasks, y.T, (slice(1), slice(1, 2), slice(2, 5)), strict=True):
+        assert all(figure.svgs for figure in target_figures(task, true, values[:, where], "test"))
+    plot_predicted_vs_true(tmp_path / "test.png", tasks, y, values)
 
 
 @pytest.mark.parametrize("count", [3, 9, 10, 11, 40])

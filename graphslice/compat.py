@@ -59,6 +59,30 @@ def migrate_weight_name(name: str) -> str:
     return name
 
 
+def migrate_training_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return the contents of ``last.ckpt`` with the current keys; in 0.1, Lightning wrote it."""
+    if "training" in checkpoint:
+        return checkpoint
+    states = checkpoint.get("callbacks", {})
+    clock = states.get("TimeBudget", states.get("Clock", {}))
+    best = [state for name, state in states.items() if name.startswith("ModelCheckpoint{'monitor': 'val_choice'")]
+    score: Any = best[0].get("best_model_score") if best else None
+    waited = [state["wait_count"] for name, state in states.items() if name.startswith(("Patience{", "EarlyStopping{"))]
+    training = {
+        "step": checkpoint["global_step"],
+        "seconds": clock.get("seconds", 0.0),
+        "validated": clock.get("validated", -1),
+        "best": float(score) if _is_scalar(score) else None,  # anything else was not written by Lightning
+        "waited": waited[0] if waited else 0,
+    }
+    return {**checkpoint, "training": training, "precision": checkpoint.get("MixedPrecision", {})}
+
+
+def _is_scalar(value: Any) -> bool:
+    """True for a tensor that is one floating-point number."""
+    return hasattr(value, "is_floating_point") and value.is_floating_point() and value.numel() == 1
+
+
 def _rename_keys(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     for old, new in names.items():
         if old in values and new in values:

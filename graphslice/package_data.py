@@ -1,10 +1,13 @@
-"""Files included in the package: presets, models and the demo dataset.
+"""Files of an installation: presets, models and the demo dataset of the package, and the user's cache.
 
 In a wheel they are inside ``graphslice``; in a source checkout at its top level.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -28,3 +31,19 @@ PRETRAINED_MODEL = "small"
 def is_packaged_model(path: str | Path) -> bool:
     """True if ``path`` is the name of a packaged model and not an existing file or folder."""
     return str(path) in MODELS and not Path(path).exists()
+
+
+def default_cache() -> Path:
+    """Return the cache directory: ``$GRAPHSLICE_CACHE``, else one in the user's cache directory.
+
+    If that is not writable, it is a directory for temporary files.
+    """
+    if directory := os.environ.get("GRAPHSLICE_CACHE"):
+        return Path(directory)
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "graphslice"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(tempfile.gettempdir()) / f"graphslice-cache-{os.getuid() if hasattr(os, 'getuid') else 'user'}"

@@ -1,4 +1,4 @@
-"""Parallel function calls in child processes, which end when their parent ends."""
+"""Function calls in child processes, which end when their parent ends; a crash or a timeout is a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -24,6 +23,12 @@ Key = TypeVar("Key")
 
 # Driver devices of NVIDIA and AMD GPUs on Linux, and of GPUs in the Windows Subsystem for Linux.
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+# Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
+_starting = threading.Lock()
+#: Maximum time in seconds between two results of :func:`run_in_child`.
+TIMEOUT_SECONDS = 900.0
+# In a child process: the running checks by name.
+_running: dict[str, Iterator[Any]] = {}
 
 
 def in_processes(
@@ -43,38 +48,158 @@ def in_processes(
         Each key when its call ends, with the error message if it failed, else None.
     """
     context, waiting = process_context(function.__module__), list(tasks.items())
-    # Sentinel of the process -> key, process, receiver and GPU.
-    running: dict[Any, tuple[Key, Any, Connection, str | None]] = {}
+    running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 key, arguments = waiting.pop(0)
-                receiver, sender = context.Pipe(duplex=False)
-                gpu = least_used_gpu(gpus, [entry[-1] for entry in running.values()])
-                share = _child_environment(cores() // jobs, gpu)
-                process_args = function, arguments, sender, {**os.environ, **share}
-                process = context.Process(target=_run_and_report, args=process_args)
+                gpu = least_used_gpu(gpus, [taken for *_, taken in running.values()])
                 # An interrupt during the start is delayed until the process is in `running`, so that it is stopped too.
-                with process_startup(share):
-                    process.start()
-                    running[process.sentinel] = key, process, receiver, gpu
-                sender.close()
+                with _interrupts_blocked():
+                    child = Child(context, _child_environment(cores() // jobs, gpu))
+                    running[child.pipe] = key, child, gpu
+                child.start(error_of_call, function, *arguments)
             # The wait is short, since an interrupt just before it is only handled after it.
-            for sentinel in wait(list(running), timeout=0.5):
-                key, process, receiver, _ = running.pop(sentinel)
-                process.join()
+            for pipe in wait(list(running), timeout=0.5):
+                key, child, _ = running.pop(pipe)
                 try:
-                    reason = receiver.recv()
-                except EOFError:
-                    reason = f"its process ended with exit code {process.exitcode}: it may have run out of memory"
+                    reason = child.result()
+                    child.end()
+                except ChildDied as died:
+                    reason = f"its process ended with exit code {died.exitcode}: it may have run out of memory"
                 yield key, reason
     except BaseException:
-        for _, process, *_ in running.values():
-            with suppress(ProcessLookupError):  # it has ended in the meantime
-                os.kill(process.pid, signal.SIGINT)
-        for _, process, *_ in running.values():
-            process.join()
+        for _, child, _ in running.values():
+            child.interrupt()
+        for _, child, _ in running.values():
+            child.end()
         raise
+
+
+def run_in_child(
+    check: Callable[..., Iterator[Any]],
+    names: Sequence[str],
+    arguments: tuple,
+    *,
+    one_process: bool,
+    on_start: Callable[[str], None] = lambda name: None,
+) -> Iterator[tuple[str, Any]]:
+    """Run ``check(name, *arguments)`` for every name in child processes.
+
+    Args:
+        check: a generator function at the top level of a module, so that it can be imported; it yields results.
+        names: names of the checks to run.
+        arguments: further arguments, which must be picklable.
+        one_process: use one process for all names, and a new one only after a crash; else one process per name.
+        on_start: called with each name before its check.
+
+    Yields:
+        Pairs of a name and a result, or :class:`ChildDied` if the process ended early.
+    """
+    child: Child | None = None
+    try:
+        for name in names:
+            child = child or Child(process_context(check.__module__))
+            on_start(name)
+            try:
+                child.start(_next_result, check, name, *arguments)
+                while (result := child.result(TIMEOUT_SECONDS)) is not None:
+                    yield name, result
+                    child.start(_next_result, check, name, *arguments)
+                failed = False
+            except ChildDied as died:
+                late = f"no result within {TIMEOUT_SECONDS / 60:.0f} minutes"
+                yield name, died if died.exitcode is not None else ChildDied(late)
+                failed = True
+            if failed or not one_process:
+                child.kill()
+                child = None
+    finally:
+        if child is not None:
+            child.kill()
+
+
+class ChildDied(Exception):
+    """A child process crashed, exited or took too long. The message is the reason.
+
+    Attributes:
+        exitcode: its exit code, negative for a signal; None if it took too long.
+    """
+
+    def __init__(self, reason: str, exitcode: int | None = None) -> None:
+        super().__init__(reason)
+        self.exitcode = exitcode
+
+
+class Child:
+    """Child process that runs calls, one at a time. It ends when this process ends.
+
+    Args:
+        context: multiprocessing context.
+        share: additional environment variables of the process. With the start method ``fork`` there are none.
+        interruptible: if True, the process handles interrupts, may start processes, and is out of reach of Ctrl-C in
+            the terminal; if False, it ignores interrupts and may be busy in code that does not return.
+
+    Attributes:
+        pipe: connection that can be read when a result is there or the process has ended.
+    """
+
+    def __init__(
+        self, context: Any, share: Mapping[str, str] = MappingProxyType({}), interruptible: bool = True
+    ) -> None:
+        environment = None if context.get_start_method() == "fork" else {**os.environ, **share}
+        # The process imports from the same paths as this one.
+        folders = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+        changes = {} if environment is None else {**share, "PYTHONPATH": folders, "PYTHONSAFEPATH": "1"}
+        with _starting, _environment(changes), _interrupts_blocked():
+            self.pipe, child_pipe = context.Pipe()
+            process_args = child_pipe, environment, interruptible
+            self._process = context.Process(target=_serve, args=process_args, daemon=not interruptible)
+            self._process.start()
+            child_pipe.close()
+
+    def start(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Start a call of a function of a module; function and arguments are pickled."""
+        with suppress(OSError):  # the process has ended, which `result` reports
+            self.pipe.send((function, arguments))
+
+    def result(self, seconds: float | None = None) -> Any:
+        """Wait for the call and return its result.
+
+        Args:
+            seconds: time limit.
+
+        Raises:
+            ChildDied: if the process ended or the time limit was exceeded.
+            Exception: what the function raised.
+        """
+        try:
+            if not self.pipe.poll(seconds):
+                raise ChildDied(f"no result within {seconds} s")
+            result, error = self.pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            raise ChildDied(f"the process {reason}", code) from None
+        if error is not None:
+            raise error
+        return result
+
+    def interrupt(self) -> None:
+        """Interrupt the call as Ctrl-C does."""
+        with suppress(ProcessLookupError):  # it has ended in the meantime
+            os.kill(self._process.pid, signal.SIGINT)
+
+    def end(self) -> None:
+        """Wait until the process ends, after its call if one is running."""
+        self.pipe.close()
+        self._process.join()
+
+    def kill(self) -> None:
+        """Kill the process, even if it is busy."""
+        self._process.kill()
+        self._process.join()
 
 
 def process_context(module: str) -> Any:
@@ -94,20 +219,6 @@ def process_context(module: str) -> Any:
     context = get_context("forkserver")
     context.set_forkserver_preload([module])
     return context
-
-
-@contextmanager
-def process_startup(share: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """Context manager in which to start a process of :func:`process_context`.
-
-    The process imports from the same paths as this one. Ctrl-C takes effect after the block.
-
-    Args:
-        share: additional environment variables of the process.
-    """
-    folders = [os.path.abspath(folder) for folder in sys.path]
-    with _environment({**share, "PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}), _interrupts_blocked():
-        yield
 
 
 def error_of_call(function: Callable[..., object], *arguments: Any) -> str | None:
@@ -159,32 +270,39 @@ def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _run_and_report(
-    function: Callable[..., object], arguments: tuple[Any, ...], sender: Connection, environment: dict[str, str]
-) -> None:
-    """Call the function in a child process and send its error message or None, unless it is interrupted."""
-    replace_environment(environment)
-    if hasattr(os, "setsid"):
+def _serve(pipe: Connection, environment: Mapping[str, str] | None, interruptible: bool) -> None:
+    """Run the calls that come through the pipe until it is closed: the main function of a child process."""
+    if environment is not None:
+        _replace_environment(environment)
+    if interruptible and hasattr(os, "setsid"):
         os.setsid()  # so that Ctrl-C reaches it only through its parent, and only once
     try:
-        threading.Thread(target=_exit_with_parent, args=(parent_process(),), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(interruptible,), daemon=True).start()
         # A process that a shell started in the background ignores interrupts, by which calls are stopped.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler if interruptible else signal.SIG_IGN)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        sender.send(error_of_call(function, *arguments))
+        with suppress(EOFError, OSError):
+            while True:
+                function, arguments = pipe.recv()
+                result: tuple[object, Exception | None]
+                try:
+                    result = function(*arguments), None
+                except Exception as error:
+                    result = None, error
+                pipe.send(result)
     except KeyboardInterrupt:
         pass  # the parent no longer reads the result
 
 
-def replace_environment(environment: Mapping[str, str]) -> None:
+def _replace_environment(environment: Mapping[str, str]) -> None:
     """Replace all environment variables of this process, and set the number of threads of torch accordingly.
 
     A forked process inherits the variables of the server process, and a torch that was loaded with them.
@@ -195,7 +313,26 @@ def replace_environment(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
 
 
-def _exit_with_parent(parent: BaseProcess) -> None:
-    """Interrupt this process when its parent ends for any reason, since nothing else would stop it."""
-    parent.join()
+def _next_result(check: Callable[..., Iterator[Any]], name: str, *arguments: Any) -> Any:
+    """Return the next result of a check, None after the last one; any exception ends the process."""
+    if name not in _running:
+        with open(os.devnull, "w") as devnull:
+            for stream in (1, 2):  # discard the output of compilers
+                os.dup2(devnull.fileno(), stream)
+        _running[name] = check(name, *arguments)
+    try:
+        return next(_running[name], None)
+    except Exception:
+        os._exit(1)
+
+
+def _exit_with_parent(interruptible: bool) -> None:
+    """End this process when its parent ends for any reason, since nothing else would stop it."""
+    parent, number = parent_process(), os.getppid()
+    assert parent is not None
+    # The number too: a process that was forked later holds the other end of the sentinel open.
+    while not wait([parent.sentinel], timeout=1) and os.getppid() == number:
+        pass
+    if not interruptible:
+        os._exit(1)
     os.kill(os.getpid(), signal.SIGINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from graphslice.package_data import MODELS, is_packaged_model
 
 #: Calibration of an ensemble.
 ENSEMBLE_CALIBRATION = "together.ckpt"  # codespell:ignore together
-#: SMILES of the training molecules in the applicability domain. They are not part of a checkpoint, so that it can be
-#: shared without them.
-DOMAIN_FILE = "domain.csv"
+#: Split and SMILES of each row. The SMILES are not part of a checkpoint, so that it can be shared without them.
+SPLIT_FILE = "split.csv"
+#: SMILES of training molecules in run directories of former versions.
+FORMER_SMILES = "domain.csv"
 #: Checkpoints of a model; the first of them that exists is used.
 BEST, LAST = "best.ckpt", "last.ckpt"
 #: Prefix of the folders of ensemble members, each of which is a run directory.
@@ -33,6 +34,8 @@ METRICS, TRAINING = "metrics.json", "training.json"
 #: Settings with which training was started, written first.
 START_FILE = "start.json"
 
+# Upper limit of row numbers that are read from a file.
+_MOST_ROWS = 10**12
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
 
 
@@ -128,36 +131,63 @@ def member_number(folder: Path) -> int:
     return int(folder.name.removeprefix(MEMBER))
 
 
-def write_training_smiles(folder: Path, rows: np.ndarray, smiles: Sequence[str]) -> None:
-    """Write the SMILES of the training molecules in the applicability domain of a run.
+def write_splits(folder: Path, splits: Mapping[str, np.ndarray], smiles: Sequence[str]) -> None:
+    """Write ``split.csv``: row (from 1), split and SMILES.
 
     Args:
         folder: run directory.
-        rows: ``int64 [N]``, rows in the dataset, from 0.
-        smiles: N SMILES.
+        splits: ``int64`` rows of each split by name.
+        smiles: SMILES of all rows of the dataset; empty if they are unknown.
     """
-    with (folder / DOMAIN_FILE).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    split_of = {int(row): split for split, rows in splits.items() for row in rows}
+    with (folder / SPLIT_FILE).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["row", "smiles"])
-        writer.writerows(zip((rows + 1).tolist(), smiles, strict=True))
+        writer.writerow(["row", "split", "smiles"])
+        writer.writerows([row + 1, split_of[row], smiles[row] if len(smiles) else ""] for row in sorted(split_of))
 
 
-def read_training_smiles(folder: Path | None) -> dict[int, str]:
-    """Read the SMILES of the training molecules by their rows in the dataset; empty if there is no such file.
+def read_splits(folder: Path) -> dict[str, np.ndarray] | None:
+    """Read the ``int64`` rows of each split from ``split.csv`` of a run directory; None if there is no such file.
 
     Raises:
         InputError: if the file is damaged.
     """
-    if folder is None or not (folder / DOMAIN_FILE).is_file():
+    if not (folder / SPLIT_FILE).is_file():
+        return None
+    splits: dict[str, list[int]] = {}
+    for row, split in _read_column(folder / SPLIT_FILE, "split", "copy it again"):
+        splits.setdefault(split, []).append(row)
+    return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
+
+
+def read_training_smiles(folder: Path | None) -> dict[int, str]:
+    """Read the SMILES of a run by their rows in the dataset; empty if there are none.
+
+    Those of an ensemble whose members have different splits are read from its first member.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
+    if folder is None:
         return {}
+    folders = [folder, *find_members(folder)[:1]]
+    files = [path for f in folders for name in (SPLIT_FILE, FORMER_SMILES) if (path := f / name).is_file()]
+    for path in files:
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            if "smiles" not in file.readline().strip().split(",") and path.name == SPLIT_FILE:
+                continue  # of a former version
+        smiles = _read_column(path, "smiles", "copy it again, or remove it to get row numbers of training molecules")
+        return {row: text for row, text in smiles if text}
+    return {}
+
+
+def _read_column(path: Path, column: str, advice: str) -> list[tuple[int, str]]:
+    """Read pairs of a row (from 0) and a text from a CSV file of a run."""
     try:
-        with (folder / DOMAIN_FILE).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            smiles_by_row = {int(line["row"]) - 1: line["smiles"] for line in csv.DictReader(file)}
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            pairs = [(int(line["row"]) - 1, line[column]) for line in csv.DictReader(file)]
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
-        smiles_by_row = {-1: ""}
-    if not all(row >= 0 and smiles is not None for row, smiles in smiles_by_row.items()):
-        raise InputError(
-            f"{folder / DOMAIN_FILE} is damaged, so the SMILES of training molecules are unknown: copy it again, or "
-            "remove it to get row numbers instead"
-        )
-    return smiles_by_row
+        pairs = [(-1, "")]
+    if not all(0 <= row < _MOST_ROWS and text is not None for row, text in pairs):
+        raise InputError(f"{path} is damaged: {advice}")
+    return pairs

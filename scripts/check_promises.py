@@ -26,7 +26,7 @@ from rdkit import Chem, RDLogger
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.config import RunConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS

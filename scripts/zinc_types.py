@@ -20,7 +20,7 @@ from rdkit import Chem
 from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.chem.parse import canonical_ranks
-from graphslice.data.labels import parse_splits
+from graphslice.data.parse_rows import parse_splits
 from graphslice.data.store import StoreInfo, StoreRows
 from split_check import check_split
 
@@ -59,8 +59,8 @@ def main() -> None:
     split = parse_splits(table["split"].tolist(), "split")
     targets = table["score"].to_numpy(float)[:, None]
     arrays = MolArrays.from_graphs(graphs)
-    rows = StoreRows(arrays, [None] * len(graphs), table["smiles"].tolist(), targets, split)
-    rows.keys = hash_molecules(arrays)
+    # Without SMILES, which would give a model more than the features of the benchmark.
+    rows = StoreRows(arrays, [None] * len(graphs), None, targets, split, keys=hash_molecules(arrays))
     with pa.OSFile(str(options.out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(rows.record_batch(schema))
     print(f"{options.out}: {len(graphs):,} molecules, {len(types)} types of atoms")

@@ -6,9 +6,10 @@ As a program, ``python process_functions.py FOLDER``, it runs three calls that n
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from graphslice.errors import InputError
@@ -52,6 +53,17 @@ def wait_forever(path: Path) -> None:
         except KeyboardInterrupt:
             path.with_name("interrupted twice").touch()
         raise
+
+
+def check(name: str, number: int) -> Iterator[str]:
+    yield name * number
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if name == "ended":
+        os._exit(3)
+    if name == "silent":
+        time.sleep(60)
+    yield "done"
 
 
 def main(folder: Path) -> None:

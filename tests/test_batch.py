@@ -1,7 +1,5 @@
 """GraphBatch rejects inconsistent tensors, which compiled code would read out of bounds."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.batch import GraphBatch
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +24,12 @@ def test_collated_batches_pass_the_checks(batch):
 @pytest.mark.parametrize(
     ("name", "index", "value"),
     [
-        ("atoms", (0, 0, 0), 119),
-        ("atoms", (2, 1, 8), 2),
-        ("atoms", (0, 0, 1), -1),
-        ("degrees", (0, 0), -1),
-        ("lengths", 1, 8),
-        ("lengths", 1, -1),
-        ("path_types", (0, 1, 2), 10_000),
-        ("path_types", (0, 1, 2), -2),
-        ("path_distances", 1, 511),
-        ("path_distances", 1, -1),
-        ("path_ptr", -1, 10_000),
-        ("path_ptr", 0, 1),
-        ("path_ptr", -2, -3),
-        ("path_codes", 0, -1),
-        ("path_codes", 0, 509 * 60),
+        ("atoms", (0, 0, 0), 119), ("atoms", (2, 1, 8), 2), ("atoms", (0, 0, 1), -1), ("degrees", (0, 0), -1),
+        ("lengths", 1, 8), ("lengths", 1, -1), ("path_types", (0, 1, 2), 10_000), ("path_types", (0, 1, 2), -2),
+        ("path_distances", 1, 511), ("path_distances", 1, -1), ("path_ptr", -1, 10_000), ("path_ptr", 0, 1),
+        ("path_ptr", -2, -3), ("path_codes", 0, -1), ("path_codes", 0, 509 * 60),
     ],
-)
+)  # fmt: skip
 def test_out_of_range_values_are_rejected(name, index, value, batch):
     changed = getattr(batch, name).clone()
     changed = changed.long() if value < 0 else changed

@@ -1,10 +1,8 @@
 """Checkpoints: imported weights reproduce the originals' outputs, and untrusted files are rejected."""
 
-import argparse
 import builtins
 import contextlib
 import os
-import pathlib
 import pickle
 import re
 import sys
@@ -16,40 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from original_models import ORIGINALS, original
 
 import graphslice
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
-from graphslice.calibration import (
-    CONSTANT,
-    DOMAIN_DISTANCE,
-    ENSEMBLE_STD,
-    NETWORK_STD,
-    PARTS_STD,
-    ApplicabilityDomain,
-    Calibration,
-    NonconformityScores,
-    TargetCalibration,
-)
+from graphslice import calibration as cal
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.originals import import_checkpoint
 from graphslice.tasks import regression_tasks
-
-FIXTURES = Path(__file__).parent / "fixtures"
-#: Names of the original models in the fixtures, and the corresponding mixers.
-ORIGINALS = {"graphormer": "softmax", "sliceformer_ascend": "slice-ascend", "sliceformer_released": "slice-released"}
-
-
-def original(fixture="reference_small", model="graphormer"):
-    """Return the state dict, the SMILES and the outputs of an original model."""
-    arrays = np.load(FIXTURES / f"{fixture}.npz")
-    state = {}
-    for source in ("graphormer", model):
-        head = f"{source}/state/"
-        state |= {k.removeprefix(head): torch.from_numpy(arrays[k]) for k in arrays.files if k.startswith(head)}
-    if model != "graphormer":
-        state = {name: value for name, value in state.items() if not re.search(r"linear_[qk]", name)}
-    return state, arrays["smiles"].tolist(), arrays[f"{model}/output"]
 
 
 def predictions(checkpoint: Checkpoint, smiles: list[str]) -> np.ndarray:
@@ -75,9 +48,6 @@ def own() -> Checkpoint:
     return Checkpoint(
         config, regression_tasks(["gap", "logp"]), GraphTransformer(config.model).state_dict(), {"note": "by hand"}
     )
-
-
-# --- the originals -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrap", [lambda state: {"state_dict": state}, lambda state: state], ids=["lightning", "plain"])
@@ -131,11 +101,9 @@ def test_import_creates_a_run_directory(saved, tmp_path):
     np.testing.assert_allclose(predictions(back, smiles), expected, atol=1e-4)
 
 
-@pytest.fixture
-def foreign(monkeypatch):
-    """Objects of a project that is not installed where the file is read, by kind."""
-    module = types.ModuleType("foreign_project")
-    source = """
+FOREIGN = """
+import argparse, pathlib
+import numpy as np
 class Settings:
     def __init__(self, rate): self.rate = rate
 class State:
@@ -145,25 +113,23 @@ class Made:
     def __reduce__(self): return Made, (1, 2), {"a": 3}
     def __init__(self, *args): pass
 def function(): pass
+objects = {"settings": Settings(0.1), "state": State(), "made": Made(), "class": Settings, "function": function}
+objects |= {"namespace": argparse.Namespace(rate=0.1, settings=Settings(2)), "path": pathlib.PurePosixPath("a/b")}
+objects |= {"scalar": np.float64(0.5), "array": np.arange(3)}
 """
-    exec(source, vars(module))
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Objects of a project that is not installed where the file is read, by kind."""
+    module = types.ModuleType("foreign_project")
+    exec(FOREIGN, vars(module))
     monkeypatch.setitem(sys.modules, "foreign_project", module)
-    return {
-        "settings": module.Settings(0.1),
-        "state": module.State(),
-        "made": module.Made(),
-        "class": module.Settings,
-        "function": module.function,
-        "namespace": argparse.Namespace(rate=0.1, settings=module.Settings(2)),
-        "path": pathlib.PurePosixPath("a/b"),
-        "scalar": np.float64(0.5),
-        "array": np.arange(3),
-    }
+    return module.objects
 
 
 @pytest.mark.parametrize(
-    "what",
-    ["settings", "state", "made", "class", "function", "namespace", "path", "scalar", "array"],
+    "what", ["settings", "state", "made", "class", "function", "namespace", "path", "scalar", "array"]
 )
 def test_classes_that_are_not_installed_become_inert(what, foreign, saved, monkeypatch):
     state, smiles, expected = original()
@@ -188,28 +154,14 @@ def test_mixer_must_fit_the_weights(saved):
         import_checkpoint(graphormer, target="gap,logp")
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [
-        r"atom_encoder\.",
-        r"edge_encoder\.",
-        r"edge_dis_encoder\.",
-        r"spatial_pos_encoder\.",
-        r"in_degree_encoder\.",
-        r"out_degree_encoder\.",
-        r"graph_token\.",
-        r"graph_token_virtual_distance\.",
-        r"out_proj\.",
-        r"out_proj\.bias",
-        r"final_ln\.",
-        r"layers\.",
-        r"layers\.0\.",
-        r"layers\.1\.ffn\.layer1\.weight",
-        r"layers\.0\.ffn\.layer1\.bias",
-        r"layers\.1\.self_attention\.linear_v",
-        r"layers\.1\.self_attention_norm\.",
-    ],
-)
+MISSING = r"""
+atom_encoder\. edge_encoder\. edge_dis_encoder\. spatial_pos_encoder\. in_degree_encoder\. out_degree_encoder\.
+graph_token\. graph_token_virtual_distance\. out_proj\. out_proj\.bias final_ln\. layers\. layers\.0\.
+layers\.1\.ffn\.layer1\.weight layers\.0\.ffn\.layer1\.bias layers\.1\.self_attention\.linear_v
+layers\.1\.self_attention_norm\."""
+
+
+@pytest.mark.parametrize("missing", MISSING.split())
 @pytest.mark.parametrize("model", ["graphormer", "sliceformer_ascend"])
 def test_missing_weights_are_rejected(model, missing, saved):
     state = {name: value for name, value in original(model=model)[0].items() if not re.match(missing, name)}
@@ -218,26 +170,15 @@ def test_missing_weights_are_rejected(model, missing, saved):
         import_checkpoint(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("spatial_pos_encoder.weight", (512,)),
-        ("spatial_pos_encoder.weight", (512, 5)),
-        ("spatial_pos_encoder.weight", (100, 4)),
-        ("spatial_pos_encoder.weight", (512, 0)),
-        ("edge_dis_encoder.weight", (3, 1)),
-        ("edge_dis_encoder.weight", (0, 1)),
-        ("edge_encoder.weight", (0, 4)),
-        ("edge_encoder.weight", (5, 4)),
-        ("graph_token.weight", (32,)),
-        ("graph_token.weight", (1, 30)),
-        ("atom_encoder.weight", (10, 32)),
-        ("out_proj.bias", ()),
-        ("out_proj.bias", (0,)),
-        ("layers.0.ffn.layer1.bias", (0,)),
-        ("layers.0.self_attention.linear_v.weight", (32, 31)),
-    ],
-)
+SHAPES = {
+    "spatial_pos_encoder.weight": [(512,), (512, 5), (100, 4), (512, 0)], "edge_dis_encoder.weight": [(3, 1), (0, 1)],
+    "edge_encoder.weight": [(0, 4), (5, 4)], "graph_token.weight": [(32,), (1, 30)],
+    "atom_encoder.weight": [(10, 32)], "out_proj.bias": [(), (0,)], "layers.0.ffn.layer1.bias": [(0,)],
+    "layers.0.self_attention.linear_v.weight": [(32, 31)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes])
 def test_weights_of_another_shape_are_rejected(name, shape, saved):
     path = saved(original()[0] | {name: torch.zeros(shape)})
     with error_message(path):
@@ -245,11 +186,7 @@ def test_weights_of_another_shape_are_rejected(name, shape, saved):
 
 
 def error_message(path):
-    """Expect an InputError that names the file or the setting at fault."""
     return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
-
-
-# --- untrusted files ---------------------------------------------------------------------------
 
 
 class Evil:
@@ -284,20 +221,14 @@ def test_file_that_runs_a_command_is_rejected(reader, pack, tmp_path):
 @pytest.mark.parametrize("function", ["exec", "eval", "open", "getattr", "__import__"])
 def test_builtins_are_never_called(function, saved, tmp_path):
     marker = tmp_path / "marker"
-    calls = {
-        "exec": (f"open({str(marker)!r}, 'w')",),
-        "eval": (f"open({str(marker)!r}, 'w')",),
-        "open": (str(marker), "w"),
-        "getattr": (torch.Tensor, "shape"),
-        "__import__": ("antigravity",),
-    }
+    calls = dict.fromkeys(("exec", "eval"), (f"open({str(marker)!r}, 'w')",)) | {"open": (str(marker), "w")}
+    calls |= {"getattr": (torch.Tensor, "shape"), "__import__": ("antigravity",)}
     path = saved({"state_dict": original()[0], "x": Evil(getattr(builtins, function), *calls[function])})
     with pytest.raises(InputError):
         read_checkpoint(path)
     with contextlib.suppress(InputError):  # import may accept the weights and ignore the rest
         import_checkpoint(path)
-    assert not marker.exists()
-    assert "antigravity" not in sys.modules
+    assert not marker.exists() and "antigravity" not in sys.modules
 
 
 def test_import_restores_the_safe_globals_of_torch(foreign, saved, monkeypatch):
@@ -345,7 +276,13 @@ def test_missing_files_are_reported(reader, tmp_path):
         READERS[reader](tmp_path / "absent.ckpt")
 
 
-# --- GraphSlice's own checkpoints --------------------------------------------------------------
+def with_change(checkpoint: Checkpoint, change, folder: Path) -> Path:
+    """Write a checkpoint with changed contents."""
+    save_checkpoint(checkpoint, folder / "a.ckpt")
+    contents = torch.load(folder / "a.ckpt", weights_only=True)
+    change(contents)
+    torch.save(contents, folder / "a.ckpt")
+    return folder / "a.ckpt"
 
 
 def test_saved_checkpoint_is_read_back(own, tmp_path):
@@ -399,37 +336,32 @@ def test_weights_must_fit_the_configuration(own, tmp_path):
         read_checkpoint(tmp_path / "a.ckpt").model()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c["graphslice"]["config"]["model"].update(later=1), "written by another version .*'model.later'"),
-        (lambda c: c["graphslice"].pop("config"), "not a complete GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].update(config=3), "not a complete GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].pop("tasks"), "not a complete GraphSlice checkpoint"),
-        (lambda c: c["graphslice"].update(tasks=None), "not a complete GraphSlice checkpoint"),
-        (lambda c: c["graphslice"]["tasks"][0].update(kind="other"), "not a complete GraphSlice checkpoint"),
-        (lambda c: c["graphslice"]["tasks"][0].update(classes=["a"]), "not a complete GraphSlice checkpoint"),
-        (lambda c: c["graphslice"]["tasks"][0].update(later=1), "not a complete GraphSlice checkpoint"),
-        (lambda c: c.pop("state_dict"), "not a complete GraphSlice checkpoint"),
-        (lambda c: c.update(graphslice=3), "not a complete GraphSlice checkpoint"),
-    ],
-)
-def test_incomplete_checkpoints_are_rejected(own, change, message, tmp_path):
-    save_checkpoint(own, tmp_path / "a.ckpt")
-    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
-    change(contents)
-    torch.save(contents, tmp_path / "a.ckpt")
-    with pytest.raises(InputError, match=message):
-        read_checkpoint(tmp_path / "a.ckpt")
+CHANGES = [
+    lambda c: c["graphslice"].pop("config"), lambda c: c["graphslice"].update(config=3),
+    lambda c: c["graphslice"].pop("tasks"), lambda c: c["graphslice"].update(tasks=None),
+    lambda c: c["graphslice"]["tasks"][0].update(kind="other"),
+    lambda c: c["graphslice"]["tasks"][0].update(classes=["a"]),
+    lambda c: c["graphslice"]["tasks"][0].update(later=1), lambda c: c.pop("state_dict"),
+    lambda c: c.update(graphslice=3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_incomplete_checkpoints_are_rejected(own, change, tmp_path):
+    with pytest.raises(InputError, match="not a complete GraphSlice checkpoint"):
+        read_checkpoint(with_change(own, change, tmp_path))
+
+
+def test_settings_of_another_version_are_named(own, tmp_path):
+    path = with_change(own, lambda c: c["graphslice"]["config"]["model"].update(later=1), tmp_path)
+    with pytest.raises(InputError, match=r"written by another version .*'model\.later'"):
+        read_checkpoint(path)
 
 
 def test_unknown_mixers_are_rejected(own):
     own.config.model.mixer = "later"
     with pytest.raises(InputError, match=r"written by another version .*'later'"):
         own.model()
-
-
-# --- files that would need more memory than they have bytes ----------------------------------------
 
 
 def shared_lists(depth: int) -> list:
@@ -463,13 +395,10 @@ REPEATED = torch.zeros(1, dtype=torch.float16).expand(2**40)
     ],
 )
 def test_small_files_that_need_much_memory_are_rejected(own, change, reason, reader, tmp_path):
-    save_checkpoint(own, tmp_path / "a.ckpt")
-    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
-    change(contents)
-    torch.save(contents, tmp_path / "a.ckpt")
-    assert (tmp_path / "a.ckpt").stat().st_size < 1_000_000
+    path = with_change(own, change, tmp_path)
+    assert path.stat().st_size < 1_000_000
     with pytest.raises(InputError, match=rf"a.ckpt: it would need far more memory than it has bytes \({reason}\)$"):
-        READERS[reader](tmp_path / "a.ckpt")
+        READERS[reader](path)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -486,55 +415,46 @@ def test_compressed_archives_are_rejected_before_they_are_read(own, reader, tmp_
 
 
 def test_long_values_are_shortened_in_messages(own, tmp_path):
-    save_checkpoint(own, tmp_path / "a.ckpt")
-    contents = torch.load(tmp_path / "a.ckpt", weights_only=True)
-    contents["graphslice"]["config"]["trainer"]["max_epochs"] = "x" * 1_000_000
-    torch.save(contents, tmp_path / "a.ckpt")
+    long = {"max_epochs": "x" * 1_000_000}
+    path = with_change(own, lambda c: c["graphslice"]["config"]["trainer"].update(long), tmp_path)
     with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as raised:
-        read_checkpoint(tmp_path / "a.ckpt")
+        read_checkpoint(path)
     assert len(str(raised.value)) < 1_000
-
-
-# --- modified calibrations -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def calibrated(own, tmp_path):
     """The contents of a checkpoint of numbers, with a calibration."""
-    scores = NonconformityScores(np.arange(1.0, 4.0), np.ones(3, np.int64))
-    domain = ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
-    target = TargetCalibration((scores,), {CONSTANT: 0.5, DOMAIN_DISTANCE: 0.5})
-    own.calibration = Calibration((target, target), domain)
+    scores = cal.NonconformityScores(np.arange(1.0, 4.0), np.ones(3, np.int64))
+    domain = cal.ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
+    target = cal.TargetCalibration((scores,), {cal.CONSTANT: 0.5, cal.DOMAIN_DISTANCE: 0.5})
+    own.calibration = cal.Calibration((target, target), domain)
     save_checkpoint(own, tmp_path / "whole.ckpt")
     return torch.load(tmp_path / "whole.ckpt", weights_only=True)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda c: c["targets"][0]["scores"].__setitem__(0, torch.tensor([-2.0, -1.0])),
-        lambda c: c["targets"][0]["scores"].__setitem__(0, torch.tensor([1j])),
-        lambda c: c["targets"][0]["scores"].__setitem__(0, torch.zeros(3).to_sparse()),
-        lambda c: c["targets"][0]["scores"].__setitem__(0, "x"),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, "nonsense": 0.5}),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, ENSEMBLE_STD: 0.5}),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, PARTS_STD: 0.5}),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, NETWORK_STD: 0.5}),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1.0, DOMAIN_DISTANCE: float("nan")}),
-        lambda c: c["targets"][0].update(weights={CONSTANT: 1e308}),
-        lambda c: c["targets"][0].update(weights=[1]),
-        lambda c: c["targets"][0].update(weights={}),
-        lambda c: c["targets"][0].update(temperature=torch.ones(2)),
-        lambda c: c["domain"].update(rows=torch.tensor([2**62])),
-        lambda c: c["domain"].update(rows=torch.tensor([float("inf")])),
-        lambda c: c["domain"].update(bits=torch.zeros(1, 16, dtype=torch.bool)),
-        lambda c: c["domain"].update(smiles=3),
-        lambda c: c["domain"].update(most_atoms=float("inf")),
-        lambda c: c.update(targets=3),
-        lambda c: c.update(targets=c["targets"][:1]),
-    ],
-    ids=range(20),
-)
+# Values that are no numbers, or that the model cannot use; tests/calibration has the others.
+MODIFIED = [
+    *(lambda c, v=v: c["scores"].__setitem__(0, v) for v in (torch.tensor([1j]), torch.zeros(3).to_sparse(), "x")),
+    *(
+        lambda c, n=n: c.update(weights={cal.CONSTANT: 1.0, n: 0.5})
+        for n in (cal.ENSEMBLE_STD, cal.PARTS_STD, cal.NETWORK_STD)
+    ),
+    *(lambda c, w=w: c.update(weights=w) for w in ([1], {})),
+    lambda c: c.update(temperature=torch.ones(2)),
+]
+MODIFIED = [
+    *(lambda c, change=change: change(c["targets"][0]) for change in MODIFIED),
+    lambda c: c["domain"].update(rows=torch.tensor([float("inf")])),
+    lambda c: c["domain"].update(bits=torch.zeros(1, 16, dtype=torch.bool)),
+    lambda c: c["domain"].update(smiles=3),
+    lambda c: c["domain"].update(most_atoms=float("inf")),
+    lambda c: c.update(targets=3),
+    lambda c: c.update(targets=c["targets"][:1]),
+]
+
+
+@pytest.mark.parametrize("change", MODIFIED)
 def test_modified_calibrations_are_rejected(change, calibrated, saved):
     assert read_checkpoint(saved(calibrated)).calibration is not None
     change(calibrated["calibration"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.compat import migrate_config, migrate_weight_name
+from graphslice.compat import migrate_config, migrate_training_state, migrate_weight_name
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.inference import load
@@ -29,29 +29,18 @@ def test_old_configuration_is_read_under_current_names():
         model = config.model
         assert (model.num_degrees, model.num_distances, model.num_path_positions) == (8, 16, 3)
         assert model.embedding_layout == "ogb"
-        assert model.mixer_settings == {
-            "keep_fraction": 0.25,
-            "statistic": "learnable",
-            "source": "values",
-            "split_by_head": True,
-        }
+        settings = {"keep_fraction": 0.25, "statistic": "learnable", "source": "values", "split_by_head": True}
+        assert model.mixer_settings == settings
 
 
-def test_resumed_old_run_reproduces_the_expected_result(tmp_path):
-    torch.set_num_threads(1)
-    folder = tmp_path / "run"
-    shutil.copytree(OLD_RUN, folder)
-    resume(folder)
-    found = load(folder / "last.ckpt", "cpu").predict(EXPECTED["smiles"])
-    # Three more steps at a learning rate of 0.01: sums of gradients differ in their last bits.
-    np.testing.assert_allclose(found, EXPECTED["resumed"], rtol=0, atol=1e-3)
-
-
-def test_resumed_old_run_includes_its_earlier_training_time(tmp_path):
+def test_resumed_old_run_reproduces_the_expected_result_and_includes_its_earlier_time(tmp_path):
     before = torch.load(OLD_RUN / "last.ckpt", weights_only=True)["callbacks"]["Clock"]["seconds"]
     folder = tmp_path / "run"
     shutil.copytree(OLD_RUN, folder)
     assert resume(folder).training["seconds"] > before
+    found = load(folder / "last.ckpt", "cpu").predict(EXPECTED["smiles"])
+    # Three more steps at a learning rate of 0.01: sums of gradients differ in their last bits.
+    np.testing.assert_allclose(found, EXPECTED["resumed"], rtol=0, atol=1e-3)
 
 
 def test_old_values_of_settings_are_migrated():
@@ -70,3 +59,26 @@ def test_current_names_are_unchanged():
     assert migrate_config(config) == config
     for name in ("blocks.0.ffn.expand.weight", "blocks.0.mixer.q_logits", "atoms.atom.weight"):
         assert migrate_weight_name(name) == name
+
+
+def lightning_checkpoint(score) -> dict:
+    """The training state in a ``last.ckpt`` of Lightning, after 12 of some steps in float16."""
+    best = "ModelCheckpoint{'monitor': 'val_choice', 'mode': 'min', 'every_n_train_steps': 0}"
+    paths = {"best_model_path": "/x/..", "best_k_models": {"/x/split.csv": score}, "dirpath": "/x"}
+    callbacks = {
+        "TimeBudget": {"seconds": 2.5, "validated": 12},
+        best: {"best_model_score": score, **paths},
+        "Patience{'monitor': 'val_choice', 'mode': 'min'}": {"wait_count": 3, "best_score": score, "patience": 3},
+    }
+    return {"global_step": 12, "callbacks": callbacks, "MixedPrecision": {"scale": 1024.0}}
+
+
+def test_training_state_of_lightning_is_migrated():
+    found = migrate_training_state(lightning_checkpoint(torch.tensor(0.5)))
+    assert found["training"] == {"step": 12, "seconds": 2.5, "validated": 12, "best": 0.5, "waited": 3}
+    assert found["precision"] == {"scale": 1024.0} and migrate_training_state(found) is found
+
+
+@pytest.mark.parametrize("score", [None, "0.5", 0.5, {}, torch.zeros(2), torch.tensor(1)])
+def test_invalid_best_score_is_ignored(score):
+    assert migrate_training_state(lightning_checkpoint(score))["training"]["best"] is None

@@ -41,7 +41,6 @@ def test_table_is_filled(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_python_examples_of_the_readme_run(monkeypatch, tmp_path, demo_rows, tiny_config):
-    """Run all code blocks of the section, with a small model in place of the presets."""
     section = (ROOT / "README.md").read_text().split("## In Python\n")[1].split("\n## ")[0]
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)

@@ -1,7 +1,5 @@
 """Ensembles whose run directory was changed after training or saving."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +12,14 @@ from tiny import TINY
 import graphslice as gs
 from graphslice.api.model import Model
 from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, NonconformityScores, TargetCalibration
-from graphslice.checkpoint import (
-    Checkpoint,
-    read_checkpoint,
-    save_checkpoint,
-    save_ensemble_calibration,
-    write_run_directory,
-)
+from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
+from graphslice.checkpoint import save_ensemble_calibration as save_calibration
 from graphslice.config import DataConfig, ModelConfig, RunConfig, TrainerConfig
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import regression_tasks
-from graphslice.training.ensemble import member_configs
+from graphslice.training.complete_config import member_configs
 
 CALIBRATION = Calibration(
     (TargetCalibration((NonconformityScores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),
@@ -41,11 +34,10 @@ def checkpoint_of(config: RunConfig) -> Checkpoint:
 
 
 def write_ensemble(folder: Path, config: RunConfig) -> Path:
-    """What a finished training leaves, without its tables."""
     for name, own in member_configs(config).items():
         write_run_directory(checkpoint_of(own), folder / name)
     (folder / "config.yaml").write_text(config.to_yaml())
-    save_ensemble_calibration(CALIBRATION, folder)
+    save_calibration(CALIBRATION, folder)
     for home in (folder, *folder.glob("member-*")):
         for name in ("start.json", "metrics.json"):
             (home / name).write_text("{}")
@@ -84,43 +76,36 @@ def test_complete_ensembles_are_read(ensemble):
     assert gs.load(ensemble, "cpu").predict("CCO").shape == (1, 1)
 
 
+def remove_members(run: Path) -> None:
+    for path in run.glob("member-*"):
+        shutil.rmtree(path)
+
+
+def keep_one_elsewhere(run: Path) -> None:
+    shutil.move(run / "member-1" / "best.ckpt", run)
+    remove_members(run)
+
+
+OTHER_RUN = "member-2 does not belong to the same run as .*member-1"
 DAMAGE = {
     "no folder": (lambda run: shutil.rmtree(run / "member-2"), "an ensemble of 3 models, and member-2 is missing"),
     "the last": (lambda run: shutil.rmtree(run / "member-3"), "an ensemble of 3 models, and member-3 is missing"),
-    "all": (lambda run: [shutil.rmtree(path) for path in run.glob("member-*")], "and member-1 is missing"),
+    "all": (remove_members, "and member-1 is missing"),
     "no checkpoint": (lambda run: (run / "member-2" / "best.ckpt").unlink(), "and member-2 is not finished"),
     "in training": (lambda run: (run / "member-2" / "metrics.json").unlink(), "and member-2 is not finished"),
     "not scored": (lambda run: (run / "metrics.json").unlink(), "an ensemble that is not finished"),
-    "renamed": (
-        lambda run: (run / "member-2").rename(run / "member-7"),
-        "member-7 does not belong to the run in .* 3 members",
-    ),
+    "renamed": (lambda run: (run / "member-2").rename(run / "member-7"), "member-7 does not .* run in .* 3 members"),
     "arabic": (lambda run: (run / "member-2").rename(run / "member-\u0662"), "and member-2 is missing"),
     "superscript": (lambda run: (run / "member-2").rename(run / "member-\u00b2"), "and member-2 is missing"),
-    "too many": (
-        lambda run: shutil.copytree(run / "member-1", run / "member-4"),
-        "member-4 does not belong to the run in",
-    ),
-    "twice": (
-        lambda run: shutil.copy(run / "member-1" / "best.ckpt", run / "member-2"),
-        "member-2 does not belong to the same run as .*member-1",
-    ),
+    "too many": (lambda run: shutil.copytree(run / "member-1", run / "member-4"), "member-4 does not belong to the"),
+    "twice": (lambda run: shutil.copy(run / "member-1" / "best.ckpt", run / "member-2"), OTHER_RUN),
     "stray": (lambda run: shutil.copy(run / "member-1" / "best.ckpt", run), "best.ckpt does not belong to the run in"),
-    "stray alone": (
-        lambda run: (
-            shutil.move(run / "member-1" / "best.ckpt", run),
-            [shutil.rmtree(path) for path in run.glob("member-*")],
-        ),
-        "best.ckpt does not belong to the run in .* 3 members",
-    ),
+    "stray alone": (keep_one_elsewhere, "best.ckpt does not belong to the run in .* 3 members"),
     "no settings": (lambda run: (run / "config.yaml").unlink(), "lacks config.yaml"),
     "no calibration": (lambda run: (run / "together.ckpt").unlink(), "lacks together.ckpt"),
-    "other data": (
-        lambda run: other_run(run, fingerprint="def"),
-        "member-2 does not belong to the same run as .*member-1",
-    ),
-    "other seed": (lambda run: other_run(run, seed=6), "member-2 does not belong to the same run as .*member-1"),
-    "other width": (lambda run: other_run(run, dim=32), "member-2 does not belong to the same run as .*member-1"),
+    "other data": (lambda run: other_run(run, fingerprint="def"), OTHER_RUN),
+    "other seed": (lambda run: other_run(run, seed=6), OTHER_RUN),
+    "other width": (lambda run: other_run(run, dim=32), OTHER_RUN),
     "max_path": (lambda run: changed(run / "member-2", model={"max_path": 2}), r"member-2 .*\(max_path\)"),
     "max_path of 1": (lambda run: changed(run / "member-1", model={"max_path": 2}), r"member-2 .*\(max_path\)"),
     "level": (lambda run: changed(run / "member-2", model={"level": "atom"}), r"member-2 .*\(level\)"),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -19,7 +17,6 @@ HOLD = (
 
 
 def holder(folder) -> subprocess.Popen:
-    """Start a process that holds the lock of a folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

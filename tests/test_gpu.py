@@ -1,7 +1,5 @@
 """Tests that need a CUDA device; skipped without one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -11,12 +9,12 @@ import torch
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.inference.gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.ops import aggregate_sort, bond_messages, column_sort
+from graphslice.ops import aggregate_sort, bond_messages
 from graphslice.training import train
 from graphslice.training.devices import choose_precision
 
@@ -48,14 +46,6 @@ def test_gpu_predictions_match_cpu(batch, mixer, bonds):
     assert torch.allclose(on_cpu, on_gpu, atol=1e-4 * float(on_cpu.std()) + 1e-6)
     assert torch.isfinite(in_bf16).all()
     assert (in_bf16 - on_cpu).abs().max() < 0.1 * (on_cpu.std() + on_cpu.abs().mean())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_column_sort_matches_cpu(dtype):
-    x = torch.randn(8, 37, 64).to(dtype)
-    lengths = torch.tensor([0, 1, 2, 37, 36, 17, 5, 30])
-    order = torch.arange(64) % 2 == 0
-    assert torch.equal(column_sort(x, lengths, order), column_sort(x.cuda(), lengths.cuda(), order.cuda()).cpu())
 
 
 def on_one_gpu(**trainer) -> RunConfig:

@@ -1,7 +1,5 @@
 """Devices and memory, with mocked GPUs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

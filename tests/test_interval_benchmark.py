@@ -1,7 +1,5 @@
 """Benchmark of prediction intervals: random forest with jackknife, bins and document."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The packaged models, evaluated on held-out molecules."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -12,7 +12,8 @@ import process_functions
 import pytest
 
 import graphslice
-from graphslice.processes import in_processes, least_used_gpu
+from graphslice import processes
+from graphslice.processes import ChildDied, in_processes, least_used_gpu, run_in_child
 
 
 def test_each_call_runs_in_its_own_process(tmp_path):
@@ -113,3 +114,34 @@ def test_calls_end_with_their_parent_process(start_process, wait_for, wait_for_e
         "a",
         "b",
     }  # no call started afterwards, none was interrupted twice
+
+
+@pytest.mark.parametrize("one_process", [True, False])
+def test_crash_is_reported_and_other_checks_run(one_process):
+    started = []
+    results = list(
+        run_in_child(
+            process_functions.check,
+            ["a", "killed", "ended", "b"],
+            (2,),
+            one_process=one_process,
+            on_start=started.append,
+        )
+    )
+    assert [(name, part) for name, part in results if not isinstance(part, ChildDied)] == [
+        ("a", "aa"),
+        ("a", "done"),
+        ("killed", "killedkilled"),
+        ("ended", "endedended"),
+        ("b", "bb"),
+        ("b", "done"),
+    ]
+    died = {name: str(part) for name, part in results if isinstance(part, ChildDied)}
+    assert died == {"killed": "the process was killed by SIGSEGV", "ended": "the process exited with code 3"}
+    assert started == ["a", "killed", "ended", "b"]
+
+
+def test_timeout_is_reported(monkeypatch):
+    monkeypatch.setattr(processes, "TIMEOUT_SECONDS", 3.0)
+    results = list(run_in_child(process_functions.check, ["silent"], (1,), one_process=True))
+    assert results[0] == ("silent", "silent") and str(results[1][1]).startswith("no result within")

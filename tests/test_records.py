@@ -1,7 +1,5 @@
 """Tests of the scripts that check splits, record runs and fill the tables of docs/results.md."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -31,9 +29,6 @@ LEAKING = [
 def leaking_table(path: Path) -> Path:
     pd.DataFrame(LEAKING, columns=["smiles", "split"]).assign(score=range(7), gap_ev=1.0).to_csv(path, index=False)
     return path
-
-
-# --- splits ---------------------------------------------------------------------------------------
 
 
 def test_overlap_of_molecules_and_families_is_printed_in_one_line(capsys):
@@ -69,9 +64,6 @@ def test_scripts_that_read_a_split_report_the_overlap(tmp_path, monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["zinc_types", str(table), "-o", str(tmp_path / "types.arrow")])
     zinc_types.main()
     assert "leaking.csv: on several sides of the split" in capsys.readouterr().err
-
-
-# --- runs -----------------------------------------------------------------------------------------
 
 
 def run_directory(folder: Path) -> Path:
@@ -110,9 +102,6 @@ def test_unfinished_run_is_rejected(tmp_path, monkeypatch, capsys):
         record.main()
     assert stopped.value.code == 2 and "has no metrics.json" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()
-
-
-# --- documents ------------------------------------------------------------------------------------
 
 
 def test_runs_of_one_model_share_a_row(tmp_path, monkeypatch):

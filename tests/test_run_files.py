@@ -8,9 +8,10 @@ from graphslice.package_data import MODELS
 from graphslice.run_files import (
     find_checkpoint,
     find_members,
+    read_splits,
     read_training_smiles,
     run_directory_of,
-    write_training_smiles,
+    write_splits,
 )
 
 
@@ -76,11 +77,26 @@ def test_existing_folder_is_preferred_to_a_packaged_model(run, monkeypatch):
     assert find_checkpoint("gap").parent == run_directory_of("gap") != MODELS["gap"].parent
 
 
-def test_training_smiles_are_read_back(tmp_path):
-    assert read_training_smiles(None) == read_training_smiles(tmp_path) == {}
-    write_training_smiles(tmp_path, np.array([4, 0]), ["CC,O", 'N"\udcff'])
-    assert (tmp_path / "domain.csv").read_text(errors="surrogateescape").startswith("row,smiles\n5,")
-    assert read_training_smiles(tmp_path) == {4: "CC,O", 0: 'N"\udcff'}
+def test_splits_and_smiles_are_read_back(tmp_path):
+    assert read_training_smiles(None) == read_training_smiles(tmp_path) == {} and read_splits(tmp_path) is None
+    write_splits(tmp_path, {"train": np.array([4, 0]), "test": np.array([2])}, ["CC,O", "", "C", "", 'N"\udcff'])
+    assert (tmp_path / "split.csv").read_text(errors="surrogateescape").startswith("row,split,smiles\n1,train,")
+    assert read_training_smiles(tmp_path) == {0: "CC,O", 2: "C", 4: 'N"\udcff'}
+    splits = read_splits(tmp_path)
+    assert {name: rows.tolist() for name, rows in splits.items()} == {"train": [0, 4], "test": [2]}
+    write_splits(tmp_path, splits, [])
+    assert read_training_smiles(tmp_path) == {}
+
+
+def test_smiles_of_a_former_version_and_of_a_member_are_read(tmp_path, run):
+    (tmp_path / "split.csv").write_text("row,split\n1,train\n")
+    (tmp_path / "domain.csv").write_text("row,smiles\n1,CC\n")
+    assert read_training_smiles(tmp_path) == {0: "CC"}
+    member = tmp_path / "folds" / "member-1"
+    member.mkdir(parents=True)
+    (member / "best.ckpt").touch()
+    write_splits(member, {"train": np.array([0])}, ["CCC"])
+    assert read_training_smiles(tmp_path / "folds") == {0: "CCC"}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +113,8 @@ def test_training_smiles_are_read_back(tmp_path):
     ],
     ids=range(8),
 )
-def test_damaged_training_smiles_are_rejected(content, tmp_path):
-    (tmp_path / "domain.csv").write_bytes(content)
-    with pytest.raises(InputError, match=r"domain.csv is damaged.*: copy it again, or remove it"):
-        read_training_smiles(tmp_path)
+def test_damaged_splits_and_smiles_are_rejected(content, tmp_path):
+    for name, read in (("domain.csv", read_training_smiles), ("split.csv", read_splits)):
+        (tmp_path / name).write_bytes(content.replace(b"smiles", b"split") if name == "split.csv" else content)
+        with pytest.raises(InputError, match=rf"{name} is damaged: copy it again"):
+            read(tmp_path)

@@ -23,16 +23,12 @@ CLASSES = TASKS["tox21"]
 NUMBERS = TASKS["caco2_wang"]
 
 
-# --- scores ---------------------------------------------------------------------------------------
-
-
 def auroc(true, predicted):
     pairs = [(a > b) + 0.5 * (a == b) for a in predicted[true == 1] for b in predicted[true == 0]]
     return np.mean(pairs)
 
 
 def auprc(true, predicted):
-    """Return the mean over positives of the precision at the threshold of their prediction."""
     return np.mean([true[predicted >= threshold].mean() for threshold in predicted[true == 1]])
 
 
@@ -68,21 +64,8 @@ def test_targets_with_one_class_or_no_labels_are_ignored():
     assert np.isnan(table_tasks.score("AUROC", labels[:, 1:], predictions[:, 1:]))
 
 
-# --- splits ---------------------------------------------------------------------------------------
-
-
-RINGS = [
-    "c1ccccc1",
-    "C1CCCCC1",
-    "c1ccncc1",
-    "C1CCNCC1",
-    "c1ccsc1",
-    "c1ccoc1",
-    "C1CC1",
-    "C1CCC1",
-    "C1CCCC1",
-    "c1cc[nH]c1",
-]
+RINGS = ["c1ccccc1", "C1CCCCC1", "c1ccncc1", "C1CCNCC1", "c1ccsc1", "c1ccoc1", "c1cc[nH]c1"]
+RINGS += ["C1CC1", "C1CCC1", "C1CCCC1"]
 # One ring of 60 molecules, more than half a test split; the others of 1 to 10.
 MOLECULES = [f"{'C' * i}O" for i in range(60)] + [
     "C" * i + a + b for n, (a, b) in enumerate(itertools.permutations(RINGS, 2)) for i in range(n % 10 + 1)
@@ -119,9 +102,6 @@ def test_scaffolds_are_in_one_split_and_large_ones_in_training():
     assert (found[0] == table_tasks.balanced_scaffold_split(MOLECULES, 0)).all()
 
 
-# --- rows -----------------------------------------------------------------------------------------
-
-
 def test_invalid_rows_are_dropped_and_columns_found(tmp_path):
     rows = ["mol,Class", "CC,1", "not one,0", "CCC,", *("C" * i + "c1ccccc1,0" for i in range(30))]
     (tmp_path / "bace.csv").write_text("\n".join(rows))
@@ -145,8 +125,6 @@ def test_every_task_has_its_own_file_and_known_metrics():
     assert len({task.file for task in TASKS.values()}) == 31
     assert all(set(task.metrics) <= set(table_tasks.METRICS) and name == task.name for name, task in TASKS.items())
 
-
-# --- commands -------------------------------------------------------------------------------------
 
 # Replaces chemprop: stores its input and predicts the number of carbons; "CCCC" has no prediction.
 FAKE = """#!{python}
@@ -190,14 +168,8 @@ def chemprop(tmp_path):
 def options(tmp_path, chemprop, *words):
     parser = argparse.ArgumentParser()
     tables.add_arguments(parser)
-    shared = [
-        "--data",
-        str(tmp_path),
-        "--chemprop",
-        str(chemprop),
-        "--results",
-        str(tmp_path / "out" / "results.jsonl"),
-    ]
+    results = tmp_path / "out" / "results.jsonl"
+    shared = map(str, ["--data", tmp_path, "--chemprop", chemprop, "--results", results])
     return parser.parse_args(["run", *shared, "--methods", "chemprop", *words])
 
 
@@ -221,9 +193,7 @@ def test_finished_results_are_not_computed_again(tmp_path, chemprop):
 
     tables.run(options(tmp_path, chemprop, "--tasks", "caco2_wang", "--seeds", "0", "1"))
     assert len((tmp_path / "calls").read_text().splitlines()) == 4
-    begun.results.write_text(
-        "".join(json.dumps(line) + "\n" for line in lines[1:])
-    )  # a deleted result is computed again
+    begun.results.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))  # a result was deleted
     tables.run(begun)
     assert [line["seed"] for line in table_report.read_results(begun.results)] == [1, 0]
 
@@ -279,7 +249,6 @@ def test_graphslice_is_run_by_its_commands(task, ending, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_graphslice_predicts_regression_targets(tmp_path, monkeypatch):
-    """Run the real commands."""
     monkeypatch.setitem(table_methods.GRAPHSLICE, "graphslice", ["--trainer.max_epochs", "1"])
     smiles = np.array(["C" * i for i in range(1, 25)], dtype=object)
     split = np.array(["train"] * 18 + ["valid"] * 3 + ["test"] * 3, dtype=object)
@@ -326,9 +295,6 @@ def test_forest_reads_embeddings(tmp_path, monkeypatch):
     np.testing.assert_allclose(pd.read_csv(files[2])["y"], [0.0, 1.0], atol=0.01)
 
 
-# --- document -------------------------------------------------------------------------------------
-
-
 def line(task, method, seed, test, **more):
     kept = {"metric": TASKS[task].metrics[0], "cpu_seconds": 10.0 * (seed + 1), "machine": "m", "threads": 1}
     return {"task": task, "method": method, "seed": seed, "test": test, "version": "1", **kept, **more}
@@ -347,20 +313,14 @@ def test_document_has_means_standard_deviations_and_wins(tmp_path):
     results += [line("herg", "graphslice", 0, 0.85), line("dili", "graphslice", 0, 0.5)]
     results += [line("bioavailability_ma", "graphslice", seed, 0.6) for seed in range(5)]
     text = table_report.rendered(results, published)
-    rows = {
-        row[1]: row[2:]
-        for row in (
-            [cell.strip() for cell in text_line.split("|")] for text_line in text[: text.index("## Ranks")].splitlines()
-        )
-        if len(row) > 6
-    }
+    cells = [list(map(str.strip, row.split("|"))) for row in text[: text.index("## Ranks")].splitlines()]
+    rows = {row[1]: row[2:] for row in cells if len(row) > 6}
     assert rows["caco2_wang"][:3] == ["MAE ↓", "0.320 ± 0.020 (3)", "0.335 (1)"]
     assert rows["caco2_wang"][3:8] == ["0.344", "0.330", "0.350", "0.276", "0.256"]
     assert rows["dili"][:5] == ["AUROC ↑", "", "0.500 (1)", "0.899", "0.887"] and rows["dili"][5] == ""
     assert rows["bioavailability_ma"][2] == "0.600 ± 0.000"
-    assert rows["better than"][:5] == [
-        *("published: Chemprop", "published: Chemprop-RDKit", "published: best", "`small-forest`", "`graphslice`")
-    ]
+    others = ["published: Chemprop", "published: Chemprop-RDKit", "published: best", "`small-forest`", "`graphslice`"]
+    assert rows["better than"][:5] == others
     assert rows["`small-forest`"][:5] == ["2 of 2", "1 of 2", "0 of 2", "", "1 of 2"]
     assert rows["`graphslice`"][:5] == ["2 of 3", "1 of 3", "0 of 3", "1 of 2", ""]
     # graphslice is fourth on caco2_wang, level with rdkit2d_mlp, third on herg and third on dili.

@@ -1,23 +1,12 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphslice import tasks
 from graphslice.errors import InputError
-from graphslice.tasks import (
-    TASK_KINDS,
-    Task,
-    num_outputs,
-    output_slices,
-    parse_per_target,
-    predicted_classes,
-    prediction_columns,
-    to_predictions,
-    to_training_scale,
-)
+from graphslice.tasks import TASK_KINDS, Task, parse_per_target
 
 TASKS = [
     Task("logs"),
@@ -29,13 +18,13 @@ TASKS = [
 
 def test_columns_and_outputs():
     names = ["logs", "active_prob_yes", "clearance", "kind_prob_a", "kind_prob_b", "kind_prob_c"]
-    assert prediction_columns(TASKS) == names and num_outputs(TASKS) == 6
-    assert [names[where] for where in output_slices(TASKS)] == [names[:1], names[1:2], names[2:3], names[3:]]
+    assert tasks.prediction_columns(TASKS) == names and tasks.num_outputs(TASKS) == 6
+    assert [names[where] for where in tasks.output_slices(TASKS)] == [names[:1], names[1:2], names[2:3], names[3:]]
 
 
 def test_predictions_match_torch():
     outputs = torch.randn(20, 6, dtype=torch.float64) * 5
-    found = to_predictions(outputs.numpy(), TASKS)
+    found = tasks.to_predictions(outputs.numpy(), TASKS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found[:, 0], outputs[:, 0], rtol=1e-6)
     np.testing.assert_allclose(found[:, 1], outputs[:, 1].sigmoid(), rtol=1e-6)
@@ -45,25 +34,25 @@ def test_predictions_match_torch():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=6))
 def test_probabilities_are_valid_for_any_logits(outputs):
-    found = to_predictions(np.array([outputs]), TASKS)
+    found = tasks.to_predictions(np.array([outputs]), TASKS)
     assert 0 <= found[0, 1] <= 1 and found[0, 3:].sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_empty_input_gives_no_rows():
-    assert to_predictions(np.empty((0, 6)), TASKS).shape == (0, 6)
+    assert tasks.to_predictions(np.empty((0, 6)), TASKS).shape == (0, 6)
 
 
 def test_log_transform_is_inverted():
     labels = np.array([[1.0, 0.0, 3.0, 2.0], [np.nan, 1.0, np.nan, np.nan]])
-    learned = to_training_scale(labels, TASKS)
+    learned = tasks.to_training_scale(labels, TASKS)
     assert learned[0].tolist() == [1, 0, np.log(3), 2] and np.isnan(learned[1]).tolist() == [True, False, True, True]
     assert labels[0, 2] == 3  # the user's stay as they are
-    assert to_predictions(np.array([[0, 0, np.log(3), 0, 0, 0]]), TASKS)[0, 2] == pytest.approx(3)
+    assert tasks.to_predictions(np.array([[0, 0, np.log(3), 0, 0, 0]]), TASKS)[0, 2] == pytest.approx(3)
 
 
 def test_predicted_classes_are_the_most_probable():
-    assert predicted_classes(np.array([[0.2], [0.5], [np.nan]]), TASKS[1]) == ["no", "yes", None]
-    found = predicted_classes(np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3], [np.nan] * 3]), TASKS[3])
+    assert tasks.predicted_classes(np.array([[0.2], [0.5], [np.nan]]), TASKS[1]) == ["no", "yes", None]
+    found = tasks.predicted_classes(np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3], [np.nan] * 3]), TASKS[3])
     assert found == ["b", "a", None]
 
 
@@ -75,16 +64,10 @@ def test_task_survives_conversion_to_plain_values(task):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kind": "other"},
-        {"kind": "binary"},
-        {"kind": "multiclass", "classes": ["a", "b"]},
-        {"classes": ["a"]},
-        {"classes": 3},
-        {"name": 3},
-        {"transform": "exp"},
-        {"later": 1},
+        {"kind": "other"}, {"kind": "binary"}, {"kind": "multiclass", "classes": ["a", "b"]}, {"classes": ["a"]},
+        {"classes": 3}, {"name": 3}, {"transform": "exp"}, {"later": 1},
     ],
-)
+)  # fmt: skip
 def test_invalid_plain_values_are_rejected(changes):
     with pytest.raises((KeyError, TypeError, ValueError)):
         Task.from_dict({**Task("y").to_dict(), **changes})

@@ -1,7 +1,5 @@
 """Thread pools of compiled kernels in processes that were forked after they were used."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

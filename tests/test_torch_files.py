@@ -2,8 +2,6 @@
 
 import io
 import pickle
-import subprocess
-import sys
 import zipfile
 from collections import OrderedDict
 
@@ -47,9 +45,6 @@ def assert_same(found, expected) -> None:
         assert type(found) is type(expected) and found == expected
 
 
-# --- what torch reads is what is read -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_packaged_models(model):
     assert_same(read_torch_file(MODELS[model]), torch.load(MODELS[model], weights_only=True))
@@ -58,9 +53,9 @@ def test_packaged_models(model):
 def test_checkpoints_of_a_training(run_directory):
     for name in ("best.ckpt", "last.ckpt"):
         expected = torch.load(run_directory / name, weights_only=True)
-        assert "optimizer_states" in expected
         assert_same(read_torch_file(run_directory / name), expected)
-        del expected["optimizer_states"]
+        assert ("optimizer_states" in expected) == (name == "last.ckpt")
+        expected.pop("optimizer_states", None)
         assert_same(read_torch_file(run_directory / name, skip=["optimizer_states"]), expected)
 
 
@@ -114,19 +109,7 @@ def test_written_arrays_are_read_back(tmp_path):
     assert found["a"].tolist() == [0, 2] and found["b"][0]["c"] == 3 and found["text"] == "x"
 
 
-def test_torch_is_not_loaded():
-    code = (
-        "import sys; from pathlib import Path; from graphslice.torch_files import read_torch_file; "
-        f"read_torch_file(Path({str(MODELS['gap'])!r})); print('torch' in sys.modules)"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
-
-
-# --- files that torch did not write --------------------------------------------------------------
-
-
 def archive_of(contents) -> dict[str, bytes]:
-    """Return the parts of the archive of torch.save, by name."""
     file = io.BytesIO()
     torch.save(contents, file)
     with zipfile.ZipFile(file) as archive:
@@ -149,7 +132,6 @@ MEMORY = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x0
 
 
 def tensor(memory=MEMORY, offset=b"K\x00", shape=b"K\x04\x85", strides=b"K\x01\x85", rest=b"\x89}") -> bytes:
-    """Return the operations of a dictionary of one tensor."""
     made = b"ctorch._utils\n_rebuild_tensor_v2\n(" + memory + offset + shape + strides + rest + b"tR"
     return b"}X\x01\x00\x00\x00x" + made + b"s"
 
@@ -163,39 +145,29 @@ def test_the_pickle_of_a_tensor(tmp_path):
 NUMBER = {-1: b"J\xff\xff\xff\xff", 2**62: b"\x8a\x08" + (2**62).to_bytes(8, "little")}
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"offset": b"K\x01"}, "damaged"),
-        ({"offset": b"K\x05", "shape": b"K\x00\x85"}, "damaged"),
-        ({"offset": NUMBER[-1]}, "damaged"),
-        ({"offset": NUMBER[2**62]}, "damaged"),
-        ({"offset": b"N"}, "damaged"),
-        ({"offset": b"\x88"}, "damaged"),
-        ({"offset": b"X\x01\x00\x00\x00a"}, "damaged"),
-        ({"shape": b"K\x05\x85"}, "repeated elements"),
-        ({"shape": NUMBER[2**62] + b"\x85", "strides": b"K\x00\x85"}, "damaged"),
-        ({"shape": NUMBER[-1] + b"\x85"}, "damaged"),
-        ({"shape": b"K\x02K\x02\x86"}, "damaged"),
-        ({"shape": b"G\x40\x00\x00\x00\x00\x00\x00\x00\x85"}, "damaged"),
-        ({"shape": b"K\x04"}, "damaged"),
-        ({"shape": b"(" + 40 * b"K\x01" + b"t", "strides": b"(" + 40 * b"K\x01" + b"t"}, "damaged"),
-        ({"strides": b"K\x02\x85"}, "damaged"),
-        ({"strides": NUMBER[-1] + b"\x85"}, "damaged"),
-        ({"strides": NUMBER[2**62] + b"\x85"}, "damaged"),
-        ({"rest": b"\x89}}X\x04\x00\x00\x00conj\x88s"}, "other than weights"),  # a lazily conjugated tensor
-        ({"memory": b"N"}, "other than weights"),
-        ({"memory": MEMORY.replace(b"K\x04tQ", b"K\x03tQ")}, "damaged"),
-        ({"memory": MEMORY.replace(b"K\x04tQ", b"K\x05tQ")}, "damaged"),
-        ({"memory": MEMORY.replace(b"K\x04tQ", b"NtQ")}, "damaged"),
-        ({"memory": MEMORY.replace(b"K\x04tQ", b"tQ")}, "damaged"),
-        ({"memory": MEMORY.replace(b"Float", b"Double")}, "damaged"),
-        ({"memory": MEMORY.replace(b"Float", b"ComplexFloat")}, "other than weights"),
-        ({"memory": MEMORY.replace(b"storagec", b"storagXc")}, "other than weights|damaged"),
-        ({"memory": MEMORY.replace(b"\x01\x00\x00\x000X", b"\x01\x00\x00\x001X")}, "damaged"),
-        ({"memory": MEMORY.replace(b"X\x01\x00\x00\x000X", b"K\x00X")}, "other than weights"),
-    ],
-)
+DAMAGED = {
+    "offset": [b"K\x01", NUMBER[-1], NUMBER[2**62], b"N", b"\x88", b"X\x01\x00\x00\x00a"],
+    "shape": [NUMBER[-1] + b"\x85", b"K\x02K\x02\x86", b"G\x40" + bytes(7) + b"\x85", b"K\x04"],
+    "strides": [b"K\x02\x85", NUMBER[-1] + b"\x85", NUMBER[2**62] + b"\x85"],
+    "memory": [MEMORY.replace(b"K\x04tQ", other) for other in (b"K\x03tQ", b"K\x05tQ", b"NtQ", b"tQ")],
+}
+MALFORMED = [
+    *(({name: value}, "damaged") for name, values in DAMAGED.items() for value in values),
+    ({"offset": b"K\x05", "shape": b"K\x00\x85"}, "damaged"),
+    ({"shape": b"K\x05\x85"}, "repeated elements"),
+    ({"shape": NUMBER[2**62] + b"\x85", "strides": b"K\x00\x85"}, "damaged"),
+    (dict.fromkeys(("shape", "strides"), b"(" + 40 * b"K\x01" + b"t"), "damaged"),
+    ({"rest": b"\x89}}X\x04\x00\x00\x00conj\x88s"}, "other than weights"),  # a lazily conjugated tensor
+    ({"memory": b"N"}, "other than weights"),
+    ({"memory": MEMORY.replace(b"Float", b"Double")}, "damaged"),
+    ({"memory": MEMORY.replace(b"Float", b"ComplexFloat")}, "other than weights"),
+    ({"memory": MEMORY.replace(b"storagec", b"storagXc")}, "other than weights|damaged"),
+    ({"memory": MEMORY.replace(b"\x01\x00\x00\x000X", b"\x01\x00\x00\x001X")}, "damaged"),
+    ({"memory": MEMORY.replace(b"X\x01\x00\x00\x000X", b"K\x00X")}, "other than weights"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), MALFORMED)
 def test_malformed_tensors_are_rejected(change, reason, tmp_path):
     with pytest.raises(InputError, match=rf"a.ckpt: it .*({reason})"):
         read_torch_file(pickled(tmp_path, tensor(**change)))
@@ -239,21 +211,10 @@ def test_other_operations_are_rejected(operations, tmp_path):
 @pytest.mark.parametrize(
     "operations",
     [
-        b"",
-        b"0",
-        b"t",
-        b"h\x05",
-        b"K\x01s",
-        b"a",
-        b"R",
-        b"Q",
-        b"b",
-        b"\x85\x87",
-        b"(",
-        b"}(K\x01u",
+        b"", b"0", b"t", b"h\x05", b"K\x01s", b"a", b"R", b"Q", b"b", b"\x85\x87", b"(", b"}(K\x01u",
         b"X\xff\xff\xff\x7f",
     ],
-)
+)  # fmt: skip
 def test_incomplete_pickles_are_rejected(operations, tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*a.ckpt: it "):
         read_torch_file(pickled(tmp_path, operations))
@@ -266,7 +227,7 @@ def test_numbers_of_the_memo_take_no_memory(tmp_path):
 
 
 def test_deep_nesting_is_rejected(tmp_path):
-    for operations in (b"]" * 10**6 + b"a" * (10**6 - 1), b"K\x01" + b"\x85" * 10**6):
+    for operations in (b"]" * 10**5 + b"a" * (10**5 - 1), b"K\x01" + b"\x85" * 10**5):
         with pytest.raises(InputError, match="damaged"):
             read_torch_file(pickled(tmp_path, b"}X\x01\x00\x00\x00x" + operations + b"s"))
 

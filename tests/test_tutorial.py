@@ -32,11 +32,8 @@ def output_texts(notebook) -> list[str]:
     """List the texts of all outputs; of figures, only those in SVG."""
     texts = []
     for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
-        parts = [
-            output.get("text", ""),
-            *(text for kind, text in output.get("data", {}).items() if kind != "image/png"),
-        ]
-        texts += ["".join(part) for part in parts]
+        parts = [text for kind, text in output.get("data", {}).items() if kind != "image/png"]
+        texts += ["".join(part) for part in (output.get("text", ""), *parts)]
     return texts
 
 
@@ -90,9 +87,8 @@ def test_outputs_have_no_errors_warnings_or_local_paths(committed):
     for text in output_texts(committed):
         assert not re.search(r"Traceback|Warning|\x1b", text), text
         assert not _LOCAL_PATH.search(text), text
-    assert set(committed.metadata) == {"kernelspec", "language_info"} and set(committed.metadata.language_info) == {
-        "name"
-    }
+    assert set(committed.metadata) == {"kernelspec", "language_info"}
+    assert set(committed.metadata.language_info) == {"name"}
 
 
 def test_numbers_in_prose_occur_in_cells(committed):
@@ -109,9 +105,6 @@ def test_outputs_are_not_part_of_the_source(tutorial):
     text = "# A\n\n```python\nx = 1\nx\n```\n\nMore.\n\n```sh\nls\n```\n"
     with_output = text.replace("x\n```\n", "x\n```\n\n<!-- output -->\n```text\n1\n```\n<!-- /output -->\n", 1)
     cells, cells_with_output = (tutorial.cells_of(source).cells for source in (text, with_output))
-    assert cells == cells_with_output and [cell.source for cell in cells] == [
-        "# A",
-        "x = 1\nx",
-        "More.\n\n```sh\nls\n```",
-    ]
+    assert cells == cells_with_output
+    assert [cell.source for cell in cells] == ["# A", "x = 1\nx", "More.\n\n```sh\nls\n```"]
     assert [cell.cell_type for cell in cells] == ["markdown", "code", "markdown"]

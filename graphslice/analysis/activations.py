@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.chem.molecule import MolGraph
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 

@@ -18,7 +18,7 @@ from graphslice.chem.descriptors import descriptor_kinds
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError, graph_atom_indices, parse_molecule
 from graphslice.config import MOLECULE
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, is_graph
 from graphslice.inference.predictor import Predictor

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from graphslice.api.picture import Picture
-    from graphslice.data.labelled_dataset import LabelledDataset
+    from graphslice.data.dataset import LabelledDataset
     from graphslice.inference.predictor import Molecules
 
 
@@ -249,7 +249,7 @@ class Model(Predictor):
         self, data: Any, overrides: dict[str, Any], split: str | None
     ) -> tuple[LabelledDataset, Splits | None]:
         """Load the dataset to evaluate on, with its splits; ``overrides`` are fields of :class:`DataConfig`."""
-        from graphslice.data.frame_dataset import dataset_from_frame
+        from graphslice.data.dataset_loaders import dataset_from_frame
         from graphslice.evaluation.evaluate import (
             align_targets,
             available_targets,

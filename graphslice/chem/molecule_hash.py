@@ -1,5 +1,4 @@
-"""Hashes of molecules: identity (exact arrays), family (a compound with its salts, tautomers
-and stereoisomers) and scaffold; compiled with numba.
+"""Hashes of molecules, compiled: identity (exact arrays), family (with salts, tautomers, stereoisomers), scaffold.
 
 They find duplicates, and keep related compounds together in a split. Equal molecules always have equal hashes;
 different molecules have equal hashes in the cases stated below, and otherwise only by a 64-bit collision.

@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write a preprocessed dataset and print its rows and size; raise InputError for unusable input."""
-    from graphslice.data.featurize import featurize_dataset
+    from graphslice.data.preprocess import featurize_dataset
     from graphslice.data.tables import count_rows
 
     names = ("dataset", "root", "smiles_column", "targets", "features", "split")

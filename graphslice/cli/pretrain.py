@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train a model on a corpus; raise InputError for unusable input."""
-    from graphslice.data.labels import target_names
+    from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
     from graphslice.training.run import Interrupted, is_first_process
 

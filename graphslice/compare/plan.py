@@ -219,9 +219,9 @@ def check_runs(runs: Sequence[Run]) -> None:
             or a folder holds a run with other settings or other data.
     """
     from graphslice.data.dataset_loaders import load_dataset
-    from graphslice.data.finalize_config import finalize_config
     from graphslice.evaluation.metrics import check_metric
     from graphslice.nn.mixers import build_mixer, check_mixer
+    from graphslice.training.complete_config import fit_to_dataset
     from graphslice.training.losses import check_losses
 
     for run in runs:
@@ -233,7 +233,7 @@ def check_runs(runs: Sequence[Run]) -> None:
         key = repr(run.config.data)
         if key not in read:
             dataset = load_dataset(run.config.data)
-            read[key] = finalize_config(run.config, dataset).data, dataset.tasks
+            read[key] = fit_to_dataset(run.config, dataset).data, dataset.tasks
         data, tasks = read[key]
         if run.config.trainer.metric is not None:
             check_metric(run.config.trainer.metric, tasks)

@@ -284,7 +284,7 @@ class RunConfig:
         optimizer: optimiser and learning rate schedule.
         trainer: training.
         init_from: fine-tuned from this run directory, checkpoint, or model of the package; ``"none"``: from scratch;
-            None: chosen by the dataset, see :func:`~graphslice.training.fine_tuning.choose_init_from`.
+            None: chosen by the dataset, see :func:`~graphslice.training.complete_config.complete_config`.
 
     Raises:
         InputError: if weights are to be frozen in a model that is trained from scratch.

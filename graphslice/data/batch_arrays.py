@@ -10,7 +10,7 @@ import numpy as np
 from graphslice.chem import shortest_paths
 from graphslice.chem.bond_matrix import bond_matrices
 from graphslice.config import ATOM, LEVELS, MOLECULE
-from graphslice.data.atom_bond_labels import AtomBondLabels
+from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, shown
 from graphslice.feature_dims import MAX_DISTANCE
@@ -26,11 +26,11 @@ def batch_arrays(
     path_ties: PathTies = "mean",
     max_path: int = 5,
     multiple: int = 1,
-    targets: np.ndarray | AtomBondLabels | None = None,
+    targets: Labels | None = None,
     descriptors: Sequence[str] = (),
     level: str = MOLECULE,
     bonds: bool = False,
-    auxiliary: Mapping[str, AtomBondLabels] | None = None,
+    auxiliary: Mapping[str, Labels] | None = None,
 ) -> dict[str, np.ndarray]:
     """Collate rows of a store into the arrays of a batch.
 
@@ -41,7 +41,7 @@ def batch_arrays(
             the single path that ``"floyd-warshall"`` finds, as in the original Graphormer code.
         max_path: number of bonds of a path that are encoded, from its start.
         multiple: pad so that the number of atoms plus the graph token is a multiple of this number.
-        targets: ``float [R, T]`` of all rows of the store, nan where unknown; or their atom- or bond-level labels.
+        targets: labels of all rows of the store, nan where unknown.
         descriptors: names of the descriptors that the model reads.
         level: level of the model's targets: molecule, atom or bond.
         bonds: include the matrix of bonds, for message passing along bonds.
@@ -98,7 +98,7 @@ def batch_arrays(
     return arrays | _auxiliary(auxiliary or {}, rows, *ends)
 
 
-def _auxiliary(labels: Mapping[str, AtomBondLabels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, np.ndarray]:
+def _auxiliary(labels: Mapping[str, Labels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, np.ndarray]:
     """Compute ``atom_index``, ``atom_targets``, ``bond_index``, ``bond_targets`` of the rows with such labels."""
     fields = {}
     for level, level_labels in labels.items():

@@ -4,16 +4,60 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from graphslice.batch import GraphBatch
-from graphslice.data.atom_bond_labels import AtomBondLabels
+from graphslice.chem.molecule import MolArrays, MolGraph
+from graphslice.data.batch_arrays import batch_arrays
 from graphslice.data.batch_samplers import Batches
-from graphslice.data.collate import collate_rows
+from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
+
+
+def collate_rows(store: GraphStore, rows: np.ndarray, **settings: Any) -> GraphBatch:
+    """Collate rows of a store into a batch.
+
+    Args:
+        store: the molecules.
+        rows: ``int [B]``, at least one row; each needs a molecule with at least one atom.
+        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
+
+    Raises:
+        InputError: as :func:`~graphslice.data.batch_arrays.batch_arrays`.
+    """
+    return GraphBatch.from_arrays(batch_arrays(store, rows, **settings))  # the store was checked when it was opened
+
+
+def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None = None, **settings) -> GraphBatch:
+    """Collate graphs into a batch.
+
+    Args:
+        graphs: molecules, each with at least one atom.
+        values: their descriptors by name, as for :meth:`GraphStore.from_arrays`.
+        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
+
+    Raises:
+        InputError: as :func:`~graphslice.data.batch_arrays.batch_arrays`, or if a molecule is invalid.
+    """
+    store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), descriptors=values)
+    return collate_rows(store, np.arange(len(graphs)), **settings)
+
+
+def extreme_batches(store: GraphStore, rows: np.ndarray, size: int = 4, **settings: Any) -> list[GraphBatch]:
+    """Collate a batch of the smallest and one of the largest molecules.
+
+    Args:
+        store: the molecules.
+        rows: ``int64 [R]``, rows to choose from.
+        size: molecules per batch; molecules are repeated if there are fewer.
+        settings: as for :func:`collate_rows`.
+    """
+    order = rows[np.argsort(store.sizes[rows], kind="stable")]
+    return [collate_rows(store, np.resize(one, size), **settings) for one in (order, order[::-1])]
 
 
 class BatchLoader:
@@ -26,8 +70,8 @@ class BatchLoader:
         store: the molecules.
         rows: ``int64 [R]``, rows of the store that the batches index.
         batches: lists of indices into ``rows``, such as :class:`~graphslice.data.batch_samplers.TrainBatches`.
-        settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.collate.collate_rows`.
-        targets: ``float [rows of the store, T]``, or the atom- or bond-level targets of all rows.
+        settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.batch_loader.collate_rows`.
+        targets: labels of all rows of the store.
         auxiliary: atom- and bond-level labels of all rows, by level, that are trained on with the targets.
         threads: number of threads; 0 collates each batch when it is requested.
         pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
@@ -45,8 +89,8 @@ class BatchLoader:
         batches: Batches,
         settings: dict,
         *,
-        targets: np.ndarray | AtomBondLabels | None = None,
-        auxiliary: Mapping[str, AtomBondLabels] | None = None,
+        targets: Labels | None = None,
+        auxiliary: Mapping[str, Labels] | None = None,
         threads: int = 0,
         pin_memory: bool = False,
     ) -> None:

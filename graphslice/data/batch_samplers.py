@@ -75,7 +75,7 @@ class TrainBatches:
         """Padded widths (atoms plus graph token) of the full batches of the first epoch.
 
         Args:
-            multiple: widths are padded to a multiple of it, as in :func:`~graphslice.data.collate.collate_rows`.
+            multiple: widths are padded to a multiple of it, as in :func:`~graphslice.data.batch_loader.collate_rows`.
         """
         full_batches = [rows[self.rank :: self.world] for rows in self._epoch(0) if len(rows) == self.batch_size]
         return {-(-(int(self.sizes[rows].max()) + 1) // multiple) * multiple for rows in full_batches}

@@ -1,20 +1,149 @@
-"""Columns of a table by name, and columns that are descriptors (numeric model inputs)."""
+"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
+from graphslice.config import MOLECULE, DataConfig, join_names, split_columns
 from graphslice.data.parse_cells import cell_text, decimal_point_hint, parse_number_column
 from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError, nearest
+from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
 MAX_MAGNITUDE = 1e18
+#: Names by which the SMILES column is found if none is configured, in order of preference.
+SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
 _TRUTH = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class LabelColumns:
+    """Roles of the columns of a table.
+
+    Attributes:
+        smiles: column of the SMILES.
+        targets: columns of the targets.
+        split: column of the split, or None.
+        descriptors: columns of descriptors.
+        tasks: task of each target; if empty, all targets are regression.
+        level: level of the targets: molecule, atom or bond.
+    """
+
+    smiles: str
+    targets: list[str]
+    split: str | None
+    descriptors: tuple[str, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    level: str = MOLECULE
+
+
+def find_columns(
+    columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
+) -> LabelColumns:
+    """Find the columns of a table that are used.
+
+    The SMILES are in ``config.smiles_column``, else in the first column with a usual name. The targets are those of
+    ``config.targets``, none if that is None. The split is in the column ``config.split``, else in the column ``split``
+    in any capitalisation, if there is one.
+
+    Args:
+        columns: names of all columns of the table.
+        config: data settings of the user.
+        name: name of the table, for messages.
+        split_methods: split methods that ``config.split`` may name instead of a column.
+
+    Raises:
+        InputError: if a column is missing, or its name is not unique.
+    """
+    smiles = find_smiles_column(columns, config.smiles_column, name)
+    targets = target_names(config.targets, columns)
+    split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
+    for target in targets:
+        if target not in columns:
+            raise InputError(
+                f"{name} has no column {target!r}{nearest(target, columns)}; it has {quoted_list(columns)}"
+            )
+    features = find_feature_columns(columns, config.descriptors, targets, name)
+    check_unique(columns, [smiles, *targets, *([split] if split else []), *features], name)
+    return LabelColumns(smiles, targets, split, tuple(features), level=config.level)
+
+
+def find_smiles_column(
+    columns: Sequence[str], requested: str | None, name: str, training_column: str | None = None
+) -> str:
+    """Find the SMILES column.
+
+    It is the requested column, else that of the training set if the table has it, else the first with a usual name.
+
+    Args:
+        columns: names of all columns of the table.
+        requested: column configured by the user, or None.
+        name: name of the table, for messages.
+        training_column: SMILES column of the training set of a model, or None.
+
+    Raises:
+        InputError: if there is none.
+    """
+    requested = training_column if requested is None and training_column in columns else requested
+    if requested is not None:
+        if requested not in columns:
+            raise InputError(
+                f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
+            )
+        return requested
+    by_name = {str(column).strip().lower(): column for column in reversed(columns)}
+    for usual in SMILES_COLUMNS:
+        if usual in by_name:
+            return by_name[usual]
+    raise InputError(
+        f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
+        f"name with --smiles-column; the columns are {quoted_list(columns)}"
+    )
+
+
+def _find_split_column(columns: Sequence[str], requested: str | None, name: str, methods: Sequence[str]) -> str | None:
+    if requested is None:
+        candidates = [column for column in columns if column.strip().lower() == "split"]
+        return "split" if "split" in columns else candidates[0] if len(candidates) == 1 else None
+    if requested in methods:
+        return None
+    if requested in columns:
+        return requested
+    if not methods:
+        raise InputError(
+            f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
+        )
+    raise InputError(
+        f"unknown split {requested!r}{nearest(requested, [*methods, *columns])}: give {', '.join(methods)}, "
+        f"or a column of {name}, which has {quoted_list(columns)}"
+    )
+
+
+def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
+    """Parse the target names of ``--targets``.
+
+    Args:
+        text: one column, or several separated by commas, quoted if a name contains a comma; or a list of names.
+        columns: names of all columns of the table.
+
+    Raises:
+        InputError: if a target is named twice.
+    """
+    if not text:
+        return []
+    if not isinstance(text, str):
+        text = join_names([str(name) for name in text])
+    names = [text] if text in columns else [name for name in split_columns(text) if name]
+    names = [name if name in columns else name.strip() for name in names]
+    if len(set(names)) != len(names):
+        raise InputError(f"--targets names a column twice: {', '.join(names)}")
+    return names
 
 
 def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:

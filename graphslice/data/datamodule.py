@@ -1,42 +1,60 @@
-"""LightningDataModule of a labelled dataset: featurizes, splits and batches the molecules."""
+"""Molecules of a labelled dataset: featurized, split and batched."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pytorch_lightning as pl
-import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.atom_bond_labels import AtomBondLabels
-from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
-from graphslice.data.collate import collate_rows
+from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
-from graphslice.data.featurize import cached_store
-from graphslice.data.labelled_dataset import UNLABELLED, LabelledDataset, usable_mask
+from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import Splits, sample_rows
-from graphslice.data.splits.split_maker import SplitMaker
+from graphslice.data.preprocess import cached_store
+from graphslice.data.split_maker import SplitMaker
+from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
-from graphslice.nn.compiled import row_multiple
 from graphslice.tasks import to_training_scale
-from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
 
 
-class MoleculeData(pl.LightningDataModule):
-    """Data module that featurizes and splits a labelled dataset and provides its batches.
+@dataclass(frozen=True)
+class DeviceShare:
+    """Device of a run, and its share of every batch.
+
+    Attributes:
+        rank: index of the device.
+        world: number of devices.
+        kind: type of the device, such as cpu or cuda.
+        precision: 32-true, bf16-mixed or 16-mixed.
+        padding_multiple: multiple to which the width of a batch is padded.
+    """
+
+    rank: int = 0
+    world: int = 1
+    kind: str = "cpu"
+    precision: str = "32-true"
+    padding_multiple: int = 1
+
+
+#: The share of a run on a single CPU: everything.
+ONE_CPU = DeviceShare()
+
+
+class MoleculeData:
+    """Featurized and split molecules of a labelled dataset, and their batches.
 
     Attributes:
         dataset: the labelled molecules; atom- and bond-level labels are in the atom and bond order of ``store``.
@@ -44,7 +62,7 @@ class MoleculeData(pl.LightningDataModule):
         store: the featurized molecules, in the row order of the dataset.
         rejected: reason of rejection, by row.
         usable_rows: ``int64``, the rows that are not rejected.
-        labels: ``float64`` ``[rows, T]`` on the training scale; or the atom- or bond-level labels of all rows.
+        labels: labels of all rows on the training scale.
         duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
     """
 
@@ -54,6 +72,7 @@ class MoleculeData(pl.LightningDataModule):
         config: RunConfig,
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
+        descriptors: Sequence[str] = (),
     ) -> None:
         """Featurize and split the molecules.
 
@@ -62,34 +81,32 @@ class MoleculeData(pl.LightningDataModule):
             config: settings of featurization, splitting and batching.
             progress: called at intervals with the number of molecules that were read.
             splits: the splits of a resumed run; they override those of the dataset and of ``config``.
+            descriptors: kinds of descriptors to compute besides those that the network reads.
 
         Raises:
             InputError: if no row is usable, too many rows are rejected, or a target has no training label.
         """
-        super().__init__()
         self.dataset, self.config = dataset, config
-        self._train_loader: BatchLoader | None = None
         self.rejected = dict(dataset.rejected)
-        self._featurize(progress)
+        self._featurize(progress, descriptors)
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
         self.labels = self._network_labels()
         self._check_labels()
 
-    def _featurize(self, progress: Callable[[int], None] | None) -> None:
+    def _featurize(self, progress: Callable[[int], None] | None, descriptors: Sequence[str]) -> None:
         cache = self.config.data.cache
-        folder, descriptors = None if cache is None else Path(cache), self.config.data.descriptors
-        if self.config.trainer.baselines == "on":
-            descriptors = tuple(dict.fromkeys([*descriptors, *TREE_DESCRIPTORS]))
-        self.store = cached_store(self.dataset, self.config.graph, folder, progress, descriptors)
+        names = tuple(dict.fromkeys([*self.config.data.descriptors, *descriptors]))
+        folder = None if cache is None else Path(cache)
+        self.store = cached_store(self.dataset, self.config.graph, folder, progress, names)
         limit = self.config.graph.max_atoms
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
         for row, reason in self.store.errors.items():
             self.rejected.setdefault(row, reason)
-        if self.dataset.atom_bond_labels is not None:
-            self._to_graph_order(self.dataset.atom_bond_labels)
+        if self.dataset.level != MOLECULE:
+            self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
         if not len(self.usable_rows):
             row, reason = next(iter(sorted(self.rejected.items())))
@@ -117,13 +134,12 @@ class MoleculeData(pl.LightningDataModule):
             f"rejected: {'; '.join(examples)}: correct the table, or give --rejected any to train on the other rows"
         )
 
-    def _to_graph_order(self, atom_bond_labels: AtomBondLabels) -> None:
+    def _to_graph_order(self, labels: Labels) -> None:
         """Sort atom- or bond-level labels into the atom or bond order of the store."""
         rows = np.arange(len(self.store))
-        counts = np.where(self.store.sizes > 0, self.store.atom_bond_counts(self.dataset.level, rows), -1)
-        self.rejected = atom_bond_labels.length_errors(counts, self.dataset.target_names) | self.rejected
-        ordered = atom_bond_labels.in_graph_order(counts, self.store.order(rows))
-        self.dataset = replace(self.dataset, atom_bond_labels=ordered)
+        counts = np.where(self.store.sizes > 0, self.store.atom_bond_counts(labels.level, rows), -1)
+        self.rejected = labels.length_errors(counts, self.dataset.target_names) | self.rejected
+        self.dataset = replace(self.dataset, all_labels=labels.in_graph_order(counts, self.store.order(rows)))
 
     def _split(self, existing_splits: Splits | None) -> None:
         """Split the rows, count duplicates, and merge them if configured."""
@@ -167,7 +183,7 @@ class MoleculeData(pl.LightningDataModule):
         merged = merge_rows(rows, identity[positions], self.dataset.targets[rows], classes, self.dataset.target_names)
         targets = self.dataset.targets.copy()
         targets[merged.rows] = merged.targets
-        self.dataset = replace(self.dataset, targets=targets)
+        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets))
         self.rejected |= merged.reasons
         removed = list(merged.reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)
@@ -178,13 +194,9 @@ class MoleculeData(pl.LightningDataModule):
                 f"{self.dataset.name}: all training rows have conflicting labels: give data.duplicates keep"
             )
 
-    def _network_labels(self) -> np.ndarray | AtomBondLabels:
-        dataset = self.dataset
-        return (
-            to_training_scale(dataset.targets, dataset.tasks)
-            if dataset.atom_bond_labels is None
-            else dataset.atom_bond_labels
-        )
+    def _network_labels(self) -> Labels:
+        labels = self.dataset.all_labels
+        return replace(labels, values=to_training_scale(labels.values, self.dataset.tasks))
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
@@ -224,93 +236,65 @@ class MoleculeData(pl.LightningDataModule):
         """Labels of the training set on the training scale, ``float64 [R, T]``: one row per molecule, atom or bond."""
         return self.labels[self.splits["train"]]
 
-    def train_auxiliary_labels(self) -> dict[str, AtomBondLabels]:
+    def train_auxiliary_labels(self) -> dict[str, Labels]:
         """Return the auxiliary labels of the training set, by level."""
         held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
         return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
         """Return descriptors of the training set, ``float32 [R, F]``; of more than 20,000 molecules a random sample."""
-        rows = sample_rows(self.splits["train"], _MAX_DESCRIPTOR_ROWS, np.random.default_rng(0))
+        rows = random_subset(self.splits["train"], _MAX_DESCRIPTOR_ROWS)
         return self.store.descriptors(rows, self.config.data.descriptors)
 
-    def train_dataloader(self) -> BatchLoader:
-        rows = self.splits["train"]
-        self._train_loader = self._loader(rows, self._train_batches(rows))
-        return self._train_loader
+    def train_loader(self, share: DeviceShare, step: Callable[[], int]) -> BatchLoader:
+        """Return a loader of the training batches that remain of an epoch.
 
-    def num_train_widths(self) -> int:
-        """Return the number of distinct padded widths of the training batches on this device."""
-        return len(self._train_batches(self.splits["train"]).widths(self._padding_multiple()))
+        Args:
+            share: the device and its share of every batch.
+            step: returns the number of optimiser steps done so far.
+        """
+        return self._loader(self.splits["train"], self._train_batches(share, step), share)
 
-    def extreme_train_batches(self, size: int) -> list[GraphBatch]:
+    def num_train_widths(self, share: DeviceShare) -> int:
+        """Return the number of distinct padded widths of the training batches of a device."""
+        return len(self._train_batches(share).widths(share.padding_multiple))
+
+    def extreme_train_batches(self, size: int, share: DeviceShare) -> list[GraphBatch]:
         """Collate a batch of the smallest and one of the largest training molecules, padded like training batches.
 
         Args:
             size: molecules per batch; molecules are repeated if the training set has fewer.
+            share: the device and its share of every batch.
         """
-        rows = self.splits["train"]
-        order = rows[np.argsort(self.store.sizes[rows], kind="stable")]
-        settings = self.config.collate_settings | {"multiple": self._padding_multiple()}
-        extremes = (np.resize(order, size), np.resize(order[::-1], size))
-        return [collate_rows(self.store, rows, **settings) for rows in extremes]
+        settings = self.config.collate_settings | {"multiple": share.padding_multiple}
+        return extreme_batches(self.store, self.splits["train"], size, **settings)
 
-    def _train_batches(self, rows: np.ndarray) -> TrainBatches:
-        trainer = self._trainer()
-        return TrainBatches(
-            self.store.sizes[rows],
-            self.config.trainer.batch_size,
-            self.config.trainer.seed,
-            trainer.global_rank,
-            trainer.world_size,
-            lambda: trainer.global_step,
-        )
+    def _train_batches(self, share: DeviceShare, step: Callable[[], int] = lambda: 0) -> TrainBatches:
+        settings, sizes = self.config.trainer, self.store.sizes[self.splits["train"]]
+        return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
-    def loader_wait_seconds(self) -> float:
-        """Return the seconds spent so far waiting for the threads that prepare training batches."""
-        return 0.0 if self._train_loader is None else self._train_loader.wait_seconds
-
-    def val_dataloader(self) -> BatchLoader:
-        trainer = self._trainer()
-        return self.eval_dataloader("valid", trainer.global_rank, trainer.world_size)
-
-    def eval_dataloader(self, split: str, rank: int = 0, world: int = 1) -> BatchLoader:
+    def eval_loader(self, split: str, share: DeviceShare = ONE_CPU) -> BatchLoader:
         """Return a loader of one split that yields every molecule once.
 
         Args:
             split: name of the split.
-            rank: index of this device.
-            world: number of devices among which the batches are divided.
+            share: the device, and the devices among which the batches are divided.
         """
         rows = self.splits[split]
         batch_size = max(64, self.config.trainer.batch_size)
-        return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, rank, world))
+        return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, share.rank, share.world), share)
 
-    def _loader(self, rows: np.ndarray, batches: TrainBatches | EvalBatches) -> BatchLoader:
+    def _loader(self, rows: np.ndarray, batches: TrainBatches | EvalBatches, share: DeviceShare) -> BatchLoader:
+        workers = self.config.trainer.workers
+        on_gpu = share.kind == "cuda"
         return BatchLoader(
             self.store,
             rows,
             batches,
-            self.config.collate_settings | {"multiple": self._padding_multiple()},
+            self.config.collate_settings | {"multiple": share.padding_multiple},
             targets=self.labels,
             auxiliary=self.dataset.auxiliary,
-            threads=self._threads(),
-            pin_memory=self._on_gpu(),
+            # Without a GPU the model itself uses all cores.
+            threads=int(workers) if workers != "auto" else 2 if on_gpu else 0,
+            pin_memory=on_gpu,
         )
-
-    def _trainer(self) -> pl.Trainer:
-        assert self.trainer is not None, "training batches need an attached trainer"
-        return self.trainer
-
-    def _on_gpu(self) -> bool:
-        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-
-    def _padding_multiple(self) -> int:
-        if not self._on_gpu():
-            return 1
-        return row_multiple("cuda", torch.float32 if "32" in str(self._trainer().precision) else torch.bfloat16)
-
-    def _threads(self) -> int:
-        if self.config.trainer.workers != "auto":
-            return int(self.config.trainer.workers)
-        return 2 if self._on_gpu() else 0  # without a GPU the model itself uses all cores

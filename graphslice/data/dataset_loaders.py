@@ -5,31 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names
-from graphslice.data.atom_bond_columns import encode_classes, infer_atom_bond_tasks, read_atom_bond_labels, reject_lists
-from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
-from graphslice.data.columns import check_feature_columns, feature_column_notes, find_feature_columns, quoted_list
-from graphslice.data.infer_tasks import check_transforms, infer_tasks, infer_tasks_from_values
-from graphslice.data.labelled_dataset import LabelledDataset, reject_unlabelled, rename_tasks, usable_mask
-from graphslice.data.labelled_rows import LabelledRows
-from graphslice.data.labels import (
+from graphslice.data.columns import (
     LabelColumns,
-    error_context,
+    check_feature_columns,
+    feature_column_notes,
     find_columns,
-    infer_target,
-    parse_chunks,
+    find_feature_columns,
+    quoted_list,
     target_names,
 )
+from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.frames import NAME, as_table, reject_molecules
+from graphslice.data.infer_tasks import (
+    check_transforms,
+    infer_target,
+    infer_tasks,
+    infer_tasks_from_values,
+    reject_lists,
+)
+from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
-from graphslice.data.parse_cells import parse_number
+from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
+from graphslice.data.parse_rows import error_context, parse_chunks
 from graphslice.data.splits import SPLIT_METHODS, Splits, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.stored_labels import recode_labels
 from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
@@ -100,21 +106,11 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
     offset_reasons = [(first, part.rejected) for first, part in zip(firsts, parts, strict=True)]
     rejected = {first + row: reason for first, reasons in offset_reasons for row, reason in reasons.items()}
     smiles = [text for part in parts for text in part.smiles]
-    targets = np.concatenate([part.targets for part in parts])
+    labels = Labels.join([part.all_labels for part in parts])
     columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
-    atom_bond_labels = [part.atom_bond_labels for part in parts if part.atom_bond_labels is not None]
-    joined = AtomBondLabels.join(atom_bond_labels) if atom_bond_labels else None
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
     return LabelledDataset(
-        parts[0].name,
-        smiles,
-        targets,
-        parts[0].tasks,
-        rejected,
-        splits,
-        columns=columns,
-        atom_bond_labels=joined,
-        notes=notes,
+        parts[0].name, smiles, labels, parts[0].tasks, rejected, splits, columns=columns, notes=notes
     )
 
 
@@ -157,7 +153,9 @@ def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
     if config.targets not in (None, OGB_TARGET):
         raise InputError(f"{config.dataset} has the single target {OGB_TARGET}, not {config.targets!r}")
     find_feature_columns([], config.descriptors, [OGB_TARGET], config.dataset)  # rejects columns: there are none
-    return LabelledDataset(config.dataset, smiles, gaps[:, None], regression_tasks([OGB_TARGET]), splits=splits)
+    return LabelledDataset(
+        config.dataset, smiles, Labels.of_molecules(gaps[:, None]), regression_tasks([OGB_TARGET]), splits=splits
+    )
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -205,15 +203,8 @@ def dataset_from_chunks(
         target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)
         columns = replace(columns, targets=[target])
     tasks = rename_tasks(columns.targets, tasks)
-    if config.level != MOLECULE:  # row-wise values (targets, rejection of unlabelled rows) use the means of the lists
-        raw_labels, rejected, chunks = read_atom_bond_labels(chunks, columns.targets, config.level)
-        tasks = tasks or infer_atom_bond_tasks(raw_labels, columns.targets, config, name)
-        atom_bond_labels, unknown_classes = encode_classes(raw_labels, tasks)
-        dataset = _dataset_from_rows(chunks, columns, tasks, name)
-        return replace(
-            dataset, rejected=dataset.rejected | unknown_classes | rejected, atom_bond_labels=atom_bond_labels
-        )
-    reject_lists(chunks, columns.smiles, columns.targets, name)
+    if config.level == MOLECULE:
+        reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
     dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
     if not class_columns:
@@ -239,7 +230,7 @@ def _dataset_from_rows(
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
     return LabelledDataset(
-        name, rows.smiles, rows.targets, list(tasks), rejected, splits, columns=rows.columns, notes=tuple(notes)
+        name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns, notes=tuple(notes)
     )
 
 
@@ -281,7 +272,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     return LabelledDataset(
         store.info.source if is_pcqm4m else store.name,
         store.smiles,
-        targets,
+        Labels.of_molecules(targets),
         tasks,
         rejected,
         splits,
@@ -311,7 +302,7 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
 
 
-def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> AtomBondLabels:
+def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> Labels:
     labels, known = store.atom_bond_labels(level), store.info.atom_bond_targets[level]
     return replace(labels, values=labels.values[:, [known.index(name) for name in names]], names=tuple(names))
 
@@ -345,3 +336,64 @@ def _store_errors(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
     """Return the reasons for unusable rows of a store, by row, except those about targets that are not requested."""
     prefixes = tuple(f"target {target!r} " for target in targets)
     return {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0 or reason.startswith(prefixes)}
+
+
+def recode_labels(
+    labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task]
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Convert labels from the stored tasks to the requested tasks.
+
+    Args:
+        labels: ``float64 [R, T]``, numbers, or class indices of the ``stored`` tasks; nan where unknown.
+        stored: the T tasks of the store.
+        requested: the T tasks of the model or run.
+
+    Returns:
+        ``float64 [R, T]``, numbers or class indices of the ``requested`` tasks, nan where there is no such class or
+        number; and by row the reason, for rows with such a label.
+    """
+    recoded, rejected = labels, dict[int, str]()
+    for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
+        if source.classes == target.classes:
+            continue
+        known = np.flatnonzero(~np.isnan(labels[:, t]))
+        values, which = np.unique(labels[known, t], return_inverse=True)
+        texts = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
+        if target.classes:
+            indices = class_indices(target.classes)
+            new, fault = [indices.get(class_key(text), np.nan) for text in texts], f"none of its {len(indices)} classes"
+        else:
+            new, fault = [parse_number(text) for text in texts], "not a finite number"
+        recoded = recoded.copy() if recoded is labels else recoded
+        recoded[known, t] = np.array(new, np.float64)[which]
+        for row, index in zip(known.tolist(), which.tolist(), strict=True):
+            if np.isnan(new[index]):
+                rejected.setdefault(row, f"target {target.name!r} is {fault}: {texts[index]!r}")
+    return recoded, rejected
+
+
+def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
+    """Load the labelled molecules of a data frame, with the same result as for a file of the same cells.
+
+    Args:
+        frame: see :func:`~graphslice.data.frames.is_frame`.
+        config: data settings of the user.
+        tasks: see :func:`~graphslice.data.dataset_loaders.load_dataset`.
+
+    Returns:
+        The dataset; its ``table`` has the used columns, and can be saved as a file that gives the same dataset.
+
+    Raises:
+        InputError: as for a table; also if the frame has no rows, or separate files of splits are configured.
+    """
+    if config.valid_file or config.test_file:
+        raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")
+    if config.level != MOLECULE:
+        reject_molecules(frame)
+    table = as_table(frame)
+    if not len(table):
+        raise InputError(f"{NAME} has no rows")
+    columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
+    dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
+    used = [columns.smiles, *dataset.target_names, *([columns.split] if columns.split else []), *columns.descriptors]
+    return replace(dataset, table=table.select(list(dict.fromkeys(used))))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphslice.data.atom_bond_labels import pluralize
+from graphslice.data.labels import pluralize
 from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.

@@ -1,26 +1,35 @@
-"""Inference of the task of each target column from its values: regression, binary or multiclass."""
+"""Inference of the target column, its level and its task (regression, binary or multiclass) from its cells."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from rdkit import rdBase
 
-from graphslice.config import DataConfig
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
+from graphslice.config import ATOM, BOND, MOLECULE, DataConfig
+from graphslice.data.columns import LabelColumns, check_unique, quoted_list
+from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import (
     cell_text,
     class_key,
+    column_cells,
     decimal_point_hint,
     has_thousands_separators,
+    holds_lists,
     list_or_none,
     number_key,
     parse_number_column,
 )
-from graphslice.data.tables import decode_text, texts
+from graphslice.data.parse_rows import parse_lists
+from graphslice.data.tables import decode_text, file_columns, texts
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_per_target
 
@@ -30,6 +39,8 @@ _MOST_CLASSES = 100
 _FEW_CLASSES = 10
 # Up to this ratio of cells with commas to numbers, the commas are taken for errors in single rows.
 _FEW_COMMAS = 0.1
+# Number of rows from which the level (atom or bond) of a column of lists is inferred.
+_SAMPLE_ROWS = 50
 # Columns with many different words such as "12 %", ">5" and "3-4" hold numbers with units or signs, not classes.
 _BEGINS_AS_NUMBER = re.compile(r"[<>=~$]*\s*[+-]?\.?[0-9]")
 # Words that name the positive or the negative class.
@@ -137,6 +148,8 @@ def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: Data
     A column of 0 and 1, or of two different words, is binary. A column of more words is multiclass if there are at most
     100 different words and, on average, at least 3 rows of each. Other numbers, including integers, are regression.
 
+    Of atom- and bond-level targets the values are the numbers of all lists.
+
     Args:
         chunks: all rows of the table.
         targets: names of the target columns.
@@ -147,6 +160,8 @@ def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: Data
         InputError: if a column cannot be trained on: it is empty, has a single class, holds neither numbers nor
             classes, contradicts ``config.task``, or has a value without a logarithm where ``log`` is configured.
     """
+    if config.level != MOLECULE:
+        chunks = [_numbers_of_lists(list(chunks), targets, name)]
     kinds = parse_per_target(config.task, targets, TASK_KINDS, "--task")
     transforms = parse_per_target(config.transform, targets, TRANSFORMS, "--transform")
     contents = scan_columns(chunks, targets)
@@ -157,6 +172,15 @@ def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: Data
     if config.transform in TRANSFORMS[1:] and not any(task.kind == REGRESSION for task in tasks):
         raise InputError(f"--transform {config.transform}: {name} has no regression target")
     return tasks
+
+
+def _numbers_of_lists(chunks: Sequence[pa.Table], targets: Sequence[str], name: str) -> pa.Table:
+    """Return the numbers of all valid lists as a table with one number per cell; raise InputError without any."""
+    rows = [parse_lists(chunk, targets)[0].values for chunk in chunks]
+    values = np.concatenate([np.empty((0, len(targets))), *rows])
+    if not len(values):
+        raise InputError(f"{name}: no row of {', '.join(targets)} has a list of numbers, such as [0.1, -0.2, 0.1]")
+    return pa.table(list(values.T), names=list(targets))
 
 
 def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
@@ -282,3 +306,140 @@ def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None
             f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out values that "
             "are not positive, or leave out --transform"
         )
+
+
+def infer_target(
+    chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False
+) -> tuple[str, list[str]]:
+    """Infer the target column if the user names none: the only numeric column, or the only column without a role.
+
+    A column of distinct integers may hold catalogue numbers, so it is not chosen if another column holds classes.
+
+    Args:
+        chunks: all rows of the table.
+        columns: the columns that have another role.
+        name: name of the table, for messages.
+        lists: look for lists of numbers (atom- or bond-level targets) instead of numbers.
+
+    Returns:
+        The target column; the columns of classes that the user may want to predict too.
+
+    Raises:
+        InputError: if there is not exactly one candidate.
+    """
+    used = (columns.smiles, columns.split, *columns.descriptors)
+    others = [column for column in file_columns(chunks[0]).column_names if column not in used]
+    if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
+        others = [column for column in others if column]
+    check_unique(others, others, name)
+
+    if lists:
+        numeric = [column for column in others if any(holds_lists(chunk, column) for chunk in chunks)]
+        if len(numeric) == 1:
+            return numeric[0], []
+    else:
+        contents = dict(zip(others, scan_columns(chunks, others), strict=True))
+        numeric = [column for column in others if contents[column].numbers > contents[column].words]
+        classes = [column for column in others if column not in numeric and contents[column].looks_like_classes]
+        if len(numeric) == 1 and not (classes and contents[numeric[0]].looks_like_ids):
+            return numeric[0], classes
+        if len(others) == 1:
+            return others[0], []  # a column of words: classes, or infer_tasks reports what is wrong with it
+    if not others:
+        raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
+    raise InputError(
+        f"{name}: which columns are the targets? Name them with --targets, or as targets in Python; the columns are "
+        f"{quoted_list(others)}"
+    )
+
+
+@dataclass
+class ListLengths:
+    """Lengths of the lists of a column and sizes of their molecules, from which the level is inferred.
+
+    Attributes:
+        sizes: for each sampled list, its length and the numbers of atoms and bonds of its molecule.
+        lists: true if there was any list, even with an invalid SMILES.
+    """
+
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)
+    lists: bool = False
+
+    def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
+        """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
+        with rdBase.BlockLogs():
+            for text, numbers in zip(smiles, lists, strict=True):
+                self.lists = True
+                if len(self.sizes) >= _SAMPLE_ROWS and len(self.levels) == 1:
+                    return
+                with suppress(MoleculeError):
+                    mol = parse_molecule(str(text), MAX_ATOMS)
+                    self.sizes.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
+
+    @property
+    def levels(self) -> list[str]:
+        """Levels that fit most of the lists (single lists may be wrong): atom, bond, both or neither."""
+        fits = {level: sum(n[0] == n[column] for n in self.sizes) for level, column in ((ATOM, 1), (BOND, 2))}
+        return [level for level, count in fits.items() if count and count == max(fits.values())]
+
+    def level(self, target: str) -> str:
+        """Return the level of the lists.
+
+        Args:
+            target: name of the column, for messages.
+
+        Raises:
+            InputError: if the level is ambiguous or unknown.
+        """
+        if len(levels := self.levels) == 1:
+            return levels[0]
+        if not self.sizes:
+            raise InputError(f"the lists of {target!r} are in rows without a valid SMILES")
+        subject = f"the lists of {target!r} ({self.first}) "
+        if levels:
+            raise InputError(f"{subject}fit the numbers of atoms and of bonds equally well: the level is ambiguous")
+        raise InputError(f"{subject}fit neither the numbers of atoms of their molecules nor those of bonds")
+
+    @property
+    def first(self) -> str:
+        """Description of the first list."""
+        if not self.sizes:
+            return "in rows without a valid SMILES"
+        numbers, atoms, bonds = self.sizes[0]
+        return f"the first has {numbers}, its molecule {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
+
+
+def reject_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str], name: str) -> None:
+    """Raise :class:`InputError` if a molecule-level target holds lists; the message names their level.
+
+    Args:
+        chunks: all rows of the table.
+        smiles: name of the SMILES column.
+        targets: names of the target columns.
+        name: name of the table, for messages.
+    """
+    for target in targets:
+        lengths = ListLengths()
+        for chunk in chunks:
+            lists = list_cells(chunk, target)
+            lengths.look(column_cells(chunk, smiles, lists), lists.values())
+            if lengths.lists:
+                break
+        if lengths.lists:
+            options = " or ".join(f"--level {level}" for level in lengths.levels or (ATOM, BOND))
+            raise InputError(f"{name}: the target {target!r} holds lists of numbers ({lengths.first}): give {options}")
+
+
+def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
+    """Return the lists of numbers in a column, by row of the chunk."""
+    cells = chunk.column(column)
+    kind = cells.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return {}
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        rows = np.flatnonzero(pc.match_substring(cells, "[").fill_null(False).to_numpy()).tolist()
+    else:
+        rows = np.flatnonzero(cells.is_valid().to_numpy()).tolist()
+    rows_and_cells = zip(rows, column_cells(chunk, column, rows), strict=True)
+    lists = {row: list_or_none(cell) for row, cell in rows_and_cells}
+    return {row: numbers for row, numbers in lists.items() if numbers is not None}

@@ -17,11 +17,9 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import torch
 
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.errors import InputError
-from graphslice.torch_io import load_weights
 
 #: Folder of each dataset below the root.
 OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
@@ -120,6 +118,10 @@ def _without_prompts(dataset_class):
 
 def _read_split(path: Path) -> Splits:
     """Read the rows of each split, stored as tensors or NumPy arrays of integers by name."""
+    import torch
+
+    from graphslice.torch_io import load_weights
+
     stubs: list = [(_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray")]
     for core in ("numpy.core", "numpy._core"):
         stubs += [(_reconstruct, f"{core}.multiarray._reconstruct"), (_frombuffer, f"{core}.numeric._frombuffer")]
@@ -131,6 +133,8 @@ def _read_split(path: Path) -> Splits:
 def _rows(values: object) -> np.ndarray:
     if isinstance(values, _Array):
         return values.values
+    import torch
+
     if not isinstance(values, torch.Tensor) or values.is_floating_point() or values.is_complex():
         raise ValueError("a split is not a list of rows")
     return values.numpy().astype(np.int64)

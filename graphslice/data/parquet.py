@@ -11,7 +11,7 @@ from pyarrow.parquet import ParquetFile as ParquetFile
 from pyarrow.parquet import ParquetWriter as ParquetWriter
 from pyarrow.parquet import read_schema as read_schema
 
-from graphslice.data.limits import LONGEST, Expansion
+from graphslice.data.text_tables import LONGEST, Expansion
 from graphslice.errors import InputError
 
 # Number of bytes of a file that are decoded at once.
@@ -27,8 +27,8 @@ def parquet_batches(file: ParquetFile, path: Path, rows: int) -> Iterator[pa.Rec
         rows: maximal number of rows of a batch; large rows come in smaller batches.
 
     Raises:
-        InputError: for a cell that is longer than :data:`~graphslice.data.limits.LONGEST`, or a file that expands too
-            much.
+        InputError: for a cell that is longer than :data:`~graphslice.data.text_tables.LONGEST`, or a file that expands
+            too much.
     """
     expansion = Expansion(path)
     groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]

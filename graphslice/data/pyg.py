@@ -1,14 +1,29 @@
-"""Conversion of PyTorch Geometric ``Data`` with OGB features; :meth:`MolGraph.to_pyg` is the inverse."""
+"""PyTorch Geometric: conversion of ``Data`` with OGB features, and labelled datasets of them.
+
+:meth:`MolGraph.to_pyg` is the inverse conversion. torch and PyG are imported where they are used.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from torch_geometric.data import Data
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from graphslice.chem.molecule import MolGraph, smiles_to_graph
+import numpy as np
+
+from graphslice.chem.molecule import EMPTY_GRAPH, MolGraph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError
+from graphslice.config import MOLECULE, DataConfig
+from graphslice.data.columns import MAX_MAGNITUDE, check_unique
+from graphslice.data.dataset import LabelledDataset, reject_unlabelled
+from graphslice.data.infer_tasks import infer_tasks_from_values
+from graphslice.data.labels import Labels
+from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+
+if TYPE_CHECKING:
+    import torch
+    from torch_geometric.data import Data
 
 
 def from_pyg(data: Data) -> MolGraph:
@@ -21,6 +36,8 @@ def from_pyg(data: Data) -> MolGraph:
         MoleculeError: if the graph has no atoms, lacks the features, has feature values outside OGB's range, other
             elements than its ``smiles`` (if present), or bonds in one direction only.
     """
+    import torch
+
     x, edge_index, edge_attr = (getattr(data, name, None) for name in ("x", "edge_index", "edge_attr"))
     if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != len(ATOM_DIMS):
         raise MoleculeError(f"the graph lacks OGB's {len(ATOM_DIMS)} atom features in x")
@@ -81,3 +98,60 @@ def _check_range(features: torch.Tensor, dims: tuple[int, ...], kind: str) -> np
     if (values != np.floor(values)).any() or (values < 0).any() or (values >= np.array(dims)).any():
         raise MoleculeError(f"{kind} features outside OGB's values")
     return values.astype(np.uint8)
+
+
+def _graph_targets(item: Data, row: int) -> np.ndarray:
+    """Return the targets of a graph, ``float64 [T]``; a single nan if it has none."""
+    y = getattr(item, "y", None)
+    import torch
+
+    try:
+        return np.array([np.nan]) if y is None else torch.as_tensor(y).detach().cpu().numpy().astype(float).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"y of the graph at index {row} does not hold numbers: {y!r}"[:200]) from None
+
+
+def dataset_from_pyg(
+    data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None
+) -> LabelledDataset:
+    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
+
+    Args:
+        data: graphs with ``x``, ``edge_index``, ``edge_attr`` in the format of :meth:`MolGraph.to_pyg`,
+            and ``y`` of T numbers, nan where unknown. The order of atoms is kept.
+        targets: T names; y0, y1, ... when not given (y for a single target).
+        config: data settings of the user.
+
+    Raises:
+        InputError: if no graph is usable, the numbers of targets differ, or atom- or bond-level targets are configured.
+    """
+    if config is not None and config.level != MOLECULE:
+        raise InputError(
+            f"PyG data has molecule-level labels: --level {config.level} needs a table with lists of numbers"
+        )
+    graphs: list[MolGraph] = []
+    rejected: dict[int, str] = {}
+    rows: list[np.ndarray] = []
+    for row, item in enumerate(data):
+        rows.append(_graph_targets(item, row))
+        try:
+            graphs.append(from_pyg(item))
+        except MoleculeError as reason:
+            graphs.append(EMPTY_GRAPH)
+            rejected[row] = str(reason)
+    widths = sorted({len(row) for row in rows})
+    if not rows:
+        raise InputError("the PyG dataset is empty")
+    if len(widths) > 1:
+        raise InputError(f"the graphs of the PyG dataset have different numbers of targets: {widths}")
+    values = np.stack(rows)
+    values[np.abs(values) > MAX_MAGNITUDE] = np.nan
+    rejected = reject_unlabelled(values, rejected)
+    if len(rejected) == len(rows):
+        raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
+    names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
+    check_unique(names, names, "the PyG dataset")
+    if len(names) != widths[0]:
+        raise InputError(f"{len(names)} target names for {widths[0]} targets: {json.dumps(names)}")
+    tasks = infer_tasks_from_values(values, names, config or DataConfig(), "the PyG dataset")
+    return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, rejected, graphs=graphs)

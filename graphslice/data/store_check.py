@@ -63,7 +63,7 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
     atoms, bonds, split = batch.column("atoms"), batch.column("bonds"), batch.column("split")
     for column in (batch.column("smiles"), batch.column("error"), split):
         column.validate(full=True)
-    values = [batch.column("smiles"), batch.column("identity"), batch.column("family")]
+    values = [batch.column("identity"), batch.column("family")]
     values += [atoms.values, atoms.values.values, bonds.values, *bonds.values.flatten()]
     if "targets" in batch.schema.names:
         values.append(batch.column("targets"))
@@ -76,7 +76,7 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
         column.validate(full=True)
         values += [column, column.values, column.values.values]
     if any(array.null_count for array in values):
-        raise StoreFault("it has null values in SMILES, molecules, hashes, targets or descriptors")
+        raise StoreFault("it has null values in molecules, hashes, targets or descriptors")
     if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
         raise StoreFault(f"its splits are not {', '.join(SPLITS)}")
     for column, name in ((atoms, "atoms"), (bonds, "bonds")):

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from graphslice._version import __version__
-from graphslice.doctor.child_process import ChildDied, run_in_child
 from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
 from graphslice.doctor.presets import PresetCheck, check_compiled, check_eager
 from graphslice.hardware import fast_dtype, hardware_info
 from graphslice.ops.toolchain import compiler_missing
+from graphslice.processes import ChildDied, run_in_child
 
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "torch-scatter", "ogb")
 

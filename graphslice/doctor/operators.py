@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphslice.doctor.agreement import one_line
 from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
+from graphslice.nn.agreement import one_line
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 
 #: Largest accepted error of a backend: absolute difference over 1 plus the absolute reference value.

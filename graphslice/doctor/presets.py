@@ -16,13 +16,13 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import RunConfig
-from graphslice.data.collate import collate_rows
+from graphslice.data.batch_loader import collate_rows, extreme_batches
 from graphslice.data.store import GraphStore
-from graphslice.doctor.agreement import compile_checked, compute_step, extreme_batches, faulty_backends, one_line
 from graphslice.doctor.operators import synchronize
 from graphslice.hardware import peak_memory
 from graphslice.inference.gpu import free_memory
 from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import compile_checked, compute_step, faulty_backends, one_line
 from graphslice.package_data import DEMO_CSV
 
 # Number of layers of the compiled model: all layers are alike, and each takes seconds to compile.
@@ -116,7 +116,7 @@ class _DemoBatches:
 
     def extremes(self) -> list[GraphBatch]:
         """Collate a batch of small molecules and a batch of large ones."""
-        return [batch.to(self.device) for batch in extreme_batches(self.store, self.rows, self.settings)]
+        return [batch.to(self.device) for batch in extreme_batches(self.store, self.rows, **self.settings)]
 
 
 def _time_and_memory(config: RunConfig, molecules: _DemoBatches, device: torch.device, dtype: torch.dtype) -> dict:

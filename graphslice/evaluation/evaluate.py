@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.config import DataConfig, join_names
-from graphslice.data.columns import quoted_list
+from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.data.columns import quoted_list, target_names
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
-from graphslice.data.featurize import featurizer_pool
-from graphslice.data.featurize.pool import parse
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.labels import target_names
+from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
@@ -26,7 +23,7 @@ from graphslice.evaluation.metrics import score_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.package_data import is_packaged_model
-from graphslice.run_files import find_members, locate_dataset, run_directory_of
+from graphslice.run_files import find_members, locate_dataset, read_splits, run_directory_of
 from graphslice.tasks import Task
 
 # Number of rows that are predicted at a time.
@@ -153,15 +150,13 @@ def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str |
     """
     evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
-    if dataset.atom_bond_labels is None:
+    if dataset.level == MOLECULE:
         return dataset
     with featurizer_pool(len(dataset)) as pool:
         arrays, *_ = parse(dataset.smiles, predictor.config.graph, pool)
-    faults = dataset.atom_bond_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
-    rows, labels = list(faults), dataset.targets.copy()
-    labels[rows] = np.nan
+    faults = dataset.all_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
     rejected = dataset.rejected | {row: reason for row, reason in faults.items() if row not in dataset.rejected}
-    return replace(dataset, targets=labels, atom_bond_labels=dataset.atom_bond_labels.without(rows), rejected=rejected)
+    return replace(dataset, all_labels=dataset.all_labels.without(list(faults)), rejected=rejected)
 
 
 def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: Sequence[str]) -> LabelledDataset:
@@ -184,10 +179,8 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
             aligned[:, model_column] = values[:, column]
         return aligned
 
-    labels = dataset.atom_bond_labels
-    if labels is not None:
-        labels = replace(labels, values=align(labels.values))
-    return replace(dataset, targets=align(dataset.targets), tasks=list(predictor.tasks), atom_bond_labels=labels)
+    labels = dataset.all_labels
+    return replace(dataset, all_labels=replace(labels, values=align(labels.values)), tasks=list(predictor.tasks))
 
 
 def evaluation_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
@@ -222,18 +215,6 @@ def evaluation_splits(predictor: Predictor, model: Path | None, dataset: Labelle
         return all(np.array_equal(splits[name], member.get(name, ())) for member in member_splits)
 
     return {name: rows for name, rows in splits.items() if is_common(name)}
-
-
-def read_splits(folder: Path) -> Splits | None:
-    """Read the rows of each split from ``split.csv`` of a run directory; None if there is no such file."""
-    path = folder / "split.csv"
-    if not path.is_file():
-        return None
-    splits: dict[str, list[int]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            splits.setdefault(line["split"], []).append(int(line["row"]) - 1)
-    return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
 def predict_rows(

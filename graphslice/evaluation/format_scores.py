@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphslice.data.atom_bond_labels import pluralize
 from graphslice.data.columns import quoted_list
+from graphslice.data.labels import pluralize
 from graphslice.evaluation.metrics import METRICS, prediction_count
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 

@@ -13,7 +13,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target
 
 if TYPE_CHECKING:
-    from graphslice.data.labelled_dataset import LabelledDataset
+    from graphslice.data.dataset import LabelledDataset
 
 # Probabilities are clipped to at least this value before their logarithm is taken.
 _MIN_PROBABILITY = 1e-7

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphslice.data.atom_bond_labels import pointers, ragged_indices
+from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.splits import Splits
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.config import DataConfig
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labelled_dataset import LabelledDataset
 from graphslice.data.ogb_lsc import OGB_TARGET, import_ogb_lsc
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictor

@@ -9,10 +9,9 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
-from graphslice.data.atom_bond_labels import pointers, ragged_indices
-from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import EvalBatches
-from graphslice.data.collate import collate_rows
+from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.inference.gpu import free_memory, gpu_batch_size
 from graphslice.threads import map_one_core_each

@@ -14,8 +14,7 @@ import pyarrow as pa
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns
-from graphslice.data.featurize import featurize_stream, featurizer_pool
-from graphslice.data.featurize.pool import Pool
+from graphslice.data.featurize import Pool, featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import TableStream, file_columns, malformed_rows, open_table
 from graphslice.inference.files import (

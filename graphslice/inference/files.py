@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
-from graphslice.data.arrow import text_array
-from graphslice.data.columns import FeatureColumns, check_unique, quoted_list
+from graphslice.data.arrow import number_array, text_array
+from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column, quoted_list
 from graphslice.data.featurize import Pool, featurizer_pool
-from graphslice.data.labels import find_smiles_column
+from graphslice.data.preprocess import check_graphs
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     TableStream,
@@ -85,7 +85,8 @@ def predict_file(
     with more or fewer fields than the header keeps the first fields and gets an error message instead of a prediction.
     For atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's
     order; text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed
-    dataset has a column ``smiles`` instead of the input columns. Memory does not grow with the size of the file.
+    dataset has a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the
+    size of the file.
 
     Args:
         predictor: the model.
@@ -226,7 +227,10 @@ def _predict_store(
     store = GraphStore.open(path)
     store.check_descriptors(predictor.feature_columns)
     chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
-    tables = (pa.table({"smiles": text_array(store.smiles[rows[0] : rows[-1] + 1])}) for rows in chunks)
+    if not len(store.smiles):  # graphs
+        check_graphs(store, predictor.config.graph)
+        store.check_descriptors(predictor.kinds)
+    tables = (_identifying_table(store, rows) for rows in chunks)
     if predictor.can_read(store):
         errors = store.errors
         predicted = (predictor.predict_store_rows(store, rows, errors, **options) for rows in chunks)
@@ -236,6 +240,13 @@ def _predict_store(
     columns = (store.descriptors(rows, predictor.feature_columns) for rows in chunks)
     with featurizer_pool(len(store), workers, predictor.kinds) as pool:
         yield from map(with_predictions, tables, predictor.predict_stream(smiles, pool, columns, **options))
+
+
+def _identifying_table(store: GraphStore, rows: np.ndarray) -> pa.Table:
+    """Return the SMILES of consecutive rows of a store, or their numbers from 1 if it holds graphs."""
+    if not len(store.smiles):
+        return pa.table({"row": number_array(rows + 1)})
+    return pa.table({"smiles": text_array(store.smiles[rows[0] : rows[-1] + 1])})
 
 
 def _predict_on_ray(

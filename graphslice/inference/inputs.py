@@ -14,9 +14,8 @@ from graphslice.chem.molecule import EMPTY_GRAPH, MolArrays, MolGraph, check_gra
 from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.columns import as_descriptors, check_unique, parse_feature_columns, quoted_list
+from graphslice.data.columns import as_descriptors, check_unique, find_smiles_column, parse_feature_columns, quoted_list
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
-from graphslice.data.labels import find_smiles_column
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, nearest
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.data.arrow import bool_array, list_array, number_array, text_array
-from graphslice.data.atom_bond_labels import pointers, ragged_indices
+from graphslice.data.labels import pointers, ragged_indices
 from graphslice.errors import InputError
 from graphslice.tasks import Task, each_target, predicted_classes, prediction_columns
 

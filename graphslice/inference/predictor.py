@@ -13,8 +13,8 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
-from graphslice.data.atom_bond_labels import pointers, ragged_indices
-from graphslice.data.featurize.pool import Pool, featurize_stream
+from graphslice.data.featurize import Pool, featurize_stream
+from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError

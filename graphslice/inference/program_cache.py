@@ -20,7 +20,7 @@ import graphslice.program
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.config import ModelConfig
-from graphslice.data.featurize.cache import default_cache
+from graphslice.package_data import default_cache
 from graphslice.program.run import programs_enabled
 from graphslice.program.saved import SavedProgram, from_data, to_data
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphslice.calibration import DOMAIN_DISTANCE, Calibration, coverage_of_level
 from graphslice.calibration.applicability_domain import DOMAIN_BITS, ApplicabilityDomain
-from graphslice.data.atom_bond_labels import ragged_indices
+from graphslice.data.labels import ragged_indices
 from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictions import Neighbours, PredictionInterval

@@ -1,4 +1,4 @@
-"""What else watches the operations of modules. These are the only private names of torch on the default path."""
+"""Detection of hooks and torch modes that observe a model. The only private names of torch on the default path."""
 
 from __future__ import annotations
 

@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from graphslice.config import BOND, GraphConfig
 from graphslice.data.arrow import number_array
-from graphslice.data.atom_bond_columns import ListLengths, list_cells
-from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
-from graphslice.data.columns import check_unique
-from graphslice.data.featurize.pool import featurizer_pool, parse
-from graphslice.data.labels import find_smiles_column
+from graphslice.data.columns import check_unique, find_smiles_column
+from graphslice.data.featurize import featurizer_pool, parse
+from graphslice.data.infer_tasks import ListLengths, list_cells
+from graphslice.data.labels import Labels, pointers
 from graphslice.data.parse_cells import column_cells, is_empty, list_or_none
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table
@@ -23,7 +22,7 @@ from graphslice.data.tables import open_table
 
 def read_label_lists(
     tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
-) -> tuple[dict[str, AtomBondLabels], set[int]]:
+) -> tuple[dict[str, Labels], set[int]]:
     """Read the list columns of some files, in chunks.
 
     Args:
@@ -68,9 +67,7 @@ def _invalid_cells(chunk: pa.Table, column: str) -> list[int]:
     return [row for row, cell in enumerate(cells) if list_or_none(cell) is None and not is_empty(cell)]
 
 
-def _stack_columns(
-    level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int
-) -> tuple[AtomBondLabels, set[int]]:
+def _stack_columns(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int) -> tuple[Labels, set[int]]:
     """Combine the labels of several columns; rows whose lists differ in length get none and are returned too."""
     counts, mismatched = np.full(rows, -1, np.int64), set()
     for lists in columns.values():
@@ -86,18 +83,18 @@ def _stack_columns(
         for row, numbers in lists.items():
             if row not in mismatched:
                 values[ptr[row] : ptr[row + 1], column] = numbers
-    return AtomBondLabels(level, values, ptr, tuple(columns)), mismatched
+    return Labels(level, values, ptr, tuple(columns)), mismatched
 
 
 def select_molecule_labels(
-    labels: AtomBondLabels,
+    labels: Labels,
     smiles: Sequence[str],
     rows: np.ndarray,
     store_rows: np.ndarray,
     store: GraphStore,
     chosen: np.ndarray,
     config: GraphConfig,
-) -> tuple[AtomBondLabels, set[int]]:
+) -> tuple[Labels, set[int]]:
     """Select the labels of each molecule of a corpus from its first labelled row, in the order of its graph.
 
     Args:
@@ -142,7 +139,7 @@ def _same_bond_order(store: GraphStore, first: int, second: int) -> bool:
     return first == second or np.array_equal(store[first].bonds, store[second].bonds)
 
 
-def atom_bond_array(labels: AtomBondLabels, rows: np.ndarray, kind: pa.DataType) -> pa.Array:
+def atom_bond_array(labels: Labels, rows: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Return the label column of a preprocessed dataset for some rows: a list of lists per row, which may be empty.
 
     Args:

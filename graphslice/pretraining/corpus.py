@@ -11,15 +11,13 @@ import pyarrow as pa
 
 from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.atom_bond_labels import AtomBondLabels
-from graphslice.data.columns import check_unique
-from graphslice.data.featurize import cached_store
-from graphslice.data.featurize.build import build_store_from_tables
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.labelled_rows import LabelledRows
-from graphslice.data.labels import LabelColumns, find_smiles_column, labelled_rows
+from graphslice.data.columns import LabelColumns, check_unique, find_smiles_column
+from graphslice.data.dataset import LabelledDataset, LabelledRows
+from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import SPLITS, sample_rows
+from graphslice.data.parse_rows import labelled_rows
+from graphslice.data.preprocess import build_store_from_tables, cached_store
+from graphslice.data.splits import SPLITS, random_subset
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
 from graphslice.data.store_schema import atom_bond_column
 from graphslice.data.tables import open_table
@@ -184,8 +182,8 @@ def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
 
 def _choose_targets(store: GraphStore, molecules: _CorpusMolecules, exclude: Sequence[str]) -> PretrainingTargets:
     """Choose the targets by the training set, or by a sample of it."""
-    training = molecules.rows[molecules.split == SPLITS.index("train")]
-    return choose_targets(store, sample_rows(training, _MAX_SAMPLE, np.random.default_rng(0)), exclude)
+    sample = molecules.rows[molecules.split == SPLITS.index("train")]
+    return choose_targets(store, random_subset(sample, _MAX_SAMPLE), exclude)
 
 
 def split_by_hash(family: np.ndarray) -> np.ndarray:
@@ -217,7 +215,7 @@ def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str
         for chunk in labelled_rows(path, LabelColumns(smiles, present, None)):
             targets = np.full((len(chunk), len(labels)), np.nan)
             targets[:, [list(labels).index(name) for name in present]] = chunk.targets
-            chunks.append(replace(chunk, targets=targets))
+            chunks.append(replace(chunk, labels=Labels.of_molecules(targets)))
     for name in labels:
         if not known[name]:
             raise InputError(f"no input file has a column {name!r}{nearest(name, known.keys() - {*labels})}")
@@ -226,7 +224,7 @@ def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str
 
 def _unlabelled_dataset(name: str, smiles: list[str]) -> LabelledDataset:
     """Return a dataset of SMILES without labels, so that the cache does not depend on other columns."""
-    return LabelledDataset(name, smiles, np.empty((len(smiles), 0)), [])
+    return LabelledDataset(name, smiles, Labels.of_molecules(np.empty((len(smiles), 0))), [])
 
 
 def _excluded_families(
@@ -256,7 +254,7 @@ def _corpus_tables(
     own: np.ndarray,
     targets: PretrainingTargets,
     info: StoreInfo,
-    atom_bond_labels: Mapping[str, AtomBondLabels],
+    atom_bond_labels: Mapping[str, Labels],
 ) -> Iterator[pa.Table]:
     """Yield the corpus as tables in the schema of its preprocessed dataset."""
     schema, rows, split = info.schema(), molecules.rows, molecules.split

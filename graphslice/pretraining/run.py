@@ -50,7 +50,7 @@ def pretrain(
         config: configuration of the run; of its data settings, the SMILES column and the cache are used.
         out: run directory, which also holds the corpus.
         labels: columns that are further targets. Together they have the same weight as the computed targets; for atom-
-            and bond-level labels see :mod:`~graphslice.training.auxiliary`.
+            and bond-level labels see :class:`~graphslice.training.losses.AuxiliaryHeads`.
         without: files of molecules to exclude from the corpus.
         overwrite: replace an existing run in ``out``.
         command: command line that started the run, or None if started from Python.

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from graphslice.data.splits import sample_rows
+from graphslice.data.splits import random_subset
 from graphslice.evaluation.format_scores import number, plain
 from graphslice.evaluation.metrics import scores
 from graphslice.evaluation.plots import (
@@ -109,7 +109,7 @@ def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figu
         title, unit = f"predicted against true {task.name}", ", on logarithmic axes" * (task.transform == "log")
         caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality."
         if len(y) > _MAX_DOTS:
-            sample = sample_rows(np.arange(len(y)), _MAX_DOTS, np.random.default_rng(0))
+            sample = random_subset(np.arange(len(y)), _MAX_DOTS)
             note = f" A random sample of {_MAX_DOTS:,} molecules is drawn."
             y, values = y[sample], values[sample]
     elif task.kind == BINARY:
@@ -253,7 +253,7 @@ def error_by_std(std: np.ndarray, error: np.ndarray, label: str) -> Figure:
     rank = float(spearmanr(std, error).statistic) if len(std) > 2 and np.ptp(std) and np.ptp(error) else np.nan
     summary = f"n = {len(std):,}, Spearman {number(rank)}"
     axes = new_panel(xlabel="standard deviation over the models", ylabel=label, title=summary)
-    sample = sample_rows(np.arange(len(std)), _MAX_DOTS, np.random.default_rng(0))
+    sample = random_subset(np.arange(len(std)), _MAX_DOTS)
     draw_dots(axes, std[sample], error[sample])
     order = np.argsort(std, kind="stable")
     bins = [group for group in np.array_split(order, _STD_BINS) if len(group)]

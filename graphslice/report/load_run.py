@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
@@ -25,8 +26,8 @@ from graphslice.run_files import (
     read_metrics,
     read_training,
 )
-from graphslice.training.ensemble import member_configs
-from graphslice.training.run import saved_splits
+from graphslice.training.complete_config import member_configs
+from graphslice.training.run import load_molecule_data, saved_splits
 from graphslice.training.run_directory import (
     REJECTED,
     read_config,
@@ -123,7 +124,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
     splits = saved_splits(config, folder)
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
     first = next(iter(member_configs(config).values()), config)
-    return MoleculeData(dataset, first, None, splits)
+    return load_molecule_data(first, dataset, Console(quiet=True), splits)
 
 
 @dataclass(frozen=True)

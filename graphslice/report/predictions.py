@@ -13,10 +13,10 @@ from graphslice.calibration import Calibration
 from graphslice.calibration.applicability_domain import DOMAIN_BITS, ApplicabilityDomain
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows
-from graphslice.data.splits import Splits, sample_rows
-from graphslice.evaluation.evaluate import read_splits
+from graphslice.data.splits import Splits, random_subset
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
+from graphslice.run_files import read_splits
 from graphslice.training.run_directory import OUT_OF_FOLD
 
 # Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
@@ -73,7 +73,7 @@ def predict_split(
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
-    sample = sample_rows(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)), np.random.default_rng(0))
+    sample = random_subset(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
     held_out = predict_held_out(predictors, splits, split, data.store, sample)
     values = held_out.mean if calibration is None else calibration.probabilities(held_out.mean, data.dataset.tasks)
     several = held_out.num_models > 1
@@ -132,7 +132,7 @@ def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, dat
     Returns:
         The similarities; 0 for rows that no model has in this split.
     """
-    compared = [sample_rows(np.sort(own["train"]), _MAX_TRAINING, np.random.default_rng(0)) for own in splits]
+    compared = [random_subset(np.sort(own["train"]), _MAX_TRAINING) for own in splits]
     similarity = np.zeros(len(rows))
     bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)
     for training_rows, own in zip(compared, splits, strict=True):

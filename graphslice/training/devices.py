@@ -1,21 +1,33 @@
-"""Choice of devices and precision of a run."""
+"""Devices and precision of a run."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
+from lightning_fabric.strategies import DDPStrategy, Strategy
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from graphslice.config import TrainerConfig
+from graphslice.data.datamodule import DeviceShare
 from graphslice.errors import InputError
 from graphslice.hardware import default_device, fast_dtype
+from graphslice.nn.compiled import row_multiple
 from graphslice.nn.encodings import encodings_supported
 
 #: Smallest number of molecules per batch and GPU: fewer take a GPU about as long.
 MIN_MOLECULES_PER_GPU = 32
+#: Dtype of matrix products, by Lightning's name of the precision.
+DTYPES = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -139,3 +151,51 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
         )
     kind = fast_dtype(weakest) if wanted == "auto" else wanted.removesuffix("-mixed")
     return "32-true" if kind == "32" else f"{kind}-mixed"
+
+
+def make_fabric(devices: Devices, out: Path, *, fresh: bool) -> Fabric:
+    """Make the access to the devices of a run, and its loggers; every resumption has a log directory of its own.
+
+    Raises:
+        InputError: if this machine does not support them.
+    """
+    version = 0 if fresh else len(list((out / "logs").glob("version_*")))
+    # All buffers are constants and equal on all devices, so they need no broadcast.
+    strategy: str | Strategy = "auto" if devices.total == 1 else DDPStrategy(broadcast_buffers=False)
+    try:
+        return Fabric(
+            accelerator=devices.accelerator,
+            strategy=strategy,
+            devices=devices.count,
+            num_nodes=devices.machines,
+            precision=devices.precision,  # type: ignore[arg-type]
+            loggers=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
+        )
+    except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"this machine cannot train with these settings: {reason}") from None
+
+
+def device_share(fabric: Fabric) -> DeviceShare:
+    """Return this process's device of a run, and the precision."""
+    kind, precision = fabric.device.type, str(fabric.strategy.precision.precision)
+    multiple = row_multiple(kind, torch.float32 if precision == "32-true" else torch.bfloat16)
+    return DeviceShare(fabric.global_rank, fabric.world_size, kind, precision, multiple)
+
+
+def autocast(fabric: Fabric) -> AbstractContextManager:
+    """Return the context of a forward pass in the precision of a run."""
+    dtype = DTYPES[device_share(fabric).precision]
+    # Fabric's own context caches the casts of weights, for which torch.compile would compile again.
+    return nullcontext() if dtype == torch.float32 else torch.autocast(fabric.device.type, dtype, cache_enabled=False)
+
+
+class quiet_lightning(warnings.catch_warnings):
+    """Context manager that hides Lightning's tips and banners, but not its errors."""
+
+    def __enter__(self):
+        super().__enter__()
+        for name in ("lightning_fabric", "lightning.fabric"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="lightning|torch.utils.data|tensorboard")
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.*")

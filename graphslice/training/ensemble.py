@@ -13,18 +13,17 @@ import numpy as np
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig
+from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.arrow import json_lists, list_array, number_array
-from graphslice.data.atom_bond_labels import pointers
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.labels import pointers
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
@@ -36,19 +35,18 @@ from graphslice.processes import in_processes
 from graphslice.run_files import (
     CONFIG,
     LAST,
-    MEMBER,
     contains_run,
     find_members,
     is_finished,
     read_metrics,
+    read_splits,
     read_training,
 )
 from graphslice.tasks import prediction_columns
 from graphslice.training.baselines import describe_seeds
-from graphslice.training.calibrate import calibrate_ensemble
+from graphslice.training.complete_config import complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.evaluate_run import choose_metric, evaluate_split
-from graphslice.training.fine_tuning import choose_init_from
+from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
 from graphslice.training.run import (
     Interrupted,
     RunResult,
@@ -70,26 +68,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-def member_configs(config: RunConfig) -> dict[str, RunConfig]:
-    """Return the configuration of each ensemble member, by the name of its directory; empty for a single model.
-
-    Members of an ensemble have different seeds, which no ensemble with another seed shares, and different validation
-    sets unless the data defines one. In a cross-validation, each member has another fold as its test set.
-    """
-    count = config.num_models
-    if count < 2:
-        return {}
-    members = {}
-    for number in range(count):
-        seed = (config.trainer.seed * count + number) % 2**32
-        trainer = replace(config.trainer, ensemble=1, seed=seed)
-        data = (
-            replace(config.data, fold=number) if config.data.is_cross_validation else replace(config.data, carve=number)
-        )
-        members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
-    return members
-
-
 def train_ensemble(
     members: dict[str, RunConfig],
     config: RunConfig,
@@ -104,14 +82,13 @@ def train_ensemble(
     """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
 
     Args:
-        members: configurations from :func:`member_configs`.
+        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
         config: configuration of the ensemble.
         dataset: labelled molecules.
         out: run directory; each member gets a subdirectory.
         graphs: PyG graphs, if the molecules are not in ``config.data``.
         fresh: start a new run; otherwise continue the one in ``out``.
-        command: command line that started the run, or None if started from Python.
-        console: where to report.
+        command, console: as in :func:`~graphslice.training.run.run`.
 
     Returns:
         The run directory, the scores and the training totals.
@@ -122,9 +99,8 @@ def train_ensemble(
     """
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        raise InputError(
-            "each member of an ensemble or cross-validation trains on a single device: leave out --trainer.devices"
-        )
+        reason = "each member of an ensemble or cross-validation trains on a single device"
+        raise InputError(f"{reason}: leave out --trainer.devices")
     # Rows of the same molecule are not merged: every member is evaluated on the original rows.
     first = next(iter(members.values()))
     data = load_molecule_data(replace(first, data=replace(first.data, duplicates="keep")), dataset, console)
@@ -132,7 +108,7 @@ def train_ensemble(
         _check_begun(out, list(members))
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
-    metric = choose_metric(config.trainer.metric, data)
+    complete = complete_config(first, data, fresh=fresh)
     if fresh:
         for member in members.values():  # before any is trained
             data.check_split(member)
@@ -145,15 +121,13 @@ def train_ensemble(
         console.print("cross-validation: each model has another fold as its test set", highlight=False)
     elif dataset.splits is None or "valid" not in dataset.splits:
         console.print("each ensemble member has its own validation set", highlight=False)
-    start = choose_init_from(first, data.store, data.splits["train"]).origin if fresh else None
-    if start is not None:
+    if fresh and (start := complete.config.origin) is not None:
         console.print(f"each model is fine-tuned from {start}", highlight=False, markup=False, soft_wrap=True)
     try:
-        train_members(members, out, metric, console, graphs, dataset.target_names)
+        train_members(members, out, complete.metric, console, graphs, dataset.target_names)
     except KeyboardInterrupt:
         raise Interrupted from None
-    metrics = evaluate_ensemble(out, data, metric, console)
-    return RunResult(out, metrics, read_training(out), data)
+    return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
 
 
 def _check_begun(out: Path, names: Sequence[str]) -> None:
@@ -199,7 +173,7 @@ def train_members(
     """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
 
     Args:
-        members: configurations from :func:`member_configs`.
+        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
         out: run directory of the ensemble; each member gets a subdirectory.
         metric: metric that selects the best epoch of each member.
         console: where to report.
@@ -296,10 +270,10 @@ def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, predicti
     """
     dataset = data.dataset
     smiles = [dataset.smiles[row] if dataset.smiles else "" for row in rows.tolist()]
-    if dataset.atom_bond_labels is None:
+    if dataset.level == MOLECULE:
         columns = [[f"{value:.7g}" for value in column] for column in predictions.T.tolist()]
     else:
-        ptr, known = pointers(dataset.atom_bond_labels.counts[rows]), np.ones(len(rows), bool)
+        ptr, known = pointers(dataset.all_labels.counts_of(rows)), np.ones(len(rows), bool)
         by_atom = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr)
         ordered = by_atom.in_smiles_order(data.store.order(rows)).values
         columns = [json_lists(list_array(number_array(column), ptr, known)) for column in ordered.T]

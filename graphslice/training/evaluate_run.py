@@ -1,45 +1,37 @@
-"""Evaluation of a run: the metric that selects the best epoch, and the scores of the best checkpoint on each split."""
+"""Calibration of the best checkpoint on held-out molecules, and its scores on each split."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
 
-from graphslice.calibration import Calibration, temperature_scaled
-from graphslice.checkpoint import read_checkpoint
+from graphslice.calibration import ApplicabilityDomain, Calibration, fit_calibration, temperature_scaled
+from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAINING_MOLECULES
+from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.dataset import LabelledDataset
+from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
+from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.format_scores import describe_coverage, describe_scores
-from graphslice.evaluation.metrics import default_metric, score, score_rows
+from graphslice.evaluation.metrics import score, score_rows
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.inference.predictor import Predictor
-from graphslice.tasks import each_target, num_outputs
-from graphslice.training.calibrate import calibrate
+from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
+from graphslice.run_files import BEST
+from graphslice.tasks import each_target
 from graphslice.training.plots import plot_predicted_vs_true
 from graphslice.training.run_directory import TEST_PLOT, write_metrics
 
-
-def choose_metric(name: str | None, data: MoleculeData) -> str:
-    """Choose the metric that selects the best epoch.
-
-    Args:
-        name: metric set by the user; None for the default of the task types.
-        data: molecules of the run.
-
-    Returns:
-        The metric, or ``"loss"`` if it is undefined on the validation set, as AUROC with a single class.
-    """
-    tasks = data.dataset.tasks
-    metric = name or default_metric(tasks)
-    labels = data.dataset.labels(data.splits["valid"])
-    # Whether a metric is defined depends only on the labels; predictions are random, since correlations need variance.
-    predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
-    return metric if np.isfinite(score(metric, data.dataset.name, tasks, labels, predictions)) else "loss"
+#: Maximum number of molecules used for calibration; of more, a random sample is used.
+MAX_CALIBRATION_ROWS = 5_000
 
 
 def evaluate_split(
@@ -129,3 +121,87 @@ def evaluate_run(
     write_metrics(folder, metrics)
     console.print(f"model: {folder}", highlight=False, markup=False, soft_wrap=True)
     return metrics
+
+
+def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibration:
+    """Calibrate the best checkpoint of a run on its validation set, and save the calibration in the checkpoint.
+
+    Args:
+        folder: run directory.
+        data: molecules of the run.
+        device: device that predicts.
+
+    Returns:
+        The calibration.
+    """
+    predictor, dataset = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.dataset
+    seed = data.config.trainer.seed
+    rows = random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, seed)
+    domain = _fit_domain(data, data.splits["train"], seed)
+    predictions, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
+    molecules = _molecule_ids(data, rows)
+    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    add_to_checkpoint(folder / BEST, calibration)
+    return calibration
+
+
+def calibrate_ensemble(
+    out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
+) -> Calibration:
+    """Calibrate an ensemble on predictions of held-out molecules, and save the calibration in its run directory.
+
+    If the members have different held-out molecules, as in a cross-validation, the errors are those of single members.
+    They are not smaller than those of the ensemble mean that is predicted for new molecules (cross-conformal
+    prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4).
+
+    Args:
+        out: run directory of the ensemble.
+        models: its members, each calibrated.
+        splits: split of each member.
+        split: name of the split whose molecules each member held out.
+        data: molecules of the run.
+
+    Returns:
+        The calibration.
+    """
+    dataset = data.dataset
+    # Training molecules of any member: a test set shared by all is not part of the applicability domain.
+    training = np.unique(np.concatenate([member["train"] for member in splits]))
+    domain = _fit_domain(data, training, data.config.trainer.seed)
+    rows = np.sort(random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data.config.trainer.seed))
+    if all(np.array_equal(member[split], splits[0][split]) for member in splits):
+        checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
+        predictions, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
+    else:
+        held_out = predict_held_out(models, splits, split, data.store, rows)
+        predictions, difficulty = held_out.mean, held_out.difficulty
+    molecules = _molecule_ids(data, rows)
+    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    save_ensemble_calibration(calibration, out)
+    return calibration
+
+
+def _molecule_ids(data: MoleculeData, rows: np.ndarray) -> np.ndarray:
+    """Return the molecule index of each label; repeated measurements of a molecule share one."""
+    return molecule_ids(data.store, rows)[data.dataset.molecules(rows)]
+
+
+def _predict_with_difficulty(
+    predictor: Predictor, domain: ApplicabilityDomain, data: MoleculeData, rows: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the predictions and the estimates of their difficulty, as :func:`fit_calibration` takes them."""
+    predictions, estimates = predictor.predict_uncalibrated(data.store, rows)
+    similarity, counts = (
+        nearest_training_molecules(domain, data.store, rows)[0],
+        data.store.atom_bond_counts(predictor.level, rows),
+    )
+    return predictions, difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
+
+
+def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> ApplicabilityDomain:
+    """Return the applicability domain of a training set, or of a sample of it."""
+    max_training_atoms = int(data.store.sizes[rows].max(initial=0))
+    rows = np.sort(random_subset(rows, MAX_TRAINING_MOLECULES, seed))
+    return ApplicabilityDomain.from_fingerprints(
+        fingerprint_rows(data.store, rows, DOMAIN_BITS), rows, seed, max_training_atoms
+    )

@@ -1,79 +1,45 @@
-"""Fine-tuning: initialise a model from a pretrained checkpoint, freeze parameters, and set learning rates per layer."""
+"""Initial weights of fine-tuning: a pretrained checkpoint, and a linear probe as the new output layer.
+
+The probe is a ridge regression on the pretrained embeddings: with a randomly initialised output layer, the first
+gradients would distort them (linear probing then fine-tuning: Kumar et al. 2022, arXiv:2202.10054).
+"""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from graphslice.checkpoint import Checkpoint, read_checkpoint
+from graphslice.batch import GraphBatch
+from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
-from graphslice.config import MOLECULE, GraphConfig, OptimizerConfig, RunConfig
+from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.splits import sample_rows
-from graphslice.data.store import GraphStore
+from graphslice.data.splits import random_subset
 from graphslice.errors import InputError
+from graphslice.inference.batches import for_each_batch
 from graphslice.nn import GraphTransformer
-from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
-from graphslice.tasks import REGRESSION, Task
+from graphslice.tasks import REGRESSION, Task, each_target
 
-# Training sets of at most this many molecules are fine-tuned from the packaged model by default.
-_MAX_MOLECULES = 50_000
-# At least this share of a sample of this many training molecules must consist of elements known to that model.
-_SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
 # A target counts as seen in pretraining if its rank correlation with a pretraining target reaches the first number on
 # at least the second number of training molecules; of larger training sets a sample of the third number is compared.
 _MIN_RANK_CORRELATION, _MIN_COMPARED, _MAX_COMPARED = 0.95, 50, 500
 # Words in names of targets, and the pretraining targets that they denote.
 _QUANTITIES = {"gap": "gap", "homo": "homo", "lumo": "lumo", "dipole": "dipole", "mu": "dipole", "logp": "MolLogP"}
-_EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
 _TARGET_STATISTICS = ("target_mean", "target_std")
-
-
-def choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunConfig:
-    """Choose the default checkpoint that a run is fine-tuned from, unless the user set ``init_from``.
-
-    A small training set is fine-tuned from the packaged model, if that has the same architecture and graph settings
-    and knows the elements. The learning rate of the preset is then replaced by that of the packaged model, since large
-    steps undo the pretraining (docs/log.md). A learning rate that differs from the preset's is kept.
-
-    Args:
-        config: configuration of a run; ``init_from`` is None if the user did not set it.
-        store: preprocessed molecules.
-        rows: ``int64 [R]``, the training set.
-
-    Returns:
-        The configuration, with ``init_from`` and the learning rate set if a checkpoint was chosen.
-    """
-    if config.init_from is not None or PRETRAINED_MODEL not in MODELS or len(rows) > _MAX_MOLECULES:
-        return config
-    origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
-    elements = set(origin.extra.get("elements", ()))
-    sample = sample_rows(rows, _SAMPLE_ROWS, np.random.default_rng(0))
-    known = [elements.issuperset(store[row].atoms[:, 0].tolist()) for row in sample.tolist()]
-    if _architecture(origin.config) != _architecture(config) or np.mean(known) < _MIN_KNOWN_SHARE:
-        return config
-    optimizer, preset_lr = config.optimizer, RunConfig.preset(PRETRAINED_MODEL).optimizer.peak_lr
-    if optimizer.peak_lr == preset_lr:
-        optimizer = replace(optimizer, peak_lr=origin.config.optimizer.peak_lr)
-    # The path, if the user has a file of this name: the packaged model is meant.
-    return replace(
-        config,
-        optimizer=optimizer,
-        init_from=PRETRAINED_MODEL if is_packaged_model(PRETRAINED_MODEL) else str(MODELS[PRETRAINED_MODEL]),
-    )
-
-
-def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
-    """Return the settings that two models must share for one to be initialised from the other."""
-    ignored = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
-    return config.graph, {name: value for name, value in vars(config.model).items() if name not in ignored}
+# Maximum number of training and of validation molecules of a probe; of more, a random sample is used.
+_MAX_PROBE_ROWS = 5_000
+# Ridge penalties, relative to the mean square of the embeddings; with the last one the mean is predicted.
+_PENALTIES = (*np.logspace(-4, 1, 11), np.inf)
+# Regression labels are clipped at this many robust standard deviations (from the interquartile range) from the median,
+# since squared errors would be dominated by outliers.
+_CLIP = 3.0
+# A probe of a regression target is used only if it explains this share of the variance on the validation set. Otherwise
+# a random initialisation gave the better network (docs/log.md).
+_MIN_EXPLAINED_VARIANCE = 0.8
 
 
 def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
@@ -88,7 +54,7 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     if data.dataset.level != MOLECULE:
         return None
     pretrained = {task.name for task in origin.tasks}
-    rows = sample_rows(data.splits["train"], _MAX_COMPARED, np.random.default_rng(0))
+    rows = random_subset(data.splits["train"], _MAX_COMPARED)
     descriptors = _known_descriptors(data, rows, pretrained)
     similar = {}
     for task, labels in zip(data.dataset.tasks, data.dataset.targets[rows].T, strict=True):
@@ -191,62 +157,104 @@ def _difference(model: GraphTransformer, origin: Checkpoint) -> str:
     return "they do not match the configuration of the checkpoint"
 
 
-def freeze(model: GraphTransformer, frozen: str) -> None:
-    """Freeze parts of a model, by setting ``requires_grad`` of their parameters to False.
+def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
+    """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set.
+
+    The penalty of each output is chosen on the validation set. Nothing is fitted for an MLP head, atom- or bond-level
+    targets, or a head with descriptors; nor are regression targets of which the fit explains little variance.
 
     Args:
-        model: the model.
-        frozen: ``"none"``, ``"embeddings"``, or ``"blocks:N"``: the embeddings and the first N blocks.
-
-    Raises:
-        InputError: if the model has fewer than N blocks.
-    """
-    if frozen == "none":
-        return
-    count = int(frozen.removeprefix("blocks:")) if frozen.startswith("blocks:") else 0
-    if count > len(model.blocks):
-        raise InputError(f"--trainer.freeze blocks:{count}: the model has only {len(model.blocks)} blocks")
-    for name, parameter in model.named_parameters():
-        block = _block_index(name)
-        if name.startswith(_EMBEDDINGS) or (block is not None and block < count):
-            parameter.requires_grad_(False)
-
-
-def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list[dict[str, Any]]:
-    """Group the trainable parameters by learning rate, in the format of PyTorch optimisers.
-
-    The learning rate of the structural encodings is multiplied by ``structure_lr_factor``. Each block has
-    ``layer_lr_decay`` times the learning rate of the next one; the embeddings count as a block before the first
-    (layer-wise decay, Howard and Ruder 2018, section 3.2).
-
-    Args:
-        model: the model.
-        settings: learning rate and factors.
+        model: pretrained model on the CPU, with the mean and standard deviation of its targets.
+        data: molecules of the run.
 
     Returns:
-        One dictionary per group, with ``params`` and ``lr``.
+        True if any output was fitted.
     """
-    groups: dict[float, list[nn.Parameter]] = defaultdict(list)
-    for factor, parameter in _lr_factors(model, settings):
-        groups[factor].append(parameter)
-    return [{"params": parameters, "lr": settings.peak_lr * factor} for factor, parameters in groups.items()]
-
-
-def _lr_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterator[tuple[float, nn.Parameter]]:
-    """Yield each trainable parameter with the factor of its learning rate."""
-    depth = len(model.blocks)
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
+    config, head = model.config, model.head
+    if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
+        return False
+    seed, splits = data.config.trainer.seed, ("train", "valid")
+    rows = {split: random_subset(data.splits[split], _MAX_PROBE_ROWS, seed) for split in splits}
+    embeddings = {split: _embeddings(model, data, sample) for split, sample in rows.items()}
+    targets = {split: _head_targets(model, data, sample) for split, sample in rows.items()}
+    regression = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}
+    fitted = False
+    for output in range(len(head.bias)):
+        known = {split: np.isfinite(values[:, output]) for split, values in targets.items()}
+        if known["train"].sum() < 3 or not known["valid"].any():
             continue
-        block = _block_index(name)
-        before_head = depth - block if block is not None else depth + 1 if name.startswith(_EMBEDDINGS) else 0
-        factor = settings.layer_lr_decay**before_head
-        if name.startswith("pairs."):
-            factor *= settings.structure_lr_factor
-        yield factor, parameter
+        x, y = ([values[split][known[split]] for split in rows] for values in (embeddings, targets))
+        weight, bias, explained = ridge(x[0], y[0][:, output], x[1], y[1][:, output])
+        if explained < _MIN_EXPLAINED_VARIANCE and output in regression:
+            continue
+        with torch.no_grad():
+            head.weight[output] = torch.from_numpy(weight)
+            head.bias[output] = bias
+        fitted = True
+    return fitted
 
 
-def _block_index(name: str) -> int | None:
-    """Return the index of the block that a parameter belongs to, or None."""
-    match = re.match(r"blocks\.(\d+)\.", name)
-    return int(match.group(1)) if match else None
+def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Fit a ridge regression, with the penalty of the least squared error on the validation rows.
+
+    Args:
+        x: ``float64 [R, C]``, features.
+        y: ``float64 [R]``, labels.
+        x_valid: ``float64 [V, C]``, features of the validation rows.
+        y_valid: ``float64 [V]``, labels of the validation rows.
+
+    Returns:
+        The weights ``float64 [C]``, the intercept, and the share of the variance of ``y_valid`` that is explained.
+    """
+    centre, middle = x.mean(axis=0), y.mean()
+    u, s, vt = np.linalg.svd(x - centre, full_matrices=False)
+    inner = u.T @ (y - middle)
+    best, least = np.zeros(x.shape[1]), np.inf
+    for penalty in _PENALTIES:
+        weight = vt.T @ (inner * s / (s**2 + penalty * max(np.square(s).sum(), 1e-12)))
+        error = np.square((x_valid - centre) @ weight + middle - y_valid).mean()
+        if error < least:
+            best, least = weight, error
+    return best, float(middle - best @ centre), 1 - least / max(float(y_valid.var()), 1e-12)
+
+
+def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:
+    """Return the embeddings ``float64 [R, width]`` that are the input of the head."""
+    embeddings = np.empty((len(rows), model.width), np.float32)
+
+    def compute(batch: GraphBatch) -> np.ndarray:
+        with torch.inference_mode():
+            return model.compute_embeddings(batch).float().numpy()
+
+    training = model.training
+    model.eval()
+    for_each_batch(data.config, torch.device("cpu"), data.store, rows, compute, embeddings)
+    model.train(training)
+    return embeddings.astype(np.float64)
+
+
+def _head_targets(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:
+    """Return the targets ``float64 [R, W]`` of the outputs; nan where unknown.
+
+    For a class with share p of the training labels, the target is the first Newton step for its logit,
+    ``(y - p) / (p (1 - p))``.
+    """
+    from scipy.stats import iqr
+
+    labels, train_labels = data.labels[rows], data.train_labels
+    mean, std = (buffer.double().numpy() for buffer in (model.target_mean, model.target_std))
+    targets = np.full((len(rows), len(mean)), np.nan)
+    for t, task, where in each_target(data.dataset.tasks):
+        y = labels[:, t]
+        if task.kind == REGRESSION:
+            median = np.nanmedian(train_labels[:, t])
+            reach = _CLIP * iqr(train_labels[:, t], scale="normal", nan_policy="omit")
+            clipped = y.clip(median - reach, median + reach) if reach > 0 else y
+            targets[:, where] = (clipped[:, None] - mean[where]) / std[where]
+            continue
+        for output in range(where.start, where.stop):
+            index = 1 if task.outputs == 1 else output - where.start
+            share = np.nanmean(np.where(np.isnan(train_labels[:, t]), np.nan, train_labels[:, t] == index))
+            in_class = np.where(np.isnan(y), np.nan, y == index)
+            targets[:, output] = (in_class - share) / max(share * (1 - share), 1e-6)
+    return targets

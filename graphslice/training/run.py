@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytorch_lightning as pl
 import torch
+from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.labelled_dataset import LabelledDataset
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.hardware import device_name, peak_memory
 from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
-from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_training
+from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_splits, read_training
 from graphslice.threads import single_threaded_torch
-from graphslice.training.backend_check import BackendCheck
 from graphslice.training.baselines import train_baselines
-from graphslice.training.callbacks import RunProgress, StepLimit, StepProfile, TimeBudget
-from graphslice.training.compilation import Compilation
+from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.devices import Devices, choose_devices
-from graphslice.training.evaluate_run import choose_metric, evaluate_run
-from graphslice.training.fine_tuning import choose_init_from, freeze, load_pretrained_weights, seen_in_pretraining
-from graphslice.training.linear_probe import fit_linear_probe
+from graphslice.training.devices import device_share, make_fabric, quiet_lightning
+from graphslice.training.evaluate_run import evaluate_run
+from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
+from graphslice.training.loop import Interrupted as Interrupted
+from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
+from graphslice.training.optimizer import freeze
 from graphslice.training.run_directory import init_run_directory, write_training
-from graphslice.training.schedule import NO_STEP_LIMIT, run_steps
-from graphslice.training.trainer import make_trainer, quiet_lightning
+from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 
 @dataclass
@@ -56,10 +54,6 @@ class RunResult:
     metrics: dict
     training: dict
     data: MoleculeData | None = field(default=None, repr=False)
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised when the user stops the run."""
 
 
 def is_first_process() -> bool:
@@ -99,54 +93,51 @@ def run(
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = load_molecule_data(config, dataset, console, splits)
-    if fresh:
-        config = choose_init_from(config, data.store, data.splits["train"])
-    devices = choose_devices(config.trainer)
-    steps_per_epoch = batches_per_epoch(len(data.splits["train"]), config.trainer.batch_size, devices.total)
-    steps = run_steps(config.trainer, len(data.splits["train"]), steps_per_epoch)
-    evaluated = not fresh and is_finished(out) and (out / BEST).exists()
-    budget = TimeBudget(config.trainer.max_minutes, evaluated)
-    metric = choose_metric(config.trainer.metric, data)
+    complete = complete_config(config, data, fresh=fresh)
+    config, devices, metric = complete.config, complete.devices, complete.metric
     module = PropertyModule(
-        config, dataset.tasks, data.train_labels, metric, steps, lambda: budget.fraction, data.train_auxiliary_labels()
+        config, dataset.tasks, data.train_labels, metric, data.train_auxiliary_labels(), devices.total
     )
-    if module.model.descriptors is not None:
-        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
     _initialise_weights(config, module, data, last is None, console)
-
-    progress = RunProgress(steps, config.trainer.batch_size, metric, console, elapsed=lambda: budget.fraction)
-    compilation = Compilation(config, steps, seconds_left=lambda: budget.seconds_left, console=console)
-    limit = StepLimit(steps)
-    callbacks = [budget, limit, BackendCheck(console), compilation, progress]
-    if profile:
-        callbacks.insert(0, StepProfile(console, data.loader_wait_seconds))
-    trainer = make_trainer(config, devices, out, steps, metric, callbacks, fresh)
-    if fresh and is_first_process():
-        init_run_directory(out, config, data, command)
-    print_data_summary(console, data)
-    _describe_run(console, module, devices, trainer)
-    on_cpu = trainer.strategy.root_device.type == "cpu"
-    with quiet_lightning(), single_threaded_torch() if on_cpu else nullcontext():
-        try:
-            trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
-        except SystemExit:
-            if trainer.interrupted:
-                raise Interrupted from None
-            raise
-        if trainer.interrupted:
-            raise Interrupted
-    if not trainer.is_global_zero:
+    with quiet_lightning():
+        fabric = make_fabric(devices, out, fresh=fresh)
+        if fresh and is_first_process():
+            init_run_directory(out, config, data, command)
+        print_data_summary(console, data)
+        _describe_run(console, module, complete, fabric)
+        evaluated = not fresh and is_finished(out) and (out / BEST).exists()
+        on_cpu = fabric.device.type == "cpu"
+        with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
+            loop = TrainingLoop(fabric, module, data, out, complete.steps, console, profile, evaluated)
+            loop.run(last)
+    if not fabric.is_global_zero:
         return RunResult(out, {}, {})
-    if evaluated and limit.steps_done == 0:
+    if evaluated and loop.steps_done == 0:
         return finished_result(out, data, console)
-    training = _training_summary(module, trainer, budget.seconds, compilation.compiled)
+    training = _training_summary(module, fabric, loop)
     write_training(out, training)
-    device, baselines = trainer.strategy.root_device, None
-    if config.trainer.baselines == "on":
-        baselines = train_baselines(out, data, metric, device, console)
-    return RunResult(out, evaluate_run(out, data, metric, device, console, baselines), training, data)
+    trees = config.trainer.baselines == "on"
+    baselines = train_baselines(out, data, metric, fabric.device, console) if trees else None
+    return RunResult(out, evaluate_run(out, data, metric, fabric.device, console, baselines), training, data)
+
+
+@contextmanager
+def _all_devices(fabric: Fabric) -> Iterator[None]:
+    """Launch a process for every other device, and stop all of them if one is stopped or fails."""
+    try:
+        fabric.launch()
+        yield
+    except Interrupted:  # all devices have stopped; the first one reports it
+        if fabric.is_global_zero:
+            raise
+    except BaseException as error:
+        for process in getattr(fabric.strategy.launcher, "procs", []):  # those that this one launched
+            process.kill()  # they may wait for it forever
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted from None
+        raise
 
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
@@ -177,13 +168,16 @@ def load_molecule_data(
     """
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:
-        return MoleculeData(dataset, config, advance, splits)
+        more = TREE_DESCRIPTORS if config.trainer.baselines == "on" else ()
+        return MoleculeData(dataset, config, advance, splits, more)
 
 
 def _initialise_weights(
     config: RunConfig, module: PropertyModule, data: MoleculeData, fresh: bool, console: Console
 ) -> None:
     """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
+    if module.model.descriptors is not None:
+        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     if config.origin is None:
         return
     if fresh:
@@ -201,32 +195,31 @@ def _initialise_weights(
         console.print(f"frozen: {config.trainer.freeze}; {trainable:,} trainable parameters", highlight=False)
 
 
-def _training_summary(module: PropertyModule, trainer: pl.Trainer, seconds: float, compiled: bool) -> dict:
+def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:
     """Return the contents of ``training.json``."""
-    steps, device = trainer.global_step, trainer.strategy.root_device  # the module itself was moved back to the CPU
+    steps, seconds = loop.state.step, loop.budget.seconds
     return {
         "parameters": module.model.num_parameters,
         **({"auxiliary_mae": module.auxiliary_errors} if module.auxiliary_errors else {}),
         "steps": steps,
         "seconds": round(seconds, 3),
         "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),
-        "peak_memory_bytes": peak_memory(device),
-        "device": device_name(device),
-        "devices": trainer.world_size,
-        "precision": trainer.precision,
-        "compiled": compiled,
+        "peak_memory_bytes": peak_memory(fabric.device),
+        "device": device_name(fabric.device),
+        "devices": fabric.world_size,
+        "precision": device_share(fabric).precision,
+        "compiled": loop.fast.compiled,
     }
 
 
-def _describe_run(console: Console, module: PropertyModule, devices: Devices, trainer: pl.Trainer) -> None:
+def _describe_run(console: Console, module: PropertyModule, complete: CompleteConfig, fabric: Fabric) -> None:
     """Print the mixer, the number of parameters, the limits of the run, the device and the precision."""
-    minutes = module.config.trainer.max_minutes
-    limits = [] if module.steps >= NO_STEP_LIMIT else [f"{module.steps:,} steps"]
+    config, devices, minutes = complete.config, complete.devices, complete.config.trainer.max_minutes
+    limits = [] if complete.steps >= NO_STEP_LIMIT else [f"{complete.steps:,} steps"]
     limit = " or ".join([*limits, *([] if minutes is None else [f"{minutes:g} minutes"])])
-    console.print(
-        f"{module.config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
-        highlight=False,
-    )
-    count = f"{trainer.world_size} x " if trainer.world_size > 1 else ""
-    on = f"on {count}{device_name(trainer.strategy.root_device)}, precision {trainer.precision}"
-    console.print("\n".join(filter(None, [on, devices.note])), highlight=False)
+    count = f"{devices.total} x " if devices.total > 1 else ""
+    lines = [
+        f"{config.model.mixer}: {module.model.num_parameters:,} parameters, {limit}",
+        f"on {count}{device_name(fabric.device)}, precision {device_share(fabric).precision}",
+    ]
+    console.print("\n".join(filter(None, [*lines, devices.note])), highlight=False)

@@ -24,20 +24,21 @@ from graphslice.run_files import (
     BEST,
     CONFIG,
     CORPUS,
-    DOMAIN_FILE,
     ENSEMBLE_CALIBRATION,
+    FORMER_SMILES,
     LAST,
     METRICS,
     MOLECULES,
+    SPLIT_FILE,
     START_FILE,
     TRAINING,
     contains_run,
     find_members,
     locate_dataset,
+    write_splits,
 )
 
-SPLIT_FILE, REJECTED, TEST_PLOT, OUT_OF_FOLD, REPORT = (
-    "split.csv",
+REJECTED, TEST_PLOT, OUT_OF_FOLD, REPORT = (
     "rejected.csv",
     "test.png",
     "out_of_fold.csv",
@@ -55,7 +56,7 @@ RUN_FILES = (
     REPORT,
     MOLECULES,
     CORPUS,
-    DOMAIN_FILE,
+    FORMER_SMILES,
     ENSEMBLE_CALIBRATION,
 )
 
@@ -170,8 +171,7 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
             pq.write_table(dataset.table, folder / MOLECULES)
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
-            split_of = {int(row): split for split, rows in data.splits.items() for row in rows}
-            _write_csv(folder / SPLIT_FILE, ["row", "split"], ([row + 1, split_of[row]] for row in sorted(split_of)))
+            write_splits(folder, data.splits, dataset.smiles)
         rejected = sorted(data.rejected.items())
         smiles = dataset.smiles
         rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)

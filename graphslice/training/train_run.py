@@ -12,20 +12,19 @@ from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig, join_names
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.finalize_config import check_atom_bond_options, finalize_config
-from graphslice.data.frame_dataset import dataset_from_frame
+from graphslice.data.columns import target_names
+from graphslice.data.dataset import LabelledDataset
+from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
 from graphslice.data.frames import is_frame
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.labels import target_names
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked
 from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer
 from graphslice.run_files import BEST, CONFIG, LAST, MOLECULES, contains_run, find_checkpoint, find_members
-from graphslice.training.ensemble import member_configs, train_ensemble
+from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
+from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process, run, saved_splits
 from graphslice.training.run_directory import check_run_directory, read_config
@@ -87,7 +86,7 @@ def train(
         check_mixer(config.model.mixer, config.model.mixer_settings)
         check_atom_bond_options(config)
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
-        config = finalize_config(config, dataset)
+        config = fit_to_dataset(config, dataset)
         check_output_columns(dataset.tasks)
         if config.trainer.metric is not None:
             check_metric(config.trainer.metric, dataset.tasks)

@@ -15,11 +15,12 @@ from rdkit import Chem, rdBase
 from benchmarks.report import figure, interleaved
 from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
-from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import TrainBatches
-from graphslice.data.collate import collate_rows
-from graphslice.data.featurize import build_store, featurize, featurizer_pool
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.dataset import LabelledRows
+from graphslice.data.featurize import featurize, featurizer_pool
+from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.package_data import DEMO_CSV
 
@@ -85,7 +86,7 @@ def _ogb():
 
 def _storing(smiles: list[str]) -> list[dict]:
     count = len(smiles)
-    rows = LabelledRows(smiles, np.zeros((count, 1)), np.zeros(count, np.int8), {})
+    rows = LabelledRows(smiles, Labels.of_molecules(np.zeros((count, 1))), np.zeros(count, np.int8), {})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "benchmark.arrow"
         store = build_store(path, [rows], StoreInfo("benchmark", "", ("y",)))

@@ -27,9 +27,9 @@ from benchmarks.table_methods import CommandError, Commands, commit
 from benchmarks.table_tasks import TDC, Task
 from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.evaluation.metrics import score
 from graphslice.hardware import hardware_info
+from graphslice.run_files import read_splits
 from split_check import check_split
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "intervals.jsonl"

@@ -16,7 +16,7 @@ from benchmarks.report import figure
 from benchmarks.step import MIXERS_ALONE, add_model_arguments, demo_of, matrix_rate, model_config, products, seconds
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import ModelConfig, RunConfig
-from graphslice.data.collate import collate_rows
+from graphslice.data.batch_loader import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer

@@ -27,7 +27,7 @@ from graphslice.chem.features import molecule_features
 from graphslice.chem.molecule import EMPTY_GRAPH, MolArrays, MolGraph
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks
 from graphslice.chem.renumber import renumber
-from graphslice.data.featurize import pool
+from graphslice.data import featurize as pool
 from graphslice.package_data import DEMO_CSV
 
 COMMANDS = ("predict", "featurize", "train")

@@ -22,8 +22,8 @@ from benchmarks import eager
 from benchmarks.report import figure, interleaved
 from graphslice.batch import GraphBatch
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
+from graphslice.data.batch_loader import collate_rows
 from graphslice.data.batch_samplers import TrainBatches
-from graphslice.data.collate import collate_rows
 from graphslice.data.featurize import featurize
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.collate import collate_rows
-from graphslice.data.featurize import build_store
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.batch_loader import collate_rows
+from graphslice.data.dataset import LabelledRows
+from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.feature_dims import ATOM_DIMS
 
@@ -29,7 +30,12 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         (("y",), "canonical", "bond"),
         (("y", "z"), "input", "atom"),
     ):
-        rows = LabelledRows(_SMILES, np.ones((8, len(targets))), np.arange(-1, 7, dtype=np.int8) % 3, {3: "no number"})
+        rows = LabelledRows(
+            _SMILES,
+            Labels.of_molecules(np.ones((8, len(targets)))),
+            np.arange(-1, 7, dtype=np.int8) % 3,
+            {3: "no number"},
+        )
         store = build_store(
             folder / "base.arrow", [rows], StoreInfo("some", "", targets, order, level=level), workers=1
         )

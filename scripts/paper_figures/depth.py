@@ -25,7 +25,7 @@ from graphslice.analysis import (
 from graphslice.analysis.rank_collapse import attention_gains
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import MolGraph
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.evaluation.plots import new_figure
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer

@@ -1,7 +1,5 @@
 """Spectra, activations and the tables and figures of model internals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,13 +16,10 @@ from graphslice.analysis.internals import (
     attention_from_centre,
     write_internals,
 )
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.nn.mixers import MIXERS
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "C1CC[C@H]2CCCC[C@@H]2C1"]
-
-
-# --- spectra ------------------------------------------------------------------------------------
 
 
 def test_rank_one_residual_matches_manual_computation():
@@ -41,9 +36,6 @@ def test_singular_spectrum_matches_eigenvalues_of_gram_matrix():
     x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     gram = np.linalg.eigvalsh(x.T.astype(float) @ x)[::-1]
     np.testing.assert_allclose(singular_spectrum(x) ** 2, gram, rtol=1e-5)
-
-
-# --- activations --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
@@ -66,9 +58,6 @@ def test_activations_match_forward_pass(make_predictor, mixer):
             np.testing.assert_allclose(after, x, rtol=1e-3, atol=1e-5)
     hooks = [hook for module in model.modules() for hook in (module._forward_hooks, module._forward_pre_hooks)]
     assert not any(hooks)
-
-
-# --- internals ----------------------------------------------------------------------------------
 
 
 def activations_of(predictor, number: int, smiles: str) -> MoleculeActivations:

@@ -1,7 +1,5 @@
 """Drawings of atom contributions: label placement, layout, texts and files."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 
@@ -103,25 +101,25 @@ def test_colour_map_is_blue_for_low_and_red_for_high():
     assert COLOURS(1.0) == pytest.approx(colormaps["RdBu_r"](0.84), abs=0.01)
 
 
-@pytest.mark.parametrize(
-    "task, predictions, expected",
-    [
-        (ACTIVE, [0.7], ["contribution to the logit of active = yes", "towards no", "towards yes"]),
-        (ACTIVE, [0.7], ["model prediction: probability of active = yes: 0.70"]),
-        (LOG, [20.0], ["contribution to the natural logarithm of clearance (+0.69 doubles it)", "raises clearance"]),
-        (LOG, [20.0], ["model prediction: clearance 20.0"]),
-    ],
-)
-def test_figure_has_legend_of_task_kind(task, predictions, expected, tmp_path):
-    _, svg = draw_atoms("CCO", explanation_of(task, [0.5, -0.25, 1], predictions), tmp_path / "a")
-    assert set(expected) <= set(text_of(svg))
+LEGENDS = [
+    (ACTIVE, 0.7, {}, ["contribution to the logit of active = yes", "towards no", "towards yes"]),
+    (ACTIVE, 0.7, {}, ["model prediction: probability of active = yes: 0.70"]),
+    (LOG, 20.0, {}, ["contribution to the natural logarithm of clearance (+0.69 doubles it)", "raises clearance"]),
+    (LOG, 20.0, {}, ["model prediction: clearance 20.0"]),
+    (
+        LOGP,
+        2.0,
+        {"weight": 0.25, "models": 3},
+        ["mean of 3 networks", "weight 0.25 in the prediction", "model prediction: logp 2.00"],
+    ),
+]
 
 
-def test_figure_mentions_network_weight_and_ensemble_size(tmp_path):
-    _, svg = draw_atoms("CCO", explanation_of(LOGP, [0.5, -0.25, 1], [2.0], weight=0.25, models=3), tmp_path / "a")
+@pytest.mark.parametrize(("task", "prediction", "settings", "expected"), LEGENDS)
+def test_figure_has_legend(task, prediction, settings, expected, tmp_path):
+    _, svg = draw_atoms("CCO", explanation_of(task, [0.5, -0.25, 1], [prediction], **settings), tmp_path / "a")
     texts = " ".join(text_of(svg))
-    assert "mean of 3 networks" in texts and "weight 0.25 in the prediction" in texts
-    assert "model prediction: logp 2.00" in texts
+    assert all(text in texts for text in expected)
 
 
 def test_equal_figures_are_identical_files(tmp_path):

@@ -1,7 +1,5 @@
 """Atom contributions: Shapley values, atom order, ensembles, tree ensembles and errors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 from math import factorial
@@ -16,7 +14,7 @@ from graphslice.analysis import attribute, attribute_graph
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import TrainerConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS
@@ -97,23 +95,6 @@ def test_contributions_sum_to_the_prediction_minus_the_baseline(make_predictor, 
     np.testing.assert_allclose(result.values.sum(0), result.prediction - result.baseline, rtol=1e-9, atol=1e-12)
 
 
-def test_single_atom_gets_the_complete_contribution(make_predictor):
-    predictor = make_predictor(10.0)
-    result = attribute(predictor, gs.smiles_to_graph("C"), orders=1)
-    assert result.values[0, 0] == result.prediction[0] - result.baseline[0] != 0 and result.errors[0, 0] == 0
-
-
-def test_symmetric_atoms_have_equal_contributions(make_predictor):
-    """The methyl groups of propane, with a permutation-equivariant mixer."""
-    graph = gs.smiles_to_graph("CCC")
-    result = attribute(make_predictor(10.0, mixer="slice-max"), graph)
-    one, other = [atom for atom in range(3) if (graph.bonds == atom).sum() == 1]
-    assert result.values[one, 0] == pytest.approx(result.values[other, 0], abs=1e-5)
-
-
-# --- atom order ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("smiles", ["CC(=O)Nc1ccc(O)cc1F", "[Na+].CC(=O)[O-]", "[H]OC([H])([H])C[C@H](F)Cl"])
 def test_other_smiles_of_the_molecule_permutes_the_values(make_predictor, smiles):
     predictor = make_predictor(10.0, mixer="slice-quantile", targets=("a", "b"))
@@ -150,24 +131,25 @@ def test_graph_keeps_its_atom_order_and_several_molecules_give_a_list(make_predi
     np.testing.assert_array_equal(several[0].values, from_smiles.values)
 
 
+UNREADABLE = {
+    "C(": r"cannot explain 'C\(': not a valid SMILES",
+    "": "empty SMILES",
+    "C*": "wildcard",
+    "c1cc1C": "kekulize",
+}
+OTHER_TYPES = [Chem.MolFromSmiles("CCO"), smiles_to_graph("CCO").to_pyg(), 3, ["CCO", None]]
+
+
 @pytest.mark.parametrize(
-    "smiles, reason",
-    [("C(", "cannot explain 'C\\(': not a valid SMILES"), ("", "empty SMILES"), ("C*", "wildcard"), ("c1cc1C", ".")],
+    ("molecules", "reason"),
+    [
+        *((molecules, reason) for smiles, reason in UNREADABLE.items() for molecules in (smiles, ["CCO", smiles])),
+        *((molecules, r"cannot explain a \w+: give SMILES") for molecules in OTHER_TYPES),
+    ],
 )
-def test_invalid_smiles_raises(make_predictor, smiles, reason):
+def test_molecules_that_cannot_be_explained_raise(make_predictor, molecules, reason):
     with pytest.raises(InputError, match=reason):
-        attribute(make_predictor(), smiles)
-    with pytest.raises(InputError, match=reason):
-        attribute(make_predictor(), ["CCO", smiles])
-
-
-@pytest.mark.parametrize("molecules", [Chem.MolFromSmiles("CCO"), smiles_to_graph("CCO").to_pyg(), 3, ["CCO", None]])
-def test_unsupported_input_type_raises(make_predictor, molecules):
-    with pytest.raises(InputError, match=r"cannot explain a \w+: give SMILES"):
         attribute(make_predictor(), molecules)
-
-
-def test_zero_orders_raises(make_predictor):
     with pytest.raises(InputError, match="orders must be at least 1"):
         attribute(make_predictor(), "CCO", orders=0)
 
@@ -182,9 +164,6 @@ def test_symmetric_atoms_have_equal_contributions_within_the_error(make_predicto
         for i in group[1:]:
             error = np.hypot(result.errors[i, 0], result.errors[group[0], 0])
             assert abs(result.values[i, 0] - result.values[group[0], 0]) < 5 * error
-
-
-# --- ensembles and tree ensembles ---------------------------------------------------------------
 
 
 def several_networks(make_predictor, count: int, **model) -> Predictor:

@@ -1,14 +1,12 @@
 """Files, input molecules and errors of ``graphslice inspect``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import InputMolecule, check_output_table, inspect, read_input_molecules
+from graphslice.analysis.inspection import check_output_table, inspect, read_input_molecules
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 
@@ -114,9 +112,6 @@ def test_everything_of_an_ensemble_raises(make_predictor, tmp_path):
     assert not (tmp_path / "all").exists()
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.parquet", "m.smi"])
 def test_smiles_and_files_are_read_in_order(make_predictor, tmp_path, name):
     rows = pd.DataFrame({"smiles": ["CCO", "oops", "CC"], "name": ["a", "b", "c"]})
@@ -148,8 +143,3 @@ def test_unusable_files_raise(make_predictor, tmp_path):
         with pytest.raises(InputError, match=message):
             inspect(make_predictor(), read_input_molecules(make_predictor(), ["C", tmp_path / name]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_malformed_row_is_left_out_with_its_error(make_predictor, tmp_path):
-    result = inspect(make_predictor(), [InputMolecule("C", error="three fields"), InputMolecule("CC")], tmp_path)
-    assert result.left_out == [(1, "C", "three fields")]

@@ -4,8 +4,6 @@ The checks use numeric matrices. Each therefore runs on a subclass that maps eve
 molecule; everything but the reading of ``X`` is that of the tested estimator.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.utils import get_tags

@@ -1,7 +1,5 @@
 """``gs.fit`` and ``gs.train``: same results as the command line, from every kind of input."""
 
-from __future__ import annotations
-
 import csv
 import gc
 import json
@@ -16,8 +14,7 @@ from tiny import TINY
 import graphslice as gs
 from graphslice.api.fitting import labelled_table
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.frame_dataset import dataset_from_frame
+from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
 from graphslice.data.frames import as_table
 from graphslice.report.load_run import read_run
 from graphslice.training import resume
@@ -42,9 +39,6 @@ def table(demo_rows) -> pd.DataFrame:
     frame.loc[frame.index[4], "gap_ev"] = np.nan
     frame.index = pd.Index(range(200, 140, -1), name="row")
     return frame
-
-
-# --- same results as the command line -----------------------------------------------------------
 
 
 def test_fine_tuning_from_another_run(table, tmp_path):
@@ -77,15 +71,11 @@ def test_fit_matches_the_command_line(table, cli, tmp_path):
 
 
 FRAMES = {
-    "numbers": [1.5, np.nan, 3.0, 4.25],
-    "whole": [1, 2, 3, 4],
-    "halves": np.array([1, 2.5, 3, 4], np.float32),
-    "truths": [True, False, True, True],
-    "words": ["yes", "no", None, "yes"],
-    "missing": pd.array([1, 2, None, 4], dtype="Int64"),
-    "mixed": [1.5, "high", None, 2],
+    "numbers": [1.5, np.nan, 3.0, 4.25], "whole": [1, 2, 3, 4], "halves": np.array([1, 2.5, 3, 4], np.float32),
+    "truths": [True, False, True, True], "words": ["yes", "no", None, "yes"],
+    "missing": pd.array([1, 2, None, 4], dtype="Int64"), "mixed": [1.5, "high", None, 2],
     "texts": ["1.5", "2", "", "4"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FRAMES)
@@ -116,11 +106,13 @@ def test_training_frame_is_evaluated_on_the_test_set_of_the_run(split, demo_rows
     assert model.evaluate(frame.assign(part="?", split="test")[:20])["molecules"] == 20
 
 
-# --- inputs -------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def fitted(demo_rows):
+    return fit(demo_rows[["smiles", "gap_ev"]])
 
 
 @pytest.mark.parametrize("kind", ["dict", "arrow", "batch", "arrays", "series", "lists", "mols", "matrix"])
-def test_fit_accepts_every_container_of_molecules_and_labels(kind, table, demo_rows):
+def test_fit_accepts_every_container_of_molecules_and_labels(kind, fitted, demo_rows):
     smiles, y = demo_rows["smiles"], demo_rows["gap_ev"]
     data, targets = {
         "dict": ({"smiles": smiles.tolist(), "gap_ev": y.tolist()}, "gap_ev"),
@@ -133,9 +125,8 @@ def test_fit_accepts_every_container_of_molecules_and_labels(kind, table, demo_r
         "matrix": ((smiles, y.to_frame()), None),
     }[kind]
     model = fit(data, targets)
-    expected = fit(demo_rows[["smiles", "gap_ev"]])
     assert model.targets == ["gap_ev"]
-    np.testing.assert_allclose(model.predict("CCO"), expected.predict("CCO"), rtol=1e-5)
+    np.testing.assert_allclose(model.predict("CCO"), fitted.predict("CCO"), rtol=1e-5)
 
 
 def test_unnamed_targets_get_default_names(demo_rows):
@@ -154,31 +145,39 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
         assert [row["row"] for row in csv.DictReader(file)] == ["59", "60"]
 
 
+DATA = [
+    (3, "fit takes a data frame, a path, or a pair"),
+    ([1, 2], "not list"),
+    ((["C"], [1], [2]), "a pair of SMILES and labels.* not a tuple of 3"),
+    ((["C", "CC"], [1]), r"shape \[1\], but there are 2 SMILES"),
+    ({"smiles": ["C"], "y": [1, 2]}, "do not form a table"),
+    (pd.DataFrame({"smiles": []}), "no rows"),
+]
+KEYWORDS = [
+    ({"targets": "z"}, "has no column 'z'"),
+    ({"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
+    ({"preset": "small", "config": RunConfig()}, "exclude each other"),
+    ({"init_from": "none", "config": RunConfig()}, "init_from and a RunConfig"),
+    ({"preset": "small", "init_from": "gap"}, "leave out preset"),
+    ({"init_from": "smal"}, "smal"),
+    ({"init_from": "gap", "config": {"init_from": "none"}}, "give it once"),
+    ({"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
+    ({"epochs": 0}, "max_epochs must be at least 1"),
+    ({"epochs": np.float64(1.5)}, "max_epochs must be int or empty, not 1.5"),
+    ({"seed": "1"}, "seed must be int, not '1'"),
+    ({"config": "my.yaml"}, "a mapping of its sections, not 'my.yaml'"),
+    ({"config": {"init_from": 5}}, "init_from must be str or empty, not 5"),
+]
+
+
 @pytest.mark.parametrize(
     ("data", "keywords", "message"),
     [
-        (3, {}, "fit takes a data frame, a path, or a pair"),
-        ([1, 2], {}, "not list"),
-        ((["C"], [1], [2]), {}, "a pair of SMILES and labels.* not a tuple of 3"),
-        ((["C", "CC"], [1]), {}, r"shape \[1\], but there are 2 SMILES"),
+        *((data, {}, message) for data, message in DATA),
+        *(({"smiles": ["C"], "y": [1]}, keywords, message) for keywords, message in KEYWORDS),
         ((["C", "CC"], [[1, 2], [3, 4]]), {"targets": "a"}, "1 names for 2 targets"),
         ((["C"], [[1, 2]]), {"targets": ["a", "a"]}, "two columns called 'a'"),
-        ({"smiles": ["C"], "y": [1, 2]}, {}, "do not form a table"),
-        (pd.DataFrame({"smiles": []}), {}, "no rows"),
-        (pd.DataFrame({"smiles": ["C"], "y": [1.0]}), {"targets": ["z"]}, "the data frame has no column 'z'"),
         ("absent.csv", {"targets": "y"}, "no file at absent.csv"),
-        ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
-        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "config": RunConfig()}, "exclude each other"),
-        ({"smiles": ["C"], "y": [1]}, {"init_from": "none", "config": RunConfig()}, "init_from and a RunConfig"),
-        ({"smiles": ["C"], "y": [1]}, {"preset": "small", "init_from": "gap"}, "leave out preset"),
-        ({"smiles": ["C"], "y": [1]}, {"init_from": "smal"}, "smal"),
-        ({"smiles": ["C"], "y": [1]}, {"init_from": "gap", "config": {"init_from": "none"}}, "give it once"),
-        ({"smiles": ["C"], "y": [1]}, {"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
-        ({"smiles": ["C"], "y": [1]}, {"epochs": 0}, "max_epochs must be at least 1"),
-        ({"smiles": ["C"], "y": [1]}, {"epochs": np.float64(1.5)}, "max_epochs must be int or empty, not 1.5"),
-        ({"smiles": ["C"], "y": [1]}, {"seed": "1"}, "seed must be int, not '1'"),
-        ({"smiles": ["C"], "y": [1]}, {"config": "my.yaml"}, "a mapping of its sections, not 'my.yaml'"),
-        ({"smiles": ["C"], "y": [1]}, {"config": {"init_from": 5}}, "init_from must be str or empty, not 5"),
     ],
     ids=str,
 )
@@ -186,9 +185,6 @@ def test_fit_rejects_invalid_input(data, keywords, message, tmp_path):
     with pytest.raises(gs.InputError, match=message):
         fit(data, **keywords, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-# --- run directories ----------------------------------------------------------------------------
 
 
 def test_temporary_run_directory_lives_as_long_as_the_model(demo_rows):
@@ -264,16 +260,12 @@ def test_cross_validation(demo_rows, tmp_path):
     np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict("CCO"), model.predict("CCO"))
 
 
-# --- gs.train -----------------------------------------------------------------------------------
-
-
 def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     config = tiny_config(data={"targets": "gap_ev"})
     result = gs.train(config, tmp_path / "run", data=demo_rows)
     assert len(result.data.dataset) == len(demo_rows)  # the input of write_report
-    assert result.model is result.model and result.model.evaluate()["mae"] == pytest.approx(
-        result.metrics["test"]["mae"], rel=1e-5
-    )
+    assert result.model is result.model
+    assert result.model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     again = resume(tmp_path / "run")  # reads the molecules from the run directory
     assert again.metrics == result.metrics
     assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]

@@ -1,7 +1,5 @@
 """``gs.fit`` with atom-level targets."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

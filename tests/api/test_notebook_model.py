@@ -1,7 +1,5 @@
 """Model: accepted inputs, embeddings, explanations, evaluation and storage."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess
@@ -15,7 +13,6 @@ from invariance import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.analysis import attribute
 from graphslice.api.model import Model
 from graphslice.checkpoint import read_checkpoint
 from graphslice.inference.predictor import Predictor
@@ -37,9 +34,6 @@ def ensemble(run_directory):
     return Model([first, second], "cpu")
 
 
-# --- inputs -------------------------------------------------------------------------------------
-
-
 def mols() -> list[Chem.Mol]:
     """RDKit molecules: parsed, with explicit hydrogen atoms, and not sanitized."""
     parsed = [Chem.MolFromSmiles(smiles) for smiles in SMILES]
@@ -49,22 +43,16 @@ def mols() -> list[Chem.Mol]:
 @pytest.mark.parametrize(
     "molecules",
     [
-        np.array(SMILES, dtype=object),
-        np.array(SMILES)[:, None],
-        pd.Series(SMILES, index=list("abcabc")),
+        np.array(SMILES, dtype=object), np.array(SMILES)[:, None], pd.Series(SMILES, index=list("abcabc")),
         pd.Series(SMILES, dtype="category"),
         pd.DataFrame({"id": range(6), "Smiles ": SMILES}, index=[3, 3, 1, 0, 9, 9]),
         pd.DataFrame({"whatever": SMILES}),
-        pd.DataFrame({0: range(6), "smiles": pd.Series(SMILES, dtype="category")}),
-        pd.DataFrame({"mol": mols()}),
-        pa.table({"n": range(6), "SMILES": SMILES}),
-        pa.RecordBatch.from_pydict({"n": range(6), "SMILES": SMILES}),
-        pa.chunked_array([SMILES[:2], SMILES[2:]]),
-        mols(),
-        tuple(mols()[:3]) + tuple(SMILES[3:]),
+        pd.DataFrame({0: range(6), "smiles": pd.Series(SMILES, dtype="category")}), pd.DataFrame({"mol": mols()}),
+        pa.table({"n": range(6), "SMILES": SMILES}), pa.RecordBatch.from_pydict({"n": range(6), "SMILES": SMILES}),
+        pa.chunked_array([SMILES[:2], SMILES[2:]]), mols(), tuple(mols()[:3]) + tuple(SMILES[3:]),
     ],
     ids=lambda molecules: type(molecules).__name__,
-)
+)  # fmt: skip
 def test_predict_accepts_every_container_of_molecules(molecules, model):
     np.testing.assert_allclose(model.predict(molecules), model.predict(SMILES), rtol=1e-5)
 
@@ -79,11 +67,7 @@ def test_invalid_molecules_get_an_error_message(model):
     errors = predictions.errors
     assert np.isnan(predictions.values[1:]).all() and np.isfinite(predictions.values[0]).all() and errors[0] is None
     assert errors[1:4] == ["empty SMILES"] * 3 and errors[7] == "empty SMILES"
-    assert errors[4:7] == [
-        "b'C' (bytes) is not a SMILES",
-        "3 (int) is not a SMILES",
-        "['C'] (list) is not a SMILES",
-    ]
+    assert errors[4:7] == [f"{what} is not a SMILES" for what in ("b'C' (bytes)", "3 (int)", "['C'] (list)")]
     assert "wildcard" in errors[8] and errors[9] == "not a valid SMILES"
     frame = model.predict(pd.DataFrame({"smiles": ["CCO", None, 3, "oops"]}), details=True)
     assert [bool(error) for error in frame.errors] == [False, True, True, True]
@@ -92,16 +76,13 @@ def test_invalid_molecules_get_an_error_message(model):
 @pytest.mark.parametrize(
     ("molecules", "message"),
     [
-        (None, "is not a molecule"),
-        (3.5, "is not a molecule"),
-        (b"CCO", "is not a molecule"),
-        ({"smiles": ["C"]}, "or a data frame"),
-        (np.zeros((2, 2)), r"shape \[2, 2\]"),
+        (None, "is not a molecule"), (3.5, "is not a molecule"), (b"CCO", "is not a molecule"),
+        ({"smiles": ["C"]}, "or a data frame"), (np.zeros((2, 2)), r"shape \[2, 2\]"),
         (pd.DataFrame({"a": [1], "b": [2]}), "which column holds the SMILES.* 'a', 'b'"),
         (pd.DataFrame([["C", "C"]], columns=["smiles", "smiles"]), "two columns called 'smiles'"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_predict_rejects_other_types(molecules, message, model):
     with pytest.raises(gs.InputError, match=message):
         model.predict(molecules)
@@ -110,9 +91,6 @@ def test_predict_rejects_other_types(molecules, message, model):
 def test_empty_input_gives_empty_arrays(model):
     assert model.predict(pd.DataFrame({"smiles": []})).shape == (0, 1)
     assert model.embed([]).shape == (0, 16)
-
-
-# --- embeddings and explanations ----------------------------------------------------------------
 
 
 def test_embeddings_do_not_depend_on_batch_or_notation(model, demo_smiles):
@@ -146,21 +124,6 @@ def test_embeddings_of_ensemble_members_are_concatenated(ensemble):
     assert embeddings.shape == (6, 32)
 
 
-@pytest.mark.parametrize("smiles", ["CC(=O)Nc1ccccc1", "OCC1CC1", "C(O)C"])
-def test_attributions_follow_the_atom_order_of_the_smiles(smiles, model):
-    """Every atom gets the same contribution in any SMILES notation of the molecule."""
-    mol = Chem.MolFromSmiles(smiles)
-    contributions = model.attribute(smiles)
-    assert contributions.shape == (mol.GetNumAtoms(),) and np.ptp(contributions) > 0
-    order = np.random.default_rng(0).permutation(len(contributions)).tolist()
-    reordered = Chem.MolToSmiles(Chem.RenumberAtoms(mol, order), canonical=False)
-    matches = Chem.MolFromSmiles(reordered).GetSubstructMatches(mol, uniquify=False, maxMatches=100)
-    # Symmetry-equivalent atoms may be exchanged.
-    assert min(np.abs(model.attribute(reordered)[list(match)] - contributions).max() for match in matches) < 1e-5
-    graph = gs.smiles_to_graph(smiles)
-    assert np.sort(contributions) == pytest.approx(np.sort(attribute(model, graph).values[:, 0]), abs=1e-9)
-
-
 def test_attributions_of_ensembles_and_of_several_targets(ensemble, make_predictor):
     members = [Model(checkpoint, "cpu").attribute("CCO") for checkpoint in ensemble.checkpoints]
     np.testing.assert_allclose(ensemble.attribute("CCO"), np.mean(members, axis=0), atol=1e-9)
@@ -189,9 +152,6 @@ def test_drawing_is_saved_as_svg_and_png(model, tmp_path):
         model.draw(["CCO"])
 
 
-# --- description --------------------------------------------------------------------------------
-
-
 def test_repr_and_describe(model, ensemble, run_directory):
     assert repr(model) == "Model(gap_ev: regression; slice-max, 4,689 parameters; cpu)"
     assert "2 x slice-max" in repr(ensemble)
@@ -200,9 +160,6 @@ def test_repr_and_describe(model, ensemble, run_directory):
     assert summary["folder"] == str(run_directory) and ensemble.describe()["folder"] is None
     assert set(model.metrics) >= {"valid", "test"} and ensemble.metrics == {}
     assert isinstance(model, Predictor) and gs.load(run_directory / "best.ckpt", "cpu").folder == run_directory
-
-
-# --- evaluation ---------------------------------------------------------------------------------
 
 
 def test_evaluate(model, demo_rows, demo_csv, tmp_path):
@@ -233,9 +190,6 @@ def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
     ]:
         with pytest.raises(gs.InputError, match=message):
             call()
-
-
-# --- storage ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["model", "ensemble"])
@@ -282,9 +236,6 @@ def test_pickled_and_copied_models_predict_the_same(name, request):
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         np.testing.assert_array_equal(again.predict(SMILES), model.predict(SMILES))
         assert isinstance(again, Model) and again.targets == model.targets and again.folder is None
-
-
-# --- the package --------------------------------------------------------------------------------
 
 
 def test_tab_completion_imports_nothing():

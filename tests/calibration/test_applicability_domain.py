@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,10 +14,7 @@ from graphslice.chem.molecule import read_smiles
 @given(st.integers(1, 80), st.integers(0, 40), st.integers(0, 10**6), st.floats(0, 0.6))
 def test_nearest_matches_brute_force(num_training, num_queries, seed, density):
     random = np.random.default_rng(seed)
-    bits, queries = (
-        random.random((num_training, DOMAIN_BITS)) < density,
-        random.random((num_queries, DOMAIN_BITS)) < density,
-    )
+    bits, queries = (random.random((count, DOMAIN_BITS)) < density for count in (num_training, num_queries))
     domain = ApplicabilityDomain.from_fingerprints(bits, np.arange(num_training), 0)
     similarity, index = domain.nearest(queries)
     common = queries.astype(int) @ bits.T.astype(int)
@@ -35,16 +30,12 @@ def test_similarities_match_rdkit(demo_smiles):
     generator = rdFingerprintGenerator.GetMorganGenerator(
         radius=2, fpSize=DOMAIN_BITS, includeRedundantEnvironments=True
     )
-    rdkit_fingerprints = [generator.GetFingerprint(Chem.MolFromSmiles(smiles)) for smiles in demo_smiles[:60]]
+    rdkit = [generator.GetFingerprint(Chem.MolFromSmiles(smiles)) for smiles in demo_smiles[:60]]
     arrays, _ = read_smiles(demo_smiles[:60], atom_order="canonical", max_atoms=500)
     fingerprints = morgan_fingerprints(arrays, DOMAIN_BITS)
-    similarity, _ = ApplicabilityDomain.from_fingerprints(fingerprints[:40], np.arange(40), 0).nearest(
-        fingerprints[40:]
-    )
-    expected = [
-        max(DataStructs.BulkTanimotoSimilarity(fingerprint, rdkit_fingerprints[:40]))
-        for fingerprint in rdkit_fingerprints[40:]
-    ]
+    domain = ApplicabilityDomain.from_fingerprints(fingerprints[:40], np.arange(40), 0)
+    similarity, _ = domain.nearest(fingerprints[40:])
+    expected = [max(DataStructs.BulkTanimotoSimilarity(one, rdkit[:40])) for one in rdkit[40:]]
     assert np.abs(similarity - expected).max() < 0.05
 
 
@@ -54,9 +45,8 @@ def test_threshold_excludes_five_percent():
     bits = np.concatenate([centres[i % 20][None] ^ (random.random((1, DOMAIN_BITS)) < 0.005) for i in range(400)])
     isolated = random.random((8, DOMAIN_BITS)) < 0.1
     domain = ApplicabilityDomain.from_fingerprints(np.concatenate([bits, isolated]), np.arange(408), 0)
-    assert (domain.nearest(bits)[0] >= domain.threshold).all() and (
-        domain.nearest(random.random((9, DOMAIN_BITS)) < 0.1)[0] < domain.threshold
-    ).all()
+    assert (domain.nearest(bits)[0] >= domain.threshold).all()
+    assert (domain.nearest(random.random((9, DOMAIN_BITS)) < 0.1)[0] < domain.threshold).all()
     assert ApplicabilityDomain.from_fingerprints(bits[:1], np.array([5]), 0).threshold == 0
     twice = np.repeat(np.concatenate([bits, isolated]), 2, axis=0)  # molecules with several rows
     assert ApplicabilityDomain.from_fingerprints(twice, np.arange(816), 0).threshold == domain.threshold
@@ -72,9 +62,9 @@ def test_much_larger_molecules_are_outside():
     assert domain.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
     again = ApplicabilityDomain.from_dict(domain.to_dict())
     assert again.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
-    older = ApplicabilityDomain.from_dict(
-        {name: value for name, value in domain.to_dict().items() if name != "most_atoms"}
-    )
+    values = domain.to_dict()
+    del values["most_atoms"]
+    older = ApplicabilityDomain.from_dict(values)
     assert older.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == [True, True, True, False, False]
 
 

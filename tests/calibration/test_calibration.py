@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,7 +17,6 @@ DOMAIN = ApplicabilityDomain.from_fingerprints(np.ones((1, DOMAIN_BITS), bool), 
 
 
 def fit(predictions, difficulty, labels):
-    """Calibrate with one row per molecule."""
     return fit_calibration(predictions, difficulty, labels, np.arange(len(labels)), TASKS, DOMAIN)
 
 
@@ -108,50 +105,41 @@ def test_scores_and_intervals_use_the_same_scale(molecules):
     assert np.mean(inside) == pytest.approx(ideal, abs=0.015)
 
 
-def test_round_trip_and_rejection_of_damage(calibration):
-    predictions, difficulty, _ = simulate(50, 4)
-    restored = Calibration.from_dict(calibration.to_dict(), TASKS)
-    for found, expected in zip(
-        restored.prediction_intervals(predictions, difficulty, TASKS, 0.9),
-        calibration.prediction_intervals(predictions, difficulty, TASKS, 0.9),
-        strict=True,
-    ):
+def results(calibration: Calibration, seed: int) -> list[np.ndarray]:
+    """Return the intervals and the sets of simulated predictions."""
+    predictions, difficulty, _ = simulate(50, seed)
+    intervals = calibration.prediction_intervals(predictions, difficulty, TASKS, 0.9)
+    return [*intervals, *calibration.prediction_sets(predictions, TASKS, 0.9).values()]
+
+
+@pytest.mark.parametrize("level", ["molecule", "atom"])
+def test_round_trip(level, calibration, atom_and_molecule_calibrations):
+    calibration = atom_and_molecule_calibrations[0] if level == "atom" else calibration
+    values = calibration.to_dict()
+    assert ("counts" in values["targets"][0]) == (level == "atom")
+    for found, expected in zip(results(Calibration.from_dict(values, TASKS), 4), results(calibration, 4), strict=True):
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(ValueError, match="other targets"):
-        Calibration.from_dict(calibration.to_dict(), TASKS[::-1])
-    for change in (
-        {"temperature": 0},
-        {"scores": [np.array([np.nan])]},
-        {"scores": [np.array([0.2, 0.1])]},
-        {"counts": [np.ones(3)]},
-        {"counts": [np.zeros(len(calibration.targets[0].scores[0].values))]},
-        {"weights": {"constant": 0.0}},
-        {"scores": []},
-    ):
-        values = calibration.to_dict()
-        values["targets"][0] = values["targets"][0] | change
-        with pytest.raises(ValueError):
-            Calibration.from_dict(values, TASKS)
+        Calibration.from_dict(values, TASKS[::-1])
 
 
-@pytest.mark.parametrize(
-    ("t", "change"),
-    [
-        (0, {"scores": [np.array([-0.2, -0.1])]}),
-        (0, {"scores": [np.array([0.1, 1e300])]}),
-        (2, {"scores": [np.array([0.1, 1.5]), np.zeros(0)]}),
-        (2, {"scores": [np.array([-0.1]), np.zeros(0)]}),
-        (0, {"weights": {"constant": np.nan}}),
-        (0, {"weights": {"constant": 1.0, "hard": np.nan}}),
-        (0, {"weights": {"constant": 1.0, "hard": np.inf}}),
-        (0, {"weights": {"constant": 1e308}}),
-        (0, {"weights": {"constant": 1.0, "unheard": 0.5}}),
-        (0, {"weights": {"hard": 1.0}}),
-        (2, {"temperature": np.nan}),
-        (2, {"temperature": 1e-300}),
-        (2, {"temperature": np.inf}),
-    ],
-)
+WEIGHTS = [
+    *({"constant": value} for value in (np.nan, 0.0, 1e308)),
+    *({"constant": 1.0, "hard": value} for value in (np.nan, np.inf)),
+    *({"constant": 1.0, "unheard": 0.5}, {"hard": 1.0}),
+]
+SCORES = [(np.nan,), (0.2, 0.1), (-0.2, -0.1), (0.1, 1e300)]
+INVALID = [
+    *((0, {"weights": weights}) for weights in WEIGHTS),
+    *((0, {"scores": [np.array(values)]}) for values in SCORES),
+    *((2, {"scores": [np.array(values), np.zeros(0)]}) for values in ((0.1, 1.5), (-0.1,))),
+    *((t, {"temperature": value}) for t, value in ((0, 0), (2, np.nan), (2, 1e-300), (2, np.inf))),
+    *((0, {"scores": [np.array([0.1, 0.2])], "counts": [counts]}) for counts in (np.ones(3), np.zeros(2))),
+    (0, {"scores": []}),
+]
+
+
+@pytest.mark.parametrize(("t", "change"), INVALID)
 def test_invalid_calibration_is_rejected(t, change, calibration):
     values = calibration.to_dict()
     Calibration.from_dict(values, TASKS, ("constant", "hard"))
@@ -180,7 +168,6 @@ def atom_and_molecule_calibrations():
 
 
 def test_identical_atoms_count_as_one_molecule(atom_and_molecule_calibrations):
-    """A molecule of any size counts as one in scales, temperatures, intervals and sets."""
     predictions, difficulty, _ = simulate(200, 7)
     found, expected = ([each.targets[t].temperature for t in range(4)] for each in atom_and_molecule_calibrations)
     np.testing.assert_allclose(found, expected)
@@ -194,27 +181,6 @@ def test_identical_atoms_count_as_one_molecule(atom_and_molecule_calibrations):
         for each in atom_and_molecule_calibrations
     )
     assert all((found[name] == expected[name]).mean() > 0.999 for name in ("active", "kind"))
-
-
-def test_atom_level_round_trip(atom_and_molecule_calibrations):
-    predictions, difficulty, _ = simulate(20, 8)
-    values = atom_and_molecule_calibrations[0].to_dict()
-    restored = Calibration.from_dict(values, TASKS)
-    for found, expected in zip(
-        (
-            *restored.prediction_intervals(predictions, difficulty, TASKS, 0.9),
-            *restored.prediction_sets(predictions, TASKS, 0.9).values(),
-        ),
-        (
-            *atom_and_molecule_calibrations[0].prediction_intervals(predictions, difficulty, TASKS, 0.9),
-            *atom_and_molecule_calibrations[0].prediction_sets(predictions, TASKS, 0.9).values(),
-        ),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(found, expected)
-    assert (
-        "counts" in values["targets"][0] and "counts" not in atom_and_molecule_calibrations[1].to_dict()["targets"][0]
-    )
 
 
 def test_atom_level_set_coverage_is_averaged_over_molecules():
@@ -231,9 +197,8 @@ def test_atom_level_set_coverage_is_averaged_over_molecules():
     predictions, labels, molecule = simulate_atoms(3000)
     calibration = fit_calibration(predictions, {}, labels, molecule, TASKS[2:3], DOMAIN)
     predictions, labels, molecule = simulate_atoms(3000)
-    prediction_sets = calibration.prediction_sets(calibration.probabilities(predictions, TASKS[2:3]), TASKS[2:3], 0.9)[
-        "active"
-    ]
+    probabilities = calibration.probabilities(predictions, TASKS[2:3])
+    prediction_sets = calibration.prediction_sets(probabilities, TASKS[2:3], 0.9)["active"]
     for k in (0, 1):
         in_class = labels[:, 0] == k
         covered = pd.Series(prediction_sets[in_class, k]).groupby(molecule[in_class]).mean()

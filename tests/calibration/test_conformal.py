@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -8,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.calibration.conformal import (
-    CONSTANT,
-    NonconformityScores,
-    coverage_of_level,
-    fit_interval_scale,
-    interval_scale,
-    mean_per_molecule,
-    min_calibration_molecules,
-)
+from graphslice.calibration import conformal
+from graphslice.calibration.conformal import CONSTANT, NonconformityScores, coverage_of_level
 from graphslice.errors import InputError
 
 
@@ -45,7 +36,7 @@ def test_quantile_rank(count, level):
 
 @given(st.integers(50, 99))
 def test_min_calibration_molecules_gives_finite_quantile(level):
-    needed = min_calibration_molecules(coverage_of_level(level))
+    needed = conformal.min_calibration_molecules(coverage_of_level(level))
     for count in (needed - 1, needed):
         found = NonconformityScores.from_rows(np.arange(count, dtype=float), np.arange(count)).quantile(
             coverage_of_level(level)
@@ -69,26 +60,23 @@ def test_informative_difficulty_gets_the_weight():
     random = np.random.default_rng(0)
     useful, noise = random.gamma(2, size=500), random.gamma(2, size=500)
     errors = np.abs(random.normal(size=500)) * useful
-    weights = fit_interval_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
+    weights = conformal.fit_interval_scale({"useful": useful, "noise": noise}, errors, np.arange(500))
     # The mean of this gamma distribution is 2.
     share = {name: weight * (1 if name == CONSTANT else 2) for name, weight in weights.items()}
     assert share["useful"] > 0.5 > share.get("noise", 0) + share[CONSTANT] and sum(share.values()) == pytest.approx(
         1, abs=0.1
     )
-    scale = interval_scale({"useful": useful, "noise": noise}, weights, 500)
+    scale = conformal.interval_scale({"useful": useful, "noise": noise}, weights, 500)
     assert scale.min() > 0 and np.corrcoef(scale, useful)[0, 1] > 0.9 and scale.mean() == pytest.approx(1, rel=1e-6)
 
 
 def test_few_or_constant_rows_give_equal_scales():
     random = np.random.default_rng(1)
-    assert fit_interval_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
-    assert fit_interval_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
-    assert interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
-    weights = fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # all errors are zero
+    assert conformal.fit_interval_scale({"a": random.random(10)}, random.random(10), np.arange(10)) == {CONSTANT: 1.0}
+    assert conformal.fit_interval_scale({"a": np.zeros(50)}, random.random(50), np.arange(50)) == {CONSTANT: 1.0}
+    assert conformal.interval_scale({"a": np.ones(3)}, {CONSTANT: 1.0}, 3).tolist() == [1, 1, 1]
+    weights = conformal.fit_interval_scale({"a": random.random(50)}, np.zeros(50), np.arange(50))  # all errors are zero
     assert np.isfinite(list(weights.values())).all() and weights[CONSTANT] > 0
-
-
-# --- atoms: several rows per molecule -------------------------------------------------------------
 
 
 @st.composite
@@ -101,14 +89,8 @@ def atom_scores(draw):
 def test_quantile_of_atoms_matches_definition(molecules, level):
     """Definition in exact fractions: an atom of n counts 1/n, and one more molecule has an infinite score."""
     atoms = [(score, Fraction(1, len(each))) for each in molecules for score in each]
-    expected = next(
-        (
-            s
-            for s in range(7)
-            if sum(w for score, w in atoms if score <= s) >= Fraction(level, 100) * (len(molecules) + 1)
-        ),
-        np.inf,
-    )
+    needed = Fraction(level, 100) * (len(molecules) + 1)
+    expected = next((s for s in range(7) if sum(w for score, w in atoms if score <= s) >= needed), np.inf)
     molecule = np.repeat(np.arange(len(molecules)), [len(each) for each in molecules])
     scores = NonconformityScores.from_rows(np.array([score for score, _ in atoms], float), molecule)
     assert scores.quantile(coverage_of_level(level)) == expected
@@ -138,15 +120,4 @@ def test_mean_per_molecule_matches_pandas(ids):
     random, ids = np.random.default_rng(0), np.array(ids, np.int64)
     values = random.random((2, len(ids)))
     expected = pd.DataFrame(values.T).groupby(ids).mean().to_numpy().T
-    np.testing.assert_allclose(mean_per_molecule(values, ids), expected, rtol=1e-12)
-
-
-def test_identical_atoms_count_as_one_molecule():
-    random = np.random.default_rng(2)
-    hard, sizes = random.gamma(2, size=60), random.integers(1, 9, 60)
-    errors, molecule = np.abs(random.normal(size=60)) * hard, np.repeat(np.arange(60), sizes)
-    expected = fit_interval_scale({"hard": hard}, errors, np.arange(60))
-    assert fit_interval_scale({"hard": hard[molecule]}, errors[molecule], molecule) == pytest.approx(expected)
-    assert fit_interval_scale({"hard": hard[molecule[:50]]}, errors[molecule[:50]], molecule[:50]) == {
-        CONSTANT: 1.0
-    }  # too few molecules
+    np.testing.assert_allclose(conformal.mean_per_molecule(values, ids), expected, rtol=1e-12)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import expit, logit, softmax
@@ -10,17 +8,14 @@ from graphslice.calibration import temperature_scaled
 
 
 def fit_temperature(p: np.ndarray, y: np.ndarray) -> float:
-    """Fit with one row per molecule."""
     return calibration.fit_temperature(p, y.astype(int), np.arange(len(y)))
 
 
 def test_temperature_divides_logits():
     p = np.array([[0.1], [0.5], [0.999], [0.0], [1.0]])
     np.testing.assert_allclose(temperature_scaled(p, 2.0)[:3], expit(logit(p[:3]) / 2))
-    assert (
-        np.isfinite(temperature_scaled(p, 0.3)).all()
-        and ((temperature_scaled(p, 5.0) >= 0) & (temperature_scaled(p, 5.0) <= 1)).all()
-    )
+    lower = temperature_scaled(p, 5.0)
+    assert np.isfinite(temperature_scaled(p, 0.3)).all() and ((lower >= 0) & (lower <= 1)).all()
     logits = np.random.default_rng(0).normal(size=(4, 3))
     np.testing.assert_allclose(temperature_scaled(softmax(logits, axis=1), 0.5), softmax(logits / 0.5, axis=1))
     assert temperature_scaled(p, 1.0) is p

@@ -1,7 +1,5 @@
 """Indices of the atoms and bonds of a SMILES in its molecular graph."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from rdkit import Chem

@@ -1,7 +1,5 @@
 """Very long SMILES: atoms are counted before RDKit's ring perception, which would take hours."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -38,7 +36,6 @@ def test_long_smiles_with_few_atoms_is_accepted(smiles):
 
 
 def bipartite(left: int, right: int, atom: str = "[U]") -> str:
-    """Complete bipartite graph of atoms as SMILES."""
     closures = np.arange(1, left * right + 1).reshape(left, right)
     labels = [*closures, *closures.T]
     return ".".join(atom + "".join(f"%({label})" for label in atom_labels) for atom_labels in labels)

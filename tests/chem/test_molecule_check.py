@@ -1,7 +1,5 @@
 """Validation of molecule arrays before they reach compiled code."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
@@ -29,7 +27,6 @@ def hashes_of(*smiles: str) -> MoleculeHashes:
 
 
 def renumbered(graph: MolGraph, order: np.ndarray) -> MolGraph:
-    """Reorder the atoms and bonds of a graph, and reverse the direction of its bonds."""
     new = np.argsort(order)
     bonds = new[graph.bonds][::-1, ::-1].astype(np.int32)
     return MolGraph(graph.atoms[order], bonds, graph.bond_features[::-1])
@@ -48,17 +45,13 @@ def hash_collisions(keys: Iterable[Hashable], others: Iterable[Hashable]) -> lis
     [
         [ASPIRIN, "CC(=O)Oc1ccccc1C(=O)[O-].[Na+]", "CC(=O)Oc1ccccc1C(=O)O[Na]", "CC(=O)Oc1ccccc1C(=O)[O-]"],
         ["NCC(=O)O", "[NH3+]CC(=O)[O-]", "[NH3+]CC(=O)O.[Cl-]", "NCC(=O)[O-].[K+]"],
-        ["CC(=O)CC", "C=C(O)CC", "CC(O)=CC"],
-        ["C[C@H](N)O", "C[C@@H](N)O", "CC(N)O"],
-        ["F/C=C/F", "F/C=C\\F", "FC=CF"],
-        ["Oc1ccccn1", "O=c1cccc[nH]1"],
+        ["CC(=O)CC", "C=C(O)CC", "CC(O)=CC"], ["C[C@H](N)O", "C[C@@H](N)O", "CC(N)O"],
+        ["F/C=C/F", "F/C=C\\F", "FC=CF"], ["Oc1ccccn1", "O=c1cccc[nH]1"],
         ["CC(=O)O", "CC(=O)O[Mg]OC(C)=O", "CC(=O)[O-].[Ca+2].CC(=O)[O-]"],
-        ["O", "[2H]O[2H]", "[OH3+]", "[Li+].[OH-]"],
-        ["C[N+](C)(C)C.[Cl-]", "C[N+](C)(C)C.[Br-]"],
+        ["O", "[2H]O[2H]", "[OH3+]", "[Li+].[OH-]"], ["C[N+](C)(C)C.[Cl-]", "C[N+](C)(C)C.[Br-]"],
     ],
-)
+)  # fmt: skip
 def test_related_compounds_share_a_family(smiles):
-    """Salts, charge states, tautomers and stereoisomers have one family, but different identities."""
     hashes = hashes_of(*smiles)
     assert len(set(hashes.family.tolist())) == 1 and len(set(hashes.identity.tolist())) == len(smiles)
 

@@ -161,20 +161,6 @@ def test_distances_match_scipy(smiles, rule):
     assert [[found[i, j][0] for j in range(n)] for i in range(n)] == expected.tolist()
 
 
-SQUARE = 4, {(0, 1): 10, (1, 2): 11, (2, 3): 12, (3, 0): 13}
-
-
-def test_mean_averages_both_paths_around_a_ring():
-    (found,) = path_types([SQUARE])
-    assert found[0, 2] == (2, {(0, 10): 0.25, (0, 13): 0.25, (1, 11): 0.25, (1, 12): 0.25})
-    assert found[2, 0] == (2, {(0, 11): 0.25, (0, 12): 0.25, (1, 10): 0.25, (1, 13): 0.25})
-
-
-def test_floyd_warshall_uses_the_lowest_connecting_atom():
-    (found,) = path_types([SQUARE], paths.FLOYD_WARSHALL)
-    assert found[0, 2] == (2, {(0, 10): 0.5, (1, 11): 0.5})
-
-
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
 def test_path_types_are_correct_after_growing_the_table(rule):
     rng = np.random.default_rng(3)

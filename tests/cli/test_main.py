@@ -1,7 +1,5 @@
 """The command line as a whole: help, versions, options, and readers that go away."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -102,36 +100,25 @@ def test_processes_end_with_the_one_that_began_them(start, wait_for_exit, demo_s
     assert wait_for_exit(process)[0] == -signal.SIGKILL  # which waits for the others too
 
 
-def test_a_gpu_that_is_full(cli, run_directory, monkeypatch):
+FULL = {
+    "out of GPU memory: ": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "out of memory: ": MemoryError(),
+    # Of the file, not of its temporary copy.
+    "No space left on device: a\n": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/x1", None, "a"),
+}
+
+
+@pytest.mark.parametrize("message", FULL)
+def test_memory_and_disks_that_are_full(message, cli, run_directory, monkeypatch):
     def full(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        raise FULL[message]
 
     monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
     code, out, err = cli("predict", run_directory, "CCO")
-    assert (code, out) == (2, "") and err.startswith("graphslice: out of GPU memory: ") and err.count("\n") == 1
+    assert (code, out) == (2, "") and err.startswith(f"graphslice: {message}") and err.count("\n") == 1
 
 
-def test_too_little_memory(cli, run_directory, monkeypatch):
-    def full(*arguments, **options):
-        raise MemoryError
-
-    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
-    code, _, err = cli("predict", run_directory, "CCO")
-    assert code == 2 and err.startswith("graphslice: out of memory: ") and err.count("\n") == 1
-
-
-def test_a_full_disk_is_said_of_the_file_and_not_of_its_temporary_copy(cli, run_directory, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/tmpx1", None, "run/best.ckpt")
-
-    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
-    assert cli("predict", run_directory, "CCO")[2] == "graphslice: No space left on device: run/best.ckpt\n"
-
-
-def test_what_a_command_needs(cli, run_directory):
-    code, _, err = cli("predict", run_directory)
-    assert (code, err) == (2, "graphslice: predict needs molecules: see graphslice predict --help\n")
-
-
-def test_bare_command_points_to_the_help(cli):
+def test_missing_arguments_point_to_the_help(cli, run_directory):
     assert cli() == (2, "", "graphslice: no command given: see graphslice --help\n")
+    message = "graphslice: predict needs molecules: see graphslice predict --help\n"
+    assert cli("predict", run_directory) == (2, "", message)

@@ -1,7 +1,5 @@
 """``graphslice predict``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,8 +18,10 @@ def test_smiles_to_stdout(cli, run_directory, predictor):
     assert err == "1 of 3 rows have no prediction: see the reasons in column 'error'\n"
 
 
-@pytest.mark.parametrize("out_name", ["out.csv", "out.tsv", "out.parquet", "new/folder/out.csv.gz", None])
-@pytest.mark.parametrize("model", ["", "best.ckpt", "last.ckpt"])
+FILES = {"out.csv": "best.ckpt", "out.tsv": "last.ckpt", "out.parquet": "", "new/folder/out.csv.gz": "", None: ""}
+
+
+@pytest.mark.parametrize(("out_name", "model"), FILES.items())
 def test_predict_a_file(out_name, model, cli, run_directory, demo_csv, demo_rows, tmp_path):
     flags = [] if out_name is None else ["-o", tmp_path / out_name]
     code, out, err = cli("predict", run_directory / model, demo_csv, *flags)
@@ -29,27 +29,20 @@ def test_predict_a_file(out_name, model, cli, run_directory, demo_csv, demo_rows
     if out_name is None:
         (tmp_path / "stdout.csv").write_text(out)
     path = tmp_path / (out_name or "stdout.csv")
-    found = (
-        pd.read_parquet(path)
-        if path.suffix == ".parquet"
-        else pd.read_csv(path, sep="\t" if "tsv" in path.name else ",")
-    )
+    table = path.suffix == ".parquet"
+    found = pd.read_parquet(path) if table else pd.read_csv(path, sep="\t" if "tsv" in path.name else ",")
     assert list(found) == ["smiles", "gap_ev", "split", "gap_ev_pred", "error"]
     assert found["smiles"].tolist() == demo_rows["smiles"].tolist() and found["error"].isna().all()
     expected = gs.load(run_directory / model, "cpu").predict(demo_rows["smiles"])[:, 0]
     np.testing.assert_allclose(found["gap_ev_pred"], expected, rtol=1e-5)
 
 
-def test_smiles_to_a_file(cli, run_directory, tmp_path):
-    assert cli("predict", run_directory, "CCO", "-o", tmp_path / "out.parquet")[0] == 0
-    assert list(pd.read_parquet(tmp_path / "out.parquet")) == ["smiles", "gap_ev_pred", "error"]
-
-
 def test_bytes_of_another_encoding_to_stdout(cli, run_directory, tmp_path):
     (tmp_path / "in.csv").write_bytes(b"smiles,name\nCCO,caf\xe9\n")
     code, out, err = cli("predict", run_directory, tmp_path / "in.csv")
-    assert code in (0, 2) and "Traceback" not in err
-    assert out.startswith("smiles,name,gap_ev_pred,error\nCCO,caf") if code == 0 else len(err.splitlines()) == 1
+    assert (code, err) == (0, "") and out.startswith(
+        "smiles,name,gap_ev_pred,error\nCCO,caf\N{LATIN SMALL LETTER E WITH ACUTE},"
+    )
 
 
 def test_evaluate_says_which_rows_it_leaves_out(cli, run_directory, tmp_path):

@@ -1,7 +1,5 @@
 """``graphslice train``, and what is done with its run folder."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from graphslice import smiles_to_graph
-from graphslice.data.batch_loader import BatchLoader
+from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches, batches_per_epoch
-from graphslice.data.collate import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 

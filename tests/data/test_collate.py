@@ -10,7 +10,7 @@ import torch
 from graphslice import InputError, smiles_to_graph
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import read_smiles
-from graphslice.data.collate import collate, collate_rows
+from graphslice.data.batch_loader import collate, collate_rows
 from graphslice.data.store import GraphStore
 
 SMILES = ["c1ccccc1O", "C", "CC(=O)[O-].[Na+]", "C" * 20, "C12C3C4C1C5C2C3C45", "[H+]"]

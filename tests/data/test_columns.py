@@ -14,12 +14,12 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig, RunConfig
-from graphslice.data.collate import collate_rows
+from graphslice.data.batch_loader import collate_rows
 from graphslice.data.columns import as_descriptors
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.featurize import cached_store, featurize_dataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.preprocess import cached_store, featurize_dataset
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.store import GraphStore
 
 CSV = """smiles,y,t,word,t2
@@ -135,9 +135,9 @@ def test_ogb_and_pyg_have_no_feature_columns(make_ogb, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch):
-    for module in ("store", "featurize.build"):
+    for module in ("store", "preprocess"):
         monkeypatch.setattr(f"graphslice.data.{module}.BATCH_ROWS", 4)  # two record batches
-    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIPTOR_TASK_ROWS", 1)
+    monkeypatch.setattr("graphslice.data.featurize._DESCRIPTOR_TASK_ROWS", 1)
     names = ["t", "rdkit2d", "t2", "morgan"]
     data = DataConfig(str(table), targets="y", features=",".join(names))
     featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=workers)

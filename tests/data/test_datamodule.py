@@ -9,9 +9,10 @@ import graphslice as gs
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.labels import Labels
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
@@ -78,11 +79,11 @@ def test_descriptors_are_not_computed_for_unlabelled_rows(table, monkeypatch):
         read.extend(smiles)
         return compute_descriptors(smiles, *args, **kwargs)
 
-    monkeypatch.setattr("graphslice.data.featurize.pool.compute_descriptors", recording)
+    monkeypatch.setattr("graphslice.data.featurize.compute_descriptors", recording)
     labels = [float(n) if n % 5 == 0 else None for n in range(40)]
     dataset = table(smiles=["C" * (n % 9 + 1) + "O" for n in range(40)], y=labels)
     trained = RunConfig.from_dict({"data": {"split": "random"}, "trainer": {"baselines": "on"}})
-    data = MoleculeData(dataset, trained)
+    data = MoleculeData(dataset, trained, descriptors=["rdkit2d"])
     assert data.usable_rows.tolist() == list(range(0, 40, 5)) and data.rejected[1] == "no target value"
     assert sum(text != "" for text in read) == 8
     assert not np.isnan(data.store.descriptors(data.usable_rows, ["rdkit2d"])).all(axis=1).any()
@@ -92,7 +93,7 @@ def test_batches_have_labels_of_their_rows(table):
     smiles = ["C" * (n % 5 + 1) for n in range(30)]
     data = MoleculeData(table(smiles=smiles, y=np.arange(30.0)), config("random"))
     for split in ("train", "valid", "test"):
-        batches = list(data.eval_dataloader(split))
+        batches = list(data.eval_loader(split))
         rows = torch.cat([batch.rows for batch in batches])
         assert sorted(rows.tolist()) == data.splits[split].tolist()
         for batch in batches:
@@ -162,7 +163,7 @@ def test_duplicates_are_merged(table):
     assert data.dataset.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
     assert dataset.targets[0, 0] == 1, "the dataset must stay unchanged"
     np.testing.assert_allclose(data.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
-    rows = {int(r): float(y) for b in data.eval_dataloader("train") for r, y in zip(b.rows, b.targets, strict=True)}
+    rows = {int(r): float(y) for b in data.eval_loader("train") for r, y in zip(b.rows, b.targets, strict=True)}
     assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
     assert (data.duplicates.merged, data.duplicates.dropped) == (2, 0)
 
@@ -230,7 +231,7 @@ def test_two_thousand_sparse_targets_are_split(demo_smiles, tmp_path):
     targets = np.where(rng.random((300, 2000)) < 0.1, (rng.random((300, 2000)) < 0.1).astype(float), np.nan)
     targets[:, 0] = 0
     dataset = LabelledDataset(
-        "t", demo_smiles[:300], targets, [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)]
+        "t", demo_smiles[:300], Labels.of_molecules(targets), [Task(f"y{t}", "binary", ("0", "1")) for t in range(2000)]
     )
     data = MoleculeData(dataset, config("random", cache=str(tmp_path)))
     assert all(len(rows) for rows in data.splits.values())

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.config import DataConfig, GraphConfig, RunConfig
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
-from graphslice.data.featurize import featurize_dataset
-from graphslice.data.finalize_config import finalize_config
-from graphslice.data.labelled_dataset import LabelledDataset
-from graphslice.data.pyg_dataset import dataset_from_pyg
+from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 
 
@@ -352,8 +351,6 @@ def test_dataset_name_takes_precedence_over_folder(tmp_path, monkeypatch):
     (tmp_path / "t.csv").touch()
     names = ("demo", "pcqm4m", "t.csv", "absent.csv")
     assert [absolute_dataset(name) for name in names] == ["demo", "pcqm4m", str(tmp_path / "t.csv"), "absent.csv"]
-    config = RunConfig()
-    assert finalize_config(config, load_dataset(config.data)).data.dataset == "demo"
 
 
 def test_fingerprint_depends_on_molecules_and_labels(load):

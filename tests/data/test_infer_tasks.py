@@ -157,7 +157,7 @@ def test_labels_are_class_indices(tmp_path):
 
 def test_store_keeps_classes(tmp_path):
     from graphslice.config import GraphConfig
-    from graphslice.data.featurize import featurize_dataset
+    from graphslice.data.preprocess import featurize_dataset
 
     pd.DataFrame({"smiles": list("CNOF"), "y": ["yes", "no", "no", ""], "z": [0, 1, 1, 0]}).to_csv(
         tmp_path / "t.csv", index=False

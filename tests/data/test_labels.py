@@ -1,399 +1,234 @@
-"""Roles of the columns of a table, and parsing of labels and splits."""
+"""Atom- and bond-level labels: lists in cells, and ragged arrays."""
 
 from __future__ import annotations
 
-import datetime
-from decimal import Decimal
+import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from rdkit import Chem
 
-from graphslice.config import DataConfig
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labels import (
-    LabelColumns,
-    find_columns,
-    find_smiles_column,
-    infer_target,
-    join_names,
-    labelled_rows,
-    parse_chunk,
-    parse_chunks,
-    parse_splits,
-    target_names,
-)
-from graphslice.data.parse_cells import parse_numbers
+from graphslice.chem.molecule import smiles_to_graph
+from graphslice.config import DataConfig, RunConfig
+from graphslice.data.batch_loader import collate, collate_rows
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
+from graphslice.data.labels import Labels, pointers, ragged_indices
+from graphslice.data.parse_cells import column_cells, parse_number_list
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 
-METHODS = ("random", "scaffold")
+
+def numbers_of(smiles: str, level: str = "atom") -> list[float]:
+    """Element and degree of each atom, or their sum over both atoms of each bond, from RDKit."""
+    mol = Chem.MolFromSmiles(smiles)
+    atom_values = [float(atom.GetAtomicNum() + 100 * atom.GetDegree()) for atom in mol.GetAtoms()]
+    if level == "atom":
+        return atom_values
+    return [atom_values[b.GetBeginAtomIdx()] + atom_values[b.GetEndAtomIdx()] for b in mol.GetBonds()]
 
 
-# --- roles of the columns -----------------------------------------------------------------------
+def write_table(path, smiles, cells, **more):
+    pd.DataFrame({"smiles": smiles, "q": cells, **more}).to_csv(path, index=False)
+    return str(path)
+
+
+# --- cells ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("columns", "requested", "expected"),
+    ("cell", "numbers"),
     [
-        (["id", "smiles"], None, "smiles"),
-        (["SMILES ", "y"], None, "SMILES "),
-        (["smi", "canonical_smiles"], None, "canonical_smiles"),
-        (["mol", "structure"], None, "mol"),
-        (["smiles", "other"], "other", "other"),
-        (["Smiles", "smiles"], None, "Smiles"),
+        ("[0.12, -0.3, null]", [0.12, -0.3, np.nan]),
+        (" [1 2\n 3e-1] ", [1, 2, 0.3]),
+        ("[nan,1,None,NaN]", [np.nan, 1, np.nan, np.nan]),
+        ("[true, false]", [1, 0]),
+        ("[]", []),
+        ([1, None, 2.5], [1, np.nan, 2.5]),
+        ("", None),
+        ("NA", None),
+        (None, None),
+        (float("nan"), None),
     ],
 )
-def test_smiles_column_is_found(columns, requested, expected):
-    assert find_smiles_column(columns, requested, "t.csv") == expected
+def test_lists_of_numbers_are_parsed(cell, numbers):
+    result = parse_number_list(cell)
+    assert (result is None) == (numbers is None)
+    if numbers is not None:
+        np.testing.assert_array_equal(result, numbers)
+
+
+@pytest.mark.parametrize("cell", ["5.3", 5.3, "[1, x]", "[[1], 2]", "[1, inf]", "1, 2", "[1_0]", [[1], [2]], "[1;2]"])
+def test_other_cells_are_rejected(cell):
+    with pytest.raises(ValueError, match=r"not a list|not a number|not finite"):
+        parse_number_list(cell)
+
+
+# --- ragged arrays --------------------------------------------------------------------------------
+
+
+def test_ragged_indices_match_manual_computation():
+    counts = np.array([3, 0, 2, 1])
+    ptr = pointers(counts)
+    labels = Labels("atom", np.arange(12.0).reshape(6, 2), ptr)
+    for rows in ([0, 1, 2, 3], [3, 0, 3], [1], []):
+        expected = [i for row in rows for i in range(ptr[row], ptr[row + 1])]
+        assert ragged_indices(ptr, rows).tolist() == expected
+        np.testing.assert_array_equal(labels[rows], labels.values[expected])
+    assert labels.counts.tolist() == counts.tolist() and len(labels) == 4
+    joined = Labels.join([labels, labels.without([0, 3])])
+    assert joined.counts.tolist() == [3, 0, 2, 1, 0, 0, 2, 0]
+    np.testing.assert_array_equal(joined[[6]], labels[[2]])
+
+
+def test_cells_of_all_text_types():
+    """Some Parquet writers store string views."""
+    for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
+        chunk = pa.table({"y": pa.array(["[1]", None, "2"]).cast(kind)})
+        assert column_cells(chunk, "y") == ["[1]", None, "2"] and column_cells(chunk, "y", [2, 1]) == ["2", None]
+
+
+def test_means_ignore_unknown_labels():
+    values = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, 4.0]])
+    means = Labels("atom", values, pointers([2, 1, 0])).means()
+    np.testing.assert_array_equal(means, [[2, np.nan], [np.nan, 4], [np.nan, np.nan]])
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+SMILES = ["CCO", "C", "[Na+].[Cl-]", "[2H]OC", "c1ccccc1N", "OCC", "C[N", "CC", "N->[Pt](Cl)(Cl)<-N"]
+
+
+@pytest.mark.parametrize("level", ["atom", "bond"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_labels_in_batches_belong_to_their_atoms(level, suffix, tmp_path):
+    """Labels computed by RDKit from the atoms are compared with the features and bonds of the batch."""
+    smiles = [s for s in SMILES for _ in range(4)]
+    cells = [numbers_of(s, level) if Chem.MolFromSmiles(s) else [1.0] for s in smiles]
+    path = tmp_path / f"t.{suffix}"
+    if suffix == "csv":
+        write_table(path, smiles, [json.dumps(cell) for cell in cells])
+    else:
+        pq.write_table(pa.table({"smiles": smiles, "q": cells}), path)
+    config = RunConfig(data=DataConfig(dataset=str(path), targets="q", level=level))
+    dataset = load_dataset(config.data)
+    data = MoleculeData(dataset, config)
+    without = {"C[N"} | ({"C", "[Na+].[Cl-]"} if level == "bond" else set())
+    assert {smiles[row] for row in data.rejected} == without
+    batch = collate_rows(data.store, data.usable_rows[::-1].copy(), targets=data.labels, level=level)
+    assert len(batch.atom_bond_index) == len(batch.targets) == batch.atom_bond_counts().sum()
+    molecule, first, second, kind = batch.atom_bond_index.T
+    atom_values = batch.atoms[:, :, 0].double() + 1 + 100 * batch.degrees.double()
+    result = atom_values[molecule, first] + (atom_values[molecule, second] if level == "bond" else 0)
+    np.testing.assert_array_equal(result, batch.targets[:, 0].double())
+    assert (kind == 0).all() or level == "bond"
+
+
+# Molecules of two atoms each, of different families.
+PAIRS = ["CC", "CN", "CO", "CF", "CCl", "CBr", "CI", "CS", "NO", "CP"]
+
+
+def test_invalid_rows_have_reasons(tmp_path):
+    smiles = ["CCO", "CCO", "CCO", "CCO", "C[N", "CCO", "CCO", *PAIRS]
+    cells = ["[1,2,3]", "[1,2]", "", "5", "[1]", "[null,null,nan]", "[1,1e30,2]"] + ["[1,2]"] * 10
+    other = ["[1,2,3]", "[1,2]", "[null,1,2]", "[1,2,3]", "[1]", "", "[1,2,3]"] + ["[1,2]"] * 9 + ["[1,2,3]"]
+    path = write_table(tmp_path / "t.csv", smiles, cells, r=other)
+    config = RunConfig(data=DataConfig(dataset=path, targets="q,r", level="atom"))
+    rejected = MoleculeData(load_dataset(config.data), config).rejected
+    assert rejected[1] == "the targets have 2 numbers for 3 atoms"
+    assert rejected[3] == "target 'q' is not a list of numbers: '5'"
+    assert "not a valid SMILES" in rejected[4] or "not a valid molecule" in rejected[4]
+    assert rejected[5] == "no target value" and "too large" in rejected[6]
+    assert rejected[16] == "targets differ in length: 'q' has 2 numbers and 'r' has 3 numbers"
+    assert sorted(rejected) == [1, 3, 4, 5, 6, 16]
+    path = write_table(tmp_path / "u.csv", ["CCO"] * 3, ["[1,2,3]"] * 3)
+    one = RunConfig(data=DataConfig(dataset=path, targets="q", level="bond"))
+    with pytest.raises(InputError, match="row 1: target 'q' has 3 numbers for 2 bonds"):
+        MoleculeData(load_dataset(one.data), one)
+
+
+def test_numbers_are_encoded_as_classes(tmp_path):
+    path = write_table(tmp_path / "t.csv", ["CCO"] * 12, ["[0,1,1]"] * 12, k=["[1,2,3]"] * 11 + ["[1,2,7]"])
+    dataset = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom", task="k=multiclass"))
+    assert [(task.kind, task.classes) for task in dataset.tasks] == [
+        ("binary", ("0", "1")),
+        ("multiclass", ("1", "2", "3", "7")),
+    ]
+    np.testing.assert_array_equal(dataset.labels(np.array([11])), [[0, 0], [1, 1], [1, 3]])
+    known = [dataset.tasks[0], replace(dataset.tasks[1], classes=("1", "2", "3"))]
+    again = load_dataset(DataConfig(dataset=path, targets="q,k", level="atom"), known)
+    assert again.rejected == {11: "target 'k' has a number that is none of its classes: 7"}
+
+
+def test_separate_files_and_fingerprint_of_lists(tmp_path):
+    path = write_table(tmp_path / "t.csv", ["CCO", "CC"] * 10, ["[1,2,3]", "[1,2]"] * 10)
+    test = write_table(tmp_path / "u.csv", ["OC"], ["[5,6]"])
+    dataset = load_dataset(DataConfig(dataset=path, test_file=test, targets="q", level="atom"))
+    np.testing.assert_array_equal(dataset.labels(dataset.splits["test"])[:, 0], [5, 6])
+    swapped = write_table(tmp_path / "v.csv", ["CCO", "CC"] * 10, ["[1,3,2]", "[1,2]"] * 10)  # with the same means
+    result = [
+        load_dataset(DataConfig(dataset=p, targets="q", level="atom")).fingerprint() for p in (path, path, swapped)
+    ]
+    assert result[0] == result[1] != result[2]
+
+
+def test_only_column_of_lists_is_target(tmp_path):
+    path = write_table(tmp_path / "t.csv", ["CCO"] * 12, ["[1,2,3]"] * 12, note=["[Na+]"] * 12, y=range(12))
+    assert load_dataset(DataConfig(dataset=path, level="atom")).target_names == ["q"]
+    assert load_dataset(DataConfig(dataset=path)).target_names == ["y"]
 
 
 @pytest.mark.parametrize(
-    ("columns", "requested", "reason"),
+    ("smiles", "cell", "reason"),
     [
-        (["smiles", "y"], "smile", r"no column 'smile' \(did you mean 'smiles'\?\); it has 'smiles', 'y'"),
-        (["a", "b"], None, "which column holds the SMILES.*--smiles-column.*'a', 'b'"),
-        ([f"c{i}" for i in range(20)], None, "and 8 more"),
+        ("CCO", "[1, 2, 3]", "3 atoms and 2 bonds): give --level atom"),
+        ("CCO", "[1, 2]", "give --level bond"),
+        ("c1ccccc1", "[1,2,3,4,5,6]", "give --level atom or --level bond"),
+        ("CCO", "[1]", "1, its molecule 3 atoms and 2 bonds): give --level atom or --level bond"),
     ],
 )
-def test_missing_smiles_column_is_rejected(columns, requested, reason):
-    with pytest.raises(InputError, match=reason):
-        find_smiles_column(columns, requested, "t.csv")
+def test_lists_without_level_are_rejected(smiles, cell, reason, tmp_path):
+    path = write_table(tmp_path / "t.csv", [smiles] * 8, [cell] * 8)
+    with pytest.raises(InputError, match="holds lists of numbers") as error:
+        load_dataset(DataConfig(dataset=path, targets="q"))
+    assert reason in str(error.value)
+    with pytest.raises(InputError, match=r"holds lists .* --level"):
+        featurize_dataset(DataConfig(dataset=path, targets="q"), RunConfig().graph, tmp_path / "s.arrow")
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [("y", ["y"]), ("z,y", ["z", "y"]), (" z , y ,", ["z", "y"]), ("a,b", ["a,b"]), (None, []), ("", [])],
-)
-def test_target_names_are_parsed(text, names):
-    assert target_names(text, ["smiles", "y", "z", "a,b"]) == names
-
-
-def test_repeated_target_is_rejected():
-    with pytest.raises(InputError, match="--targets names a column twice: y, y"):
-        target_names("y,y", ["y"])
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, LabelColumns("smiles", [], "split")),
-        ({"targets": "z, y"}, LabelColumns("smiles", ["z", "y"], "split")),
-        ({"split": "fold", "smiles_column": "y"}, LabelColumns("y", [], "fold")),
-        ({"split": "random"}, LabelColumns("smiles", [], None)),
-        ({"split": "scaffold"}, LabelColumns("smiles", [], None)),
-    ],
-)
-def test_column_roles_are_found(settings, expected):
-    columns = ["smiles", "y", "z", "split", "fold"]
-    assert find_columns(columns, DataConfig(**settings), "t.csv", METHODS) == expected
-
-
-def test_split_column_in_any_case():
-    for columns, expected in (
-        (["smiles", "y", "Split"], "Split"),
-        (["smiles", "y", " SPLIT "], " SPLIT "),
-        (["smiles", "y", "Split", "split"], "split"),
-        (["smiles", "y", "Split", "SPLIT"], None),
-        (["smiles", "y", "splits"], None),
+def test_data_without_lists_is_rejected(tmp_path, demo_csv):
+    with pytest.raises(InputError, match="list of numbers"):
+        load_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev", level="atom"))
+    store = tmp_path / "s.arrow"
+    featurize_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev"), RunConfig().graph, store)
+    for dataset in (str(store), "pcqm4m"):
+        with pytest.raises(InputError, match="needs a table with lists"):
+            load_dataset(DataConfig(dataset=dataset, level="atom"))
+    with pytest.raises(
+        InputError, match=r"data\.level must be molecule, atom, bond, not 'atoms' \(did you mean 'atom'"
     ):
-        assert find_columns(columns, DataConfig(targets="y"), "t.csv").split == expected
-
-
-def test_table_without_split_column():
-    assert find_columns(["mol", "y"], DataConfig(), "t.csv") == LabelColumns("mol", [], None)
-
-
-@pytest.mark.parametrize(
-    ("settings", "methods", "reason"),
-    [
-        ({"targets": "yy"}, (), r"t\.csv has no column 'yy' .did you mean 'y'"),
-        ({"targets": "y,gap"}, (), "no column 'gap'.*it has 'smiles', 'y', 'split', 'fold'"),
-        ({"smiles_column": "smile"}, (), r"no column 'smile' .did you mean 'smiles'"),
-        ({"split": "splat"}, (), r"no column 'splat' .did you mean 'split'.*it has 'smiles'"),
-        ({"split": "randm"}, METHODS, r"unknown split 'randm' .did you mean 'random'.*give random, scaffold, or a col"),
-        ({"split": "flod"}, METHODS, r"unknown split 'flod' .did you mean 'fold'.*a column of t\.csv, which has 'smi"),
-    ],
-)
-def test_unknown_columns_are_rejected(settings, methods, reason):
-    with pytest.raises(InputError, match=reason):
-        find_columns(["smiles", "y", "split", "fold"], DataConfig(**settings), "t.csv", methods)
-
-
-@pytest.mark.parametrize(
-    "columns", [["smiles", "y", "y"], ["smiles", "smiles", "y"], ["smiles", "y", "split", "split"]]
-)
-def test_repeated_used_column_is_rejected(columns):
-    with pytest.raises(InputError, match=r"t\.csv has two columns called"):
-        find_columns(columns, DataConfig(targets="y"), "t.csv")
-
-
-def test_repeated_unused_column_is_allowed():
-    result = find_columns(["smiles", "note", "y", "note"], DataConfig(targets="y"), "t.csv")
-    assert result == LabelColumns("smiles", ["y"], None)
-
-
-# --- inference of the target ----------------------------------------------------------------------
-
-
-def target_of(*chunks: dict, split: str | None = None) -> str:
-    return infer_target([pa.table(chunk) for chunk in chunks], LabelColumns("smiles", [], split), "t.csv")[0]
-
-
-def test_only_numeric_column_is_target():
-    table = {"name": ["a", "b"], "smiles": ["C", "N"], "y": ["1", "2"], "fold": ["1", "2"]}
-    assert target_of(table, split="fold") == "y"
-
-
-def test_number_in_later_chunk_makes_column_numeric():
-    assert target_of({"smiles": ["C"], "y": [""], "z": ["a"]}, {"smiles": ["N"], "y": ["1"], "z": ["b"]}) == "y"
-
-
-def test_columns_without_names_are_not_targets():
-    """Spreadsheets write additional commas at the ends of lines."""
-    table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
-    assert infer_target([table], LabelColumns("smiles", [], None), "t.csv")[0] == "y"
-
-
-def test_dates_beyond_python_range_are_not_targets():
-    beyond = pa.array([253402300800000000, 0], pa.int64()).cast(pa.timestamp("us"))
-    assert target_of({"smiles": ["C", "N"], "measured": beyond, "y": [1.5, 2.5]}) == "y"
-
-
-def test_integer_ids_are_not_target_if_there_are_classes():
-    smiles, activity = ["C", "N", "O", "F"], ["active", "inactive", "active", ""]
-    assert target_of({"smiles": smiles, "name": ["a", "b", "c", "2"], "activity": activity, "y": [1, 2, 3.5, 4]}) == "y"
-    assert target_of({"smiles": smiles, "activity": activity, "y": [7, 7, 9, 11]}) == "y"
-    assert target_of({"smiles": smiles, "name": ["a", "b", "c", "d"], "y": [7, 8, 9, 11]}) == "y"
-    for numbers in ([11, 12, 13, 14], [1, 2, None, 3]):
-        with pytest.raises(InputError, match=r"which columns are the targets.*the columns are 'cid', 'activity'"):
-            target_of({"smiles": smiles, "cid": numbers, "activity": activity})
-    long = {"smiles": ["C"] * 300, "cid": list(range(300)), "activity": ["yes", "no", "no"] * 100}
-    with pytest.raises(InputError, match="which columns are the targets"):
-        target_of(long)
-
-
-def test_unused_class_columns_are_noted(tmp_path):
-    rows = "".join(f"C{'C' * n},{n / 7},{'high' if n % 2 else 'low'},name {n}\n" for n in range(12))
-    (tmp_path / "t.csv").write_text("smiles,y,activity,id\n" + rows)
-    path = str(tmp_path / "t.csv")
-    dataset = load_dataset(DataConfig(path))
-    assert dataset.target_names == ["y"]
-    assert dataset.notes == (
-        "only 'y' is predicted; to predict columns of classes too, name all targets with --targets: 'activity'",
-    )
-    assert load_dataset(DataConfig(path, targets="y")).notes == ()
-
-
-def test_only_other_column_is_target_even_if_not_numeric():
-    assert target_of({"smiles": ["C"], "y": ["high"]}) == "y"
-
-
-@pytest.mark.parametrize(
-    "table", [{"smiles": ["C"], "y": [1.0], "z": [2.0]}, {"smiles": ["C"], "y": ["a"], "z": ["b"]}]
-)
-def test_ambiguous_target_is_rejected(table):
-    names = ", ".join(repr(name) for name in table if name != "smiles")
-    reason = f"which columns are the targets.*--targets, or as targets in Python; the columns are {names}"
-    with pytest.raises(InputError, match=reason):
-        target_of(table)
-
-
-def test_table_without_target_column_is_rejected():
-    with pytest.raises(InputError, match="has no column that could be predicted, only 'smiles'"):
-        target_of({"smiles": ["C"]})
-
-
-# --- numbers --------------------------------------------------------------------------------------
-
-
-def parsed(cells: list, kind: pa.DataType | None = None) -> tuple[list, list]:
-    """Parse a column: numbers (None instead of nan), and rows of empty cells."""
-    numbers, empty = parse_numbers(pa.chunked_array([pa.array(cells, kind)]))
-    assert numbers.dtype == np.float64 and empty.dtype == bool
-    return [None if np.isnan(number) else number for number in numbers], np.flatnonzero(empty).tolist()
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("1", 1), (" 1.5\t", 1.5), ("-2e3", -2000), ("+1E-3", 0.001), (".5", 0.5), ("5.", 5), ("inf", np.inf)],
-)
-def test_numeric_texts_are_parsed(text, number):
-    assert parsed([text.encode()]) == ([number], []) and parsed([text]) == ([number], [])
-
-
-@pytest.mark.parametrize("text", ["n/d", "1,5", "1_000", "0x10", "True", "1 2", "\u0661", "."])
-def test_other_texts_are_not_numbers(text):
-    assert parsed([text]) == ([None], [])
-
-
-@pytest.mark.parametrize("text", ["", " ", "NA", "n/a", "NaN", "null", "None", "<NA>"])
-def test_texts_for_missing_values_are_empty(text):
-    assert parsed([text]) == ([None], [0])
-
-
-def test_numbers_are_parsed_exactly():
-    values = np.random.default_rng(0).normal(size=100)
-    assert parsed([repr(float(value)) for value in values])[0] == values.tolist()
-
-
-@pytest.mark.parametrize(
-    ("cells", "kind", "numbers", "empty"),
-    [
-        ([1, None, 3], pa.int64(), [1, None, 3], [1]),
-        ([1.5, float("nan"), float("inf")], pa.float64(), [1.5, None, np.inf], [1]),
-        ([0.5, None], pa.float32(), [0.5, None], [1]),
-        ([True, None, False], pa.bool_(), [None, None, None], [1]),  # words, used as classes
-        ([Decimal("0.1"), None], pa.decimal128(5, 3), [0.1, None], [1]),
-        ([datetime.date(2020, 1, 1), None], pa.date32(), [None, None], [1]),
-        ([None, None], pa.null(), [None, None], [0, 1]),
-    ],
-    ids=str,
-)
-def test_arrow_types_are_parsed(cells, kind, numbers, empty):
-    assert parsed(cells, kind) == (numbers, empty)
-
-
-def test_unicode_minus_sign_is_parsed():
-    numbers, empty = parse_numbers(pa.chunked_array([["\u22121.5", "1e\u22122", "\u2212"]]))
-    assert numbers[:2].tolist() == [-1.5, 0.01] and np.isnan(numbers[2]) and not empty.any()
-
-
-def test_dictionary_column_is_parsed():
-    numbers, _ = parse_numbers(pa.chunked_array([pa.array(["1", "2", "1"]).dictionary_encode()]))
-    assert numbers.tolist() == [1, 2, 1]
-
-
-# --- splits ---------------------------------------------------------------------------------------
-
-
-def test_split_names_are_parsed():
-    words = ["train", "Training", "valid", " VAL ", "validation", "dev", "test"]
-    result = parse_splits(words, "split")
-    assert result.dtype == np.int8 and result.tolist() == [0, 0, 1, 1, 1, 1, 2]
-
-
-@pytest.mark.parametrize("word", ["holdout", "", "3", "test-dev"])
-def test_unknown_split_name_is_rejected(word):
-    with pytest.raises(InputError, match=f"row 2: 'fold' is '{word}'; it must be train, valid or test"):
-        parse_splits(["train", word], "fold")
-
-
-def test_error_names_row_of_table():
-    with pytest.raises(InputError, match="row 9002: "):
-        parse_splits(["train", "nowhere"], "split", first_row=9_000)
-
-
-def test_rows_without_needed_split_may_have_one():
-    needed = np.array([True, False, False])
-    assert parse_splits(["train", "nowhere", "test"], "split", needed).tolist() == [0, -1, 2]
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-TABLE = {
-    "smiles": ["C", "N", "oops", "", "O"],
-    "y": ["1", "oops", "", "-2e3", "inf"],
-    "z": ["5", "6", "7", "", "9"],
-    "split": ["train", "VAL", " test ", "training", "dev"],
-}
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_labelled_rows_of_table(suffix, tmp_path):
-    path, frame = tmp_path / f"t{suffix}", pd.DataFrame(TABLE)
-    frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
-    (rows,) = labelled_rows(path, LabelColumns("smiles", ["z", "y"], "split"))
-    assert rows.smiles == TABLE["smiles"] and rows.targets.dtype == np.float64
-    np.testing.assert_array_equal(rows.targets[:, 0], [5, 6, 7, np.nan, 9])
-    np.testing.assert_array_equal(rows.targets[:, 1], [1, np.nan, np.nan, -2000, np.nan])
-    assert rows.split.tolist() == [0, 1, 2, 0, 1]
-    assert set(rows.rejected) == {1, 4} and "'y' is not a finite number: 'oops'" in rows.rejected[1]
-
-
-def test_reason_names_first_invalid_target():
-    rows = parse_chunk(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]}), LabelColumns("smiles", ["z", "y"], None))
-    assert rows.rejected == {0: "target 'z' is not a finite number: 'b'"}
-
-
-def test_too_large_label_is_rejected():
-    cells = ["1e300", "1e17", "-1e19", "0"]
-    rows = parse_chunk(pa.table({"smiles": ["C"] * 4, "y": cells}), LabelColumns("smiles", ["y"], None))
-    assert rows.rejected == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
-    np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
-
-
-def test_infinite_label_is_rejected():
-    rows = parse_chunk(pa.table({"smiles": ["C"], "y": [-np.inf]}), LabelColumns("smiles", ["y"], None))
-    assert rows.rejected == {0: "target 'y' is not a finite number: '-inf'"} and np.isnan(rows.targets[0, 0])
-
-
-def test_table_without_labels_and_splits():
-    rows = parse_chunk(pa.table({"mol": ["C", None], "y": [1, 2]}), LabelColumns("mol", [], None))
-    assert rows.smiles == ["C", ""] and rows.rejected == {} and rows.split.tolist() == [-1, -1]
-    assert rows.targets.shape == (2, 0)
-
-
-def test_labelled_rows_of_smi_file(tmp_path):
-    (tmp_path / "t.smi").write_text("CCO ethanol\nC 7\n")
-    (rows,) = labelled_rows(tmp_path / "t.smi", LabelColumns("smiles", ["name"], None))
-    assert rows.smiles == ["CCO", "C"] and set(rows.rejected) == {0} and rows.targets[1] == 7
-
-
-def test_split_of_unlabelled_row_is_ignored():
-    chunk = pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]})
-    assert parse_chunk(chunk, LabelColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
-
-
-def test_every_row_needs_split_if_there_are_no_targets():
-    chunk = pa.table({"smiles": ["C", "N"], "split": ["train", ""]})
-    with pytest.raises(InputError, match="row 2: 'split' is ''"):
-        parse_chunk(chunk, LabelColumns("smiles", [], "split"))
-
-
-def test_row_numbers_continue_across_chunks():
-    chunks = [pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]}) for word in ("test", "nowhere")]
-    with pytest.raises(InputError, match="row 6: 'split' is 'nowhere'"):
-        list(parse_chunks(chunks, LabelColumns("smiles", [], "split")))
-
-
-def test_invalid_utf8_is_decoded_as_latin1():
-    chunk = pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]})
-    rows = parse_chunk(chunk, LabelColumns("smiles", ["y"], None))
-    assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.rejected[0]
-
-
-# --- names of targets -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "columns", "expected"),
-    [
-        ("a,b", ["a", "b"], ["a", "b"]),
-        ("a, b,", ["a", "b"], ["a", "b"]),
-        ("a,b", ["a,b"], ["a,b"]),
-        ('"a,b",c', ["a,b", "c"], ["a,b", "c"]),
-        ('c, "a,b"', ["a,b", "c"], ["c", "a,b"]),
-        (None, ["a"], []),
-    ],
-)
-def test_quoted_target_names_are_parsed(text, columns, expected):
-    assert target_names(text, columns) == expected
-
-
-@given(
-    st.lists(
-        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip),
-        min_size=1,
-        unique=True,
-    )
-)
-def test_joined_target_names_are_parsed_back(names):
-    assert target_names(join_names(names), names) == names
-
-
-def test_target_named_split_is_not_split_column():
-    result = find_columns(["smiles", "split", "y"], DataConfig(targets="split,y"), "t.csv")
-    assert result.targets == ["split", "y"] and result.split is None
+        DataConfig(level="atoms")
+
+
+def test_data_frame_with_lists(tmp_path):
+    frame = pd.DataFrame({"smiles": ["CCO", "C"] * 6, "q": [np.array([1, 2, np.nan]), [4.0]] * 6})
+    dataset = dataset_from_frame(frame, DataConfig(targets="q", level="atom"))
+    np.testing.assert_array_equal(dataset.labels(np.array([1, 0]))[:, 0], [4, 1, 2, np.nan])
+    molecules = frame.assign(smiles=[Chem.MolFromSmiles(s) for s in frame.smiles])
+    with pytest.raises(InputError, match="these are RDKit molecules"):
+        dataset_from_frame(molecules, DataConfig(targets="q", smiles_column="smiles", level="atom"))
+
+
+def test_batch_with_invalid_indices_is_rejected():
+    batch = collate([smiles_to_graph("CCO")], level="bond")
+    assert batch.atom_bond_index[:, 0].tolist() == [0, 0]
+    values = {**vars(batch), "atom_bond_index": batch.atom_bond_index + 3}
+    with pytest.raises(ValueError, match="atom_bond_index of the batch"):
+        type(batch)(**values)
+    with pytest.raises(InputError, match="level must be"):
+        collate([smiles_to_graph("CCO")], level="ring")

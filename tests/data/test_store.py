@@ -12,11 +12,11 @@ import pytest
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.molecule import read_ordered_smiles, read_smiles
 from graphslice.chem.molecule_hash import hash_molecules
-from graphslice.data.copy_rows import ATOM_VALUES, BOND_KINDS, column_starts
-from graphslice.data.featurize import build_store
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.dataset import LabelledRows
+from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.store import FEATURES, GraphStore, StoreInfo
+from graphslice.data.store import ATOM_VALUES, BOND_KINDS, FEATURES, GraphStore, StoreInfo, column_starts
 from graphslice.errors import InputError
 
 SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1C5C2C3C45", "[H+]"]
@@ -27,7 +27,7 @@ def rows(smiles: list[str], targets: int = 1, rejected: dict[int, str] | None = 
     values = np.arange(len(smiles) * targets, dtype=float).reshape(len(smiles), targets)
     values[::3] = np.nan
     split = (np.arange(len(smiles)) % 4 - 1).astype(np.int8)
-    return LabelledRows(smiles, values, split, rejected or {})
+    return LabelledRows(smiles, Labels.of_molecules(values), split, rejected or {})
 
 
 def build(path, smiles: list[str] | None = None, targets: tuple[str, ...] = ("y",), **more) -> GraphStore:
@@ -43,7 +43,7 @@ def same(first: MolGraph, second: MolGraph) -> bool:
 def small_batches(monkeypatch):
     """Three rows per record batch."""
     monkeypatch.setattr("graphslice.data.store.BATCH_ROWS", 3)
-    monkeypatch.setattr("graphslice.data.featurize.build.BATCH_ROWS", 3)
+    monkeypatch.setattr("graphslice.data.preprocess.BATCH_ROWS", 3)
 
 
 @pytest.fixture(params=["memory", "file", "batches"])
@@ -139,7 +139,7 @@ def test_row_with_a_rejected_label_keeps_its_molecule(tmp_path):
 
 def test_every_split_is_kept(tmp_path):
     numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
-    chunks = [LabelledRows(["C"] * 6, np.zeros((6, 0)), numbers, {})]
+    chunks = [LabelledRows(["C"] * 6, Labels.of_molecules(np.zeros((6, 0))), numbers, {})]
     store = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
     np.testing.assert_array_equal(store.split, numbers)
     assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)

@@ -13,11 +13,11 @@ import pytest
 from graphslice import InputError
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.chem.molecule_hash import MoleculeHashes
-from graphslice.data.copy_rows import column_starts
-from graphslice.data.featurize import build_store
-from graphslice.data.labelled_rows import LabelledRows
+from graphslice.data.dataset import LabelledRows
+from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store
 from graphslice.data.splits import SPLITS
-from graphslice.data.store import GraphStore, StoreInfo, StoreRows
+from graphslice.data.store import GraphStore, StoreInfo, StoreRows, column_starts
 
 SMILES = ["CCO", "oops", "c1ccccc1O", "C"]
 INFO = StoreInfo("some data", "", ("y",))
@@ -109,8 +109,7 @@ BATCHES = {
     "null": (with_null_rows, "row 2 is null but has atoms"),
     "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "null values"),
     "other splits": (lambda: replaced("split", split_of(["valid", "train"])), f"splits are not {', '.join(SPLITS)}"),
-    "null smiles": (lambda: replaced("smiles", pa.nulls(3, pa.string())), "null values in SMILES"),
-    "null hashes": (lambda: replaced("family", pa.nulls(3, pa.uint64())), "null values in SMILES, molecules, hashes"),
+    "null hashes": (lambda: replaced("family", pa.nulls(3, pa.uint64())), "null values in molecules, hashes"),
     "another type": (
         lambda: replaced("error", pa.nulls(3, pa.int64())),
         "not a preprocessed dataset that this version can read",
@@ -228,7 +227,7 @@ def test_invalid_metadata_raises(name, value, tmp_path):
 @pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
 def test_impossible_array_lengths_raise(length, tmp_path):
     """Arrow aborts the process when a child of an array of negative length is read."""
-    rows = LabelledRows(SMILES, np.zeros((4, 1)), np.zeros(4, np.int8), {})
+    rows = LabelledRows(SMILES, Labels.of_molecules(np.zeros((4, 1))), np.zeros(4, np.int8), {})
     build_store(tmp_path / "s.arrow", [rows], INFO, workers=1)
     content = (tmp_path / "s.arrow").read_bytes()
     nodes = struct.pack("<4q", 4, 1, 11, 0)  # lengths and nulls of the rows and of their atoms

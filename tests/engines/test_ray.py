@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import read_chunks
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file

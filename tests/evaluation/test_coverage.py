@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -39,13 +37,7 @@ def test_text_of_coverage():
     infinite = {"kind": "regression", "coverage_90": None}
     assert describe({"y": bounded, "z": infinite}, 90) == [line]
     assert "they are infinite" in describe({"z": infinite}, 90)[0]
-    kind = {
-        "kind": "multiclass",
-        "coverage_80": 0.95,
-        "classes_80": 1.5,
-        "temperature": 1.0,
-        "counts": {"a": 1, "b": 2},
-    }
+    kind = {"kind": "multiclass", "coverage_80": 0.95, "classes_80": 1.5, "counts": {"a": 1, "b": 2}, "temperature": 1}
     assert "contain all classes" in describe({"kind": kind | {"classes_80": 2.0}}, 80)[0]
     line = "test: 80% prediction sets cover 95% of the labels, mean size 1.50 classes"
     assert describe({"kind": kind}, 80) == [line]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -14,10 +12,11 @@ import graphslice as gs
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows, read_splits
+from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows
 from graphslice.inference.predictor import load
+from graphslice.run_files import read_splits
 from graphslice.training import train
 
 
@@ -47,13 +46,6 @@ def test_training_molecules_are_counted(dataset, run_directory, demo_rows, monke
     assert evaluate(model, dataset, "all", None)["learned"] == sum(is_known) >= len(training)
 
 
-def test_scores_match_metrics_json(dataset, predictor, run_directory):
-    metrics = json.loads((run_directory / "metrics.json").read_text())
-    for split in ("valid", "test"):
-        result = evaluate(predictor, dataset, split, read_splits(run_directory))
-        assert result["mae"] == pytest.approx(metrics[split]["mae"], rel=1e-6)
-
-
 def test_read_splits_of_a_run(run_directory, demo_rows, tmp_path):
     splits = read_splits(run_directory)
     for split in ("train", "valid", "test"):
@@ -71,27 +63,17 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
     assert result["mae"] == pytest.approx(np.abs(predicted - [1, 4]).mean(), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("rows", "split", "splits", "message"),
-    [
-        ({"smiles": ["C"], "y": [1.0]}, "test", None, "has no splits: give --split all"),
-        ({"smiles": ["C"], "y": [1.0]}, "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
-        (
-            {"smiles": ["C", "N"], "y": [None, 1.0]},
-            "test",
-            {"test": np.array([0])},
-            "no usable labels in the split test",
-        ),
-        (
-            {"smiles": ["oops"], "y": [1.0]},
-            "all",
-            None,
-            "no molecule .* could be predicted; the first: not a valid molecule",
-        ),
-    ],
-)
-def test_evaluate_rejects_splits_without_predictions(rows, split, splits, message, tmp_path, predictor):
-    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+UNUSABLE = [
+    (["C"], [1.0], "test", None, "has no splits: give --split all"),
+    (["C"], [1.0], "tset", {"train": np.array([0])}, "no split 'tset': it has train and all"),
+    (["C", "N"], [None, 1.0], "test", {"test": np.array([0])}, "no usable labels in the split test"),
+    (["oops"], [1.0], "all", None, "no molecule .* could be predicted; the first: not a valid molecule"),
+]
+
+
+@pytest.mark.parametrize(("smiles", "y", "split", "splits", "message"), UNUSABLE)
+def test_evaluate_rejects_splits_without_predictions(smiles, y, split, splits, message, tmp_path, predictor):
+    pd.DataFrame({"smiles": smiles, "y": y}).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=message):
         evaluate(predictor, load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
 
@@ -103,9 +85,6 @@ def test_predict_rows_keeps_the_order_of_the_rows(dataset, predictor, monkeypatc
     np.testing.assert_allclose(result.values, predictor.predict([dataset.smiles[row] for row in rows]), rtol=1e-6)
     assert result.errors == [None] * 4
     assert predict_rows(predictor, dataset, np.array([], np.int64)).values.shape == (0, 1)
-
-
-# --- the command line ---------------------------------------------------------------------------
 
 
 def _mae(out: str) -> tuple[str, float]:
@@ -202,7 +181,8 @@ def test_smiles_column_of_the_training_is_ignored_for_data_without_columns(predi
     assert len(dataset) == 60
     (tmp_path / "demo").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert len(load_evaluation_data(predictor, None, {"dataset": "demo"})[0]) > 4_000
+    dataset, splits = load_evaluation_data(predictor, None, {"dataset": "demo"})
+    assert dataset.name == "demo" and len(dataset) > 4_000 and list(splits) == ["train", "valid", "test"]
 
 
 def test_split_all_ignores_a_column_of_other_splits(cli, run_directory, predictor, tmp_path):
@@ -219,13 +199,6 @@ def test_error_names_the_reason_of_missing_labels(cli, run_directory, tmp_path):
     pd.DataFrame({"smiles": ["CCO"], "gap_ev": ["high"]}).to_csv(tmp_path / "t.csv", index=False)
     code, _, err = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
     assert code == 2 and "no usable labels; the first" in err and "row 1: target 'gap_ev' is not a finite" in err
-
-
-def test_demo_set_is_preferred_to_a_folder_of_its_name(predictor, tmp_path, monkeypatch):
-    (tmp_path / "demo").mkdir()
-    monkeypatch.chdir(tmp_path)
-    dataset, splits = load_evaluation_data(predictor, None, {"dataset": "demo"})
-    assert dataset.name == "demo" and len(dataset) > 4_000 and list(splits) == ["train", "valid", "test"]
 
 
 @pytest.fixture(scope="module", params=["random", "scaffold"])

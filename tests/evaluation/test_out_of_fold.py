@@ -29,8 +29,6 @@ class ConstantPredictor:
 
 
 class AtomCountStore:
-    """A store whose molecule in row r has r atoms."""
-
     def atom_bond_counts(self, level, rows):
         return np.ones(len(rows), int) if level == "molecule" else rows
 
@@ -71,13 +69,8 @@ class ConstantAtomPredictor(ConstantPredictor):
 
 def test_every_model_predicts_the_atoms_of_its_own_split():
     splits = [{"test": np.array([2, 0])}, {"test": np.array([1, 2])}]  # molecule 0 has no atoms
-    own = predict_held_out(
-        [ConstantAtomPredictor(0.2, parts=True), ConstantAtomPredictor(0.6)],
-        splits,
-        "test",
-        AtomCountStore(),
-        np.arange(3),
-    )
+    models = [ConstantAtomPredictor(0.2, parts=True), ConstantAtomPredictor(0.6)]
+    own = predict_held_out(models, splits, "test", AtomCountStore(), np.arange(3))
     assert own.ptr.tolist() == [0, 0, 1, 3] and own.num_models.tolist() == [1, 2, 2]
     np.testing.assert_allclose(own.values[:, :, 0], [[np.nan, 0.2, 0.2], [0.6] * 3], rtol=1e-6)
     np.testing.assert_allclose(own.mean[:, 0], [0.6, 0.4, 0.4], rtol=1e-6)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 
@@ -25,11 +23,8 @@ def contents(path) -> dict[str, np.ndarray]:
 
 def same(one, other) -> bool:
     a, b = contents(one), contents(other)
-    return (
-        list(a) == list(b) == ["y_pred"]
-        and a["y_pred"].dtype == b["y_pred"].dtype == np.float32
-        and np.array_equal(a["y_pred"], b["y_pred"])
-    )
+    assert list(a) == list(b) == ["y_pred"] and a["y_pred"].dtype == b["y_pred"].dtype == np.float32
+    return np.array_equal(a["y_pred"], b["y_pred"])
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +37,9 @@ def root(make_ogb, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ogb_run(root, tiny_config, tmp_path_factory):
-    """A run on the OGB v1 dataset."""
     folder = tmp_path_factory.mktemp("runs") / "ogb"
     train(tiny_config("pcqm4m", data={"root": str(root)}), folder)
     return folder
-
-
-# --- train and evaluate on OGB data -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
@@ -76,9 +67,6 @@ def test_evaluate_rejects_unlabelled_and_unknown_splits(split, cli, offline, ogb
     assert code == 2 and out == "" and len(err.splitlines()) == 1 and split in err
 
 
-# --- submit -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
 def test_submit_requires_all_molecules_of_ogb(dataset, cli, offline, ogb_run, root, tmp_path):
     out_folder = tmp_path / "submission"
@@ -88,7 +76,6 @@ def test_submit_requires_all_molecules_of_ogb(dataset, cli, offline, ogb_run, ro
 
 
 def test_submission_matches_that_of_ogb(cli, offline, ogb_run, root, tmp_path, monkeypatch):
-    """The predictions are in the order of OGB's split."""
     monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
     code, out, _ = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
     assert code == 0

@@ -33,11 +33,6 @@ def depth_of(tokens: list[str]) -> int:
     return max(depths)
 
 
-def test_an_expression_by_hand():
-    assert value_of(["[MAX", "2", "9", "[MIN", "4", "7", "]", "0", "]"]) == 9
-    assert value_of(["[SM", "[MED", "1", "4", "]", "9", "9", "]"]) == 0
-
-
 @pytest.mark.parametrize("max_depth", [1, 3, 10])
 def test_values_are_those_of_rewriting(max_depth):
     source = random.Random(max_depth)

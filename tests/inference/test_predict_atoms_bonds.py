@@ -15,8 +15,8 @@ from graphslice.analysis import attribute
 from graphslice.calibration import ApplicabilityDomain, Calibration, NonconformityScores, TargetCalibration
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.checkpoint import Checkpoint
-from graphslice.data.featurize import featurize_dataset
 from graphslice.data.molecule_keys import fingerprint_rows
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.inference import Predictor

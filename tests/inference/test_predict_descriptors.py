@@ -18,12 +18,13 @@ from graphslice.analysis.inspection import inspect, read_input_molecules
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.chem.descriptors import compute_descriptors, descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
-from graphslice.data.featurize import featurize_dataset, featurizer_pool
-from graphslice.doctor.agreement import compute_step
+from graphslice.data.featurize import featurizer_pool
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.inference.files import predict_file
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import compute_step
 from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
 
@@ -111,7 +112,7 @@ def test_smiles_descriptors_reject_graphs(demo_smiles):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_predict_file_with_feature_columns(workers, demo_smiles, tmp_path, monkeypatch):
-    monkeypatch.setattr("graphslice.data.featurize.pool._DESCRIPTOR_TASK_ROWS", 2)
+    monkeypatch.setattr("graphslice.data.featurize._DESCRIPTOR_TASK_ROWS", 2)
     model = predictor_of("t,morgan", demo_smiles[:40])
     smiles = [*demo_smiles[:12], "oops"]
     temperatures = [1, 2, "", "hot", 5, 6, 7, 8, "nan", 10, 11, 12, 13]
@@ -312,7 +313,7 @@ def test_attributions_with_feature_columns(demo_smiles, tmp_path):
 
 
 def test_compute_step_is_deterministic_without_dropout(demo_smiles):
-    from graphslice.data.collate import collate
+    from graphslice.data.batch_loader import collate
 
     model = predictor_of("t", demo_smiles[:40], dropout=0, input_dropout=0, attention_dropout=0).model.train()
     batch = collate([gs.smiles_to_graph("CCO")] * 3, {"t": np.arange(3.0)}, descriptors=["t"])

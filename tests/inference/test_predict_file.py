@@ -16,8 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphslice.chem.molecule import read_smiles
+from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize_dataset
+from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.store import StoreInfo, StoreRows
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
@@ -262,3 +265,14 @@ def test_every_row_has_a_prediction_or_an_error(predictor, content):
             output = list(csv.DictReader(file))
     assert len(output) == report.rows == rows and output[0]["gap_ev_pred"]
     assert all((row["gap_ev_pred"] == "") == (row["error"] != "") for row in output)
+
+
+def test_preprocessed_graphs_are_predicted_by_row(predictor, demo_rows, tmp_path):
+    arrays, _ = read_smiles(demo_rows["smiles"][:5])
+    schema = StoreInfo().schema()
+    with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as writer:
+        writer.write_batch(StoreRows(arrays, [None] * 5, keys=hash_molecules(arrays)).record_batch(schema))
+    predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv")
+    output = pd.read_csv(tmp_path / "out.csv")
+    assert list(output) == ["row", "gap_ev_pred", "error"] and output["row"].tolist() == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(demo_rows["smiles"][:5])[:, 0], rtol=1e-5)

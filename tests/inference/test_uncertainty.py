@@ -14,9 +14,8 @@ from rdkit import Chem
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import BEST
+from graphslice.run_files import BEST, read_splits
 from graphslice.training import train
 
 

@@ -1,7 +1,5 @@
 """Models with atom-level and bond-level targets."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny import TINY
@@ -9,7 +7,7 @@ from tiny import TINY
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
@@ -32,7 +30,6 @@ def model_of(level: str, **settings) -> GraphTransformer:
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("level", ["atom", "bond"])
 def test_predictions_match_the_formula(level, head):
-    """Compare with a computation molecule by molecule and bond by bond."""
     model, graphs = model_of(level, head=head, tasks=3), [smiles_to_graph(smiles) for smiles in MOLECULES]
     predictions, rows = model(collate(graphs, level=level)), []
     for graph in graphs:
@@ -57,7 +54,6 @@ def test_bond_prediction_does_not_depend_on_the_order_of_its_atoms():
 
 @pytest.mark.parametrize("level", ["atom", "bond"])
 def test_traced_program_matches_modules(level):
-    """Compare predictions and gradients."""
     batch = collate([smiles_to_graph(smiles) for smiles in MOLECULES], level=level)
     model = model_of(level)
     rows = run_as_program(model, GraphTransformer._encode.__wrapped__, batch)
@@ -65,8 +61,7 @@ def test_traced_program_matches_modules(level):
     results = [_with_gradients(model, batch)]
     with programs_disabled():
         results.append(_with_gradients(model_of(level), batch))
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
 
 
 def _with_gradients(model: GraphTransformer, batch: GraphBatch) -> list[torch.Tensor]:

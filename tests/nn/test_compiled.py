@@ -5,7 +5,7 @@ import torch
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.nn import GraphTransformer, compiled
 
 
@@ -33,7 +33,6 @@ def test_shapes_beyond_the_limit_run_eagerly(monkeypatch):
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such kernel")])
 def test_shape_that_cannot_be_compiled_runs_eagerly(error):
-    """Other shapes stay compiled, whether memory is short or the compiler fails."""
     torch._dynamo.reset()
     calls = []
 

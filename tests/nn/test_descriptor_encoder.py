@@ -1,7 +1,5 @@
 """Standardisation and encoding of descriptors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from graphslice import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.descriptors import DescriptorEncoder, fit_standardisation
 
@@ -81,7 +79,6 @@ numbers = st.floats(-(2.0**60), 2.0**60, width=32) | st.just(float("nan")) | st.
 @settings(max_examples=80)
 @given(arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=numbers), st.floats(width=32))
 def test_standardised_values_are_finite_and_bounded(values, other):
-    """Both for values of the training set and for others."""
     encoder = fitted(values)
     z = z_of(encoder, np.vstack([values, np.full((1, values.shape[1]), other)]))
     assert np.isfinite(z).all() and np.abs(z).max() <= 5.01
@@ -89,10 +86,7 @@ def test_standardised_values_are_finite_and_bounded(values, other):
 
 
 def test_model_without_descriptors_has_no_encoder():
-    plain, with_descriptors = (
-        GraphTransformer(ModelConfig(**TINY)),
-        GraphTransformer(ModelConfig(**TINY, descriptors=3)),
-    )
+    plain, with_descriptors = (GraphTransformer(ModelConfig(**TINY, descriptors=count)) for count in (0, 3))
     extra = {name for name in with_descriptors.state_dict() if name not in plain.state_dict()}
     assert extra == {
         f"descriptors.{name}" for name in ("centre", "scale", "low", "high", "project.weight", "project.bias")
@@ -120,11 +114,6 @@ def test_encoded_descriptors_follow_the_readouts(head):
 
 def test_batch_with_another_number_of_descriptors_is_an_error():
     model = GraphTransformer(ModelConfig(**TINY, descriptors=2))
-    for batch in (
-        collate([smiles_to_graph("C")]),
-        collate([smiles_to_graph("C")], {"a": np.ones(1)}, descriptors=["a"]),
-    ):
-        with pytest.raises(
-            ValueError, match=r"the model expects 2 descriptors per molecule, but the batch has (none|1)"
-        ):
-            model(batch)
+    for number, values in (("none", {}), ("1", {"values": {"a": np.ones(1)}, "descriptors": ["a"]})):
+        with pytest.raises(ValueError, match=f"model expects 2 descriptors per molecule, but the batch has {number}"):
+            model(collate([smiles_to_graph("C")], **values))

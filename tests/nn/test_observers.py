@@ -10,30 +10,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graphslice.nn.observers import has_hooks, is_observed
 
-HOOKS = [
-    "register_forward_hook",
-    "register_forward_pre_hook",
-    "register_full_backward_hook",
-    "register_full_backward_pre_hook",
-]
+HOOKS = ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"]
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hooks_of_a_module_are_noticed(name):
+def test_hooks_are_noticed(name):
     module = nn.Linear(2, 2)
-    assert not has_hooks(module)
-    handle = getattr(module, name)(lambda *args: None)
-    assert has_hooks(module)
-    handle.remove()
-    assert not has_hooks(module)
-
-
-@pytest.mark.parametrize("name", HOOKS)
-def test_hooks_of_all_modules_are_noticed(name):
-    handle = getattr(hooks_of_all, name.replace("register_", "register_module_"))(lambda *args: None)
-    assert is_observed()
-    handle.remove()
-    assert not is_observed()
+    of_one, of_all = getattr(module, f"register_{name}"), getattr(hooks_of_all, f"register_module_{name}")
+    for register, noticed in ((of_one, lambda: has_hooks(module)), (of_all, is_observed)):
+        assert not noticed()
+        handle = register(lambda *args: None)
+        assert noticed()
+        handle.remove()
+        assert not noticed()
 
 
 class _Functions(TorchFunctionMode):

@@ -1,7 +1,5 @@
 """Dropout of attention weights: rate, and the same mask in the backward pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -20,14 +20,6 @@ def test_matches_numpy_quantiles_of_each_sample(lengths, levels, seed):
         np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
-def test_level_per_channel():
-    x = torch.randn(2, 7, 3, dtype=torch.float64)
-    levels = torch.tensor([[0.0, 0.5, 1.0]])
-    actual = column_quantiles(x, torch.tensor([7, 7]), levels)[:, 0]
-    expected = torch.stack([x[:, :, 0].amin(1), x[:, :, 1].median(1).values, x[:, :, 2].amax(1)], dim=1)
-    torch.testing.assert_close(actual, expected)
-
-
 def test_gradcheck():
     x = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
     levels = torch.tensor([[0.1, 0.33, 0.77], [0.5, 0.95, 0.05]], dtype=torch.float64, requires_grad=True)

@@ -22,13 +22,11 @@ def backends_for(x: torch.Tensor) -> list[str]:
 
 
 def stable_order(values: np.ndarray, descending: bool) -> list[int]:
-    """Return the row order of Python's stable sort; nan is the largest value."""
     value = [(1, 0.0) if np.isnan(v) else (0, float(v)) for v in values]
     return sorted(range(len(values)), key=value.__getitem__, reverse=bool(descending))  # reverse=True is stable too
 
 
 def reference_sort(x: np.ndarray, lengths, descending) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted array and the source row of each value."""
     rows = np.broadcast_to(np.arange(x.shape[1])[:, None], x.shape).copy()
     for b, length in enumerate(lengths):
         for c in range(x.shape[2]):
@@ -58,28 +56,20 @@ def sort_inputs(draw):
 
 @settings(max_examples=150)
 @given(sort_inputs(), st.sampled_from(ORDERS))
-def test_matches_numpy(inputs, order):
-    x, lengths = inputs
-    argument, descending = order_of(order, x.shape[2])
-    expected = reference_sort(x, lengths, descending)[0]
-    for backend in backends_for(torch.from_numpy(x)):
-        actual = column_sort.using(backend)(torch.from_numpy(x), torch.tensor(lengths), argument)
-        np.testing.assert_array_equal(actual.numpy(), expected, strict=True)
-
-
-@settings(max_examples=60)
-@given(sort_inputs(), st.sampled_from(ORDERS))
-def test_gradient_is_inverse_permutation(inputs, order):
+def test_matches_numpy_and_gradient_is_inverse_permutation(inputs, order):
     """Stable for ties; the identity in the padding."""
     x, lengths = inputs
     argument, descending = order_of(order, x.shape[2])
+    expected, rows = reference_sort(x, lengths, descending)
     upstream = np.arange(1.0, x.size + 1, dtype=np.float32).reshape(x.shape)
-    expected = np.zeros_like(upstream)
-    np.put_along_axis(expected, reference_sort(x, lengths, descending)[1], upstream, axis=1)
+    gradient = np.zeros_like(upstream)
+    np.put_along_axis(gradient, rows, upstream, axis=1)
     for backend in backends_for(torch.from_numpy(x)):
         leaf = torch.from_numpy(x.copy()).requires_grad_()
-        column_sort.using(backend)(leaf, torch.tensor(lengths), argument).backward(torch.from_numpy(upstream))
-        np.testing.assert_array_equal(leaf.grad.numpy(), expected)
+        actual = column_sort.using(backend)(leaf, torch.tensor(lengths), argument)
+        np.testing.assert_array_equal(actual.detach().numpy(), expected, strict=True)
+        actual.backward(torch.from_numpy(upstream))
+        np.testing.assert_array_equal(leaf.grad.numpy(), gradient)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 17, 31, 32, 33, 63, 65, 96, 130])
@@ -103,7 +93,9 @@ def test_numbers_of_rows_and_channels(rows, channels):
         np.testing.assert_array_equal(column_sort(leaf, torch.tensor(lengths), argument).numpy(), sorted_x)
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 5), (2, 6, 16), (1, 40, 272)])  # several parts of channels
+@pytest.mark.parametrize(
+    "shape", [(2, 0, 3), (2, 1, 16), (2, 6, 5), (2, 6, 16), (1, 40, 272)]
+)  # several parts of channels
 @pytest.mark.parametrize("order", ORDERS)
 def test_all_rows_are_sorted_without_lengths(order, shape):
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -114,48 +106,12 @@ def test_all_rows_are_sorted_without_lengths(order, shape):
         np.testing.assert_array_equal(actual.numpy(), expected)
 
 
-@pytest.mark.parametrize("channels", [4, 16])
-@pytest.mark.parametrize("padding", [-np.inf, np.inf, np.nan, 0.0])
-@pytest.mark.parametrize("order", ORDERS)
-def test_padding_is_unchanged(order, padding, channels):
-    x = np.random.default_rng(1).normal(size=(3, 7, channels)).astype(np.float32)
-    x[0, 1, :] = -np.inf
-    x[1, 0, :] = np.nan
-    lengths = [4, 1, 0]
-    for row, length in zip(x, lengths, strict=True):
-        row[length:] = padding
-    argument, descending = order_of(order, channels)
-    for backend in backends_for(torch.from_numpy(x)):
-        actual = column_sort.using(backend)(torch.from_numpy(x), torch.tensor(lengths), argument).numpy()
-        for b, length in enumerate(lengths):
-            ascending = np.sort(x[b, :length], axis=0)  # nan last
-            expected = np.where(descending, ascending[::-1], ascending)
-            np.testing.assert_array_equal(actual[b, :length], expected)
-            np.testing.assert_array_equal(actual[b, length:], x[b, length:])
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_gradcheck(order):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator, requires_grad=True)
-    argument, _ = order_of(order, 3)
-    assert torch.autograd.gradcheck(lambda v: column_sort(v, torch.tensor([5, 3]), argument), (x,))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_all_floating_dtypes(dtype):
     x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0)).to(dtype)  # bf16 has many ties here
     actual = column_sort(x, torch.tensor([40, 11]))
     assert actual.dtype == dtype
     np.testing.assert_array_equal(actual.double().numpy(), reference_sort(x.double().numpy(), [40, 11], [False] * 3)[0])
-
-
-@pytest.mark.parametrize("channels", [3, 16])
-@pytest.mark.parametrize("rows", [0, 1])
-@pytest.mark.parametrize("lengths", [None, torch.tensor([0, 0])])
-def test_at_most_one_row(rows, lengths, channels):
-    x = torch.randn(2, rows, channels)
-    assert torch.equal(column_sort(x, lengths), x)
 
 
 @pytest.mark.gpu
@@ -186,7 +142,6 @@ def test_input_is_not_modified():
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rows", [33, 129, 255, 256, 257, 1000])
 def test_many_rows(rows, backend):
-    """Row numbers of more than 256 rows need more than a byte."""
     x = torch.randn(1, rows, 80, generator=torch.Generator().manual_seed(0)).requires_grad_()
     upstream = torch.arange(80.0 * rows).view(1, rows, 80)
     actual = column_sort.using(backend)(x)
@@ -206,13 +161,6 @@ def test_maximum_number_of_rows(backend):
     expected = np.arange(16.0 * rows, dtype=np.float32).reshape(rows, 16)
     expected[order, np.arange(16)] = expected[:-5].copy()
     np.testing.assert_array_equal(x.grad[0], expected)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_lengths_are_clamped(backend):
-    x = torch.randn(2, 5, 16)
-    assert torch.equal(column_sort.using(backend)(x, torch.tensor([9, 2**62])), x.sort(dim=1).values)
-    assert torch.equal(column_sort.using(backend)(x, torch.tensor([-1, -(2**62)])), x)
 
 
 @pytest.mark.parametrize("channels", [3, 16])

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from dropout_masks import kept_by_hash
 
 from graphslice.ops import Dropout, dropout
 from graphslice.program.function import draw_random_integers
@@ -34,63 +35,24 @@ def test_neighbours_and_successive_draws_are_independent():
         assert torch.corrcoef(pair)[0, 1].abs() < bound
 
 
-def triple32(x: np.ndarray, second: int) -> np.ndarray:
-    """Hash uint32 numbers by C. Wellons' triple32, with a second key."""
-    for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51)):
-        x = (x ^ x >> np.uint32(shift)) * np.uint32(factor)
-    x = x ^ np.uint32(second)
-    x = (x ^ x >> np.uint32(15)) * np.uint32(0x31848BAB)
-    return x ^ x >> np.uint32(14)
-
-
 @pytest.mark.parametrize(("p", "shape"), [(0.25, (16,)), (0.5, (300, 48)), (0.999, (64, 1000)), (1e-3, (64, 1000))])
-def test_kernel_drops_where_the_hash_is_small(p, shape):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_kernel_drops_where_the_hash_is_small(p, shape, threads):
     torch.manual_seed(4)
     first, second = draw_random_integers(2)
     torch.manual_seed(4)
+    torch.set_num_threads(threads)
     actual = dropout.using("numba")(torch.ones(shape), p)
-    hashes = triple32(np.arange(actual.numel(), dtype=np.uint32) + np.uint32(first % 2**32), second % 2**32)
-    kept = hashes.astype(np.int32) >= round(p * 2**32) - 2**31
+    torch.set_num_threads(1)
+    kept = kept_by_hash(actual.numel(), first, second, p)
     np.testing.assert_allclose(actual.flatten(), kept / (1 - p), rtol=1e-6)
 
 
-def test_mask_does_not_depend_on_the_number_of_threads():
-    results = []
-    for count in (1, 3):
-        torch.set_num_threads(count)
-        torch.manual_seed(0)
-        x = torch.ones(1000, 16, requires_grad=True)
-        actual = dropout(x, 0.3)
-        actual.backward(torch.ones_like(actual))
-        results.append((actual.detach(), x.grad))
-        torch.set_num_threads(1)
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.1, 0.75])
-def test_scaling_preserves_mean(p, dtype):
-    torch.manual_seed(0)
-    x = torch.randn(50_000, dtype=dtype) + 3
-    y = dropout(x, p)
-    kept = y != 0
-    torch.testing.assert_close(y[kept], x[kept] / (1 - p))
-    assert abs(y.mean() - x.mean()).item() < 5 * (x.square().mean() * p / (1 - p) / len(x)).sqrt().item()
-
-
-@pytest.mark.parametrize("p", [1e-7, 1e-6, 5e-6, 1e-5])
-def test_rate_near_zero(p):
-    torch.manual_seed(0)
-    assert (dropout(torch.ones(10_000), p) == 0).sum() < 10
-
-
-@pytest.mark.parametrize("p", [0.99999, 0.9999999, 1 - 1e-12])
-def test_rate_near_one(p):
+@pytest.mark.parametrize("p", [1e-7, 1e-6, 5e-6, 1e-5, 0.99999, 0.9999999, 1 - 1e-12])
+def test_rate_near_zero_and_one(p):
     torch.manual_seed(0)
     y = dropout(torch.ones(10_000), p)
-    assert (y != 0).sum() < 10
-    assert y.isfinite().all()
+    assert y.isfinite().all() and ((y == 0) if p < 0.5 else (y != 0)).sum() < 10
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 0, 3), (2, 3, 7), (16,), (3, 2, 8)])
@@ -121,13 +83,6 @@ def test_reproducible_with_seed_and_different_per_call():
     torch.manual_seed(3)
     assert torch.equal(draw(), first)
     assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize("shape", [(6, 7), (6, 8)])
-def test_non_contiguous_input(shape):
-    x = (torch.rand(shape) + 1).T
-    y = dropout(x, 0.5)
-    torch.testing.assert_close(y[y != 0], 2 * x[y != 0])
 
 
 def test_identity_for_rate_zero_and_in_eval_mode():

@@ -35,33 +35,10 @@ def test_matches_quadratic_form(seed, sizes, heads, head_dim, dtype):
     upstream = torch.randn_like(parts[0])
     actual, expected = linear_attention(*parts, lengths, heads), reference(*parts, lengths, heads)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-4)
-    for one, other in zip(
-        torch.autograd.grad(actual, parts, upstream), torch.autograd.grad(expected, parts, upstream), strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-4)
+    grads = (torch.autograd.grad(out, parts, upstream) for out in (actual, expected))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=2e-4)
     with torch.no_grad():
         assert torch.equal(linear_attention(*parts, lengths, heads), actual)
-
-
-@pytest.mark.parametrize("width", [5, 300])
-def test_padding_is_not_read(width):
-    parts = [torch.randn(2, width, 16) for _ in range(3)]
-    lengths = torch.tensor([3, width])
-    expected = linear_attention(*parts, lengths, 2)
-    for part in parts:
-        part[0, 3:] = torch.nan
-    torch.testing.assert_close(linear_attention(*parts, lengths, 2), expected, rtol=0, atol=0)
-    assert (expected[0, 3:] == 0).all()
-
-
-@pytest.mark.parametrize("length", [-3, 4, 5000])
-def test_lengths_are_clamped(length):
-    """Otherwise compiled code would access memory beyond its arrays."""
-    x = torch.randn(1, 3, 16, generator=torch.Generator().manual_seed(0))
-    actual = linear_attention(x, x, x, torch.tensor([length]), 2)
-    expected = linear_attention(x, x, x, torch.tensor([min(max(length, 0), 3)]), 2)
-    torch.testing.assert_close(actual, expected)
-    torch.testing.assert_close(actual, linear_attention.reference(x, x, x, torch.tensor([length]), 2))
 
 
 @settings(max_examples=30)
@@ -88,8 +65,7 @@ def test_head_norm_matches_layer_norm_of_each_head(seed, shape, heads, head_dim,
         upstream = torch.randn_like(actual)
         grads = torch.autograd.grad(actual, (x, scales, shifts), upstream)
         expected_grads = torch.autograd.grad(expected, (x, scales, shifts), upstream.double())
-        for one, other in zip(grads, expected_grads, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(grads, expected_grads, rtol=1e-3, atol=1e-3)
         assert not grads[1][torch.arange(3) != index].any() and not grads[2][torch.arange(3) != index].any()
 
 

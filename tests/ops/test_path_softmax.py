@@ -68,33 +68,16 @@ def test_values_and_gradients_match_loop(seed, atoms, heads, types, dtype):
             torch.testing.assert_close(grad, expected_grad, **tolerance)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_sum_to_one_and_padding_is_zero(backend):
-    values, pairs, lengths = make_inputs(0, [1, 5, 3], dtype=torch.float32)
-    actual = path_softmax.using(backend)(values, pairs, lengths).detach()
-    for sample, length in zip(actual, lengths.tolist(), strict=True):
-        assert torch.allclose(sample[:, :length].sum(-1), torch.ones(1))
-        assert not sample[:, length:].any() and not sample[:, :, length:].any()
-
-
-def test_gradcheck():
-    values, pairs, lengths = make_inputs(1, [2, 4])
-    assert torch.autograd.gradcheck(lambda v: path_softmax(v, pairs, lengths), values)
-
-
 @pytest.mark.parametrize("op", [path_softmax, path_bias])
-def test_kernel_clamps_lengths_and_negative_path_types(op):
+def test_kernel_clamps_negative_path_types(op):
     values, pairs, lengths = make_inputs(2, [4, 4, 2], dtype=torch.float32)
-    changed, clamped = torch.tensor([2**62, -(2**62), 3]), torch.tensor([5, 0, 3])
-    assert torch.equal(op.using("numba")(values, pairs, changed), op.using("numba")(values, pairs, clamped))
     pairs[0, 1:3, 2] = torch.tensor([-1, -32_768], dtype=torch.int16)
     results = []
     for backend in BACKENDS:
         actual = op.using(backend)(values, pairs, lengths)
         actual = actual.masked_fill(~(valid_rows(pairs, lengths) & valid_rows(pairs, lengths).mT), 0)
         results.append((actual, *torch.autograd.grad(actual.square().sum(), values)))
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -26,7 +26,6 @@ def backends_for(v: torch.Tensor, groups: int = 1) -> list[str]:
 
 
 def groups_of(rows: int, groups: int) -> list[range]:
-    """Split rows into groups; the first groups have one row more."""
     sizes = [rows // groups + (g < rows % groups) for g in range(groups)]
     return [range(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(groups)]
 
@@ -106,26 +105,3 @@ def test_infinity_in_the_first_channel_ties_all_finite_rows():
     v[0, 0, 0] = torch.inf
     results = [sort_by_first.using(backend)(v, torch.tensor([4])) for backend in ("torch", "numba")]
     torch.testing.assert_close(*results, equal_nan=True)
-
-
-def test_empty_batch():
-    assert sort_by_first(torch.zeros(0, 4, 16), torch.zeros(0, dtype=torch.int64)).shape == (0, 4, 16)
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 2**20), st.integers(2, 7))
-def test_csp_is_the_low_temperature_limit_of_sinkhorn(seed, rows):
-    """At a small temperature the entropic transport plan is close to the permutation."""
-    random = np.random.default_rng(seed)
-    first = np.sort(random.permutation(rows) + random.uniform(-0.2, 0.2, rows))[random.permutation(rows)]
-    other = random.permutation(rows) + random.uniform(-0.2, 0.2, rows)
-    cost, temperature = (first[:, None] - other[None, :]) ** 2, 0.05
-    f, g = np.zeros(rows), np.zeros(rows)
-    for _ in range(500):
-        f = -temperature * np.logaddexp.reduce((g[None, :] - cost) / temperature, axis=1)
-        g = -temperature * np.logaddexp.reduce((f[:, None] - cost) / temperature, axis=0)
-    plan = np.exp((f[:, None] + g[None, :] - cost) / temperature)
-    v = torch.tensor(np.stack([first, other], axis=1))[None]
-    for part in (v, v.float().repeat(1, 1, 8)):  # reference, kernel
-        output = sort_by_first(part, torch.tensor([rows]))[0, :, 1].numpy()
-        np.testing.assert_allclose(plan @ other, output, atol=0.05)

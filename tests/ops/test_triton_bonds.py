@@ -1,7 +1,4 @@
-"""Triton kernels of bond_messages, interpreted without a GPU.
-
-test_bond_messages.py compares their values with a loop and with the other backends.
-"""
+"""Triton kernels of bond_messages, interpreted without a GPU."""
 
 import sys
 
@@ -39,7 +36,6 @@ def values_and_gradients(backend, x, bonds, types, rings):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("channels", [1, 24, 130])
 def test_matches_reference_for_all_dtypes_and_channel_counts(channels, dtype):
-    """Includes partially filled and several tiles."""
     args = make_inputs(channels=channels, dtype=dtype)
     for one, other in zip(*(values_and_gradients(backend, *args) for backend in ("torch", "triton")), strict=True):
         assert one.dtype == other.dtype == dtype
@@ -47,12 +43,10 @@ def test_matches_reference_for_all_dtypes_and_channel_counts(channels, dtype):
 
 
 def test_several_rows_per_program(monkeypatch):
-    """The number of rows is larger than the number of programs and not a multiple of it."""
     args = make_inputs(batch=3, width=7)
     expected = values_and_gradients("torch", *args)
     monkeypatch.setattr(triton_bonds, "_PROGRAMS", 4)
-    for one, other in zip(expected, values_and_gradients("triton", *args), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(expected, values_and_gradients("triton", *args), rtol=0, atol=0)
 
 
 def test_uninitialised_table_memory_is_ignored(monkeypatch):
@@ -60,8 +54,7 @@ def test_uninitialised_table_memory_is_ignored(monkeypatch):
     expected = values_and_gradients("torch", *args)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(torch.nan))
-    for one, other in zip(expected, values_and_gradients("triton", *args), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(expected, values_and_gradients("triton", *args), rtol=0, atol=0)
 
 
 def test_codes_beyond_tables_are_no_bonds():
@@ -72,16 +65,14 @@ def test_codes_beyond_tables_are_no_bonds():
     without = bonds.clone()
     without[0, 0, 1] = without[1, 2, 3] = without[1, 3, 2] = 0
     actual = [values_and_gradients("triton", x, codes, types, rings) for codes in (beyond, without)]
-    for one, other in zip(*actual, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*actual, rtol=0, atol=0)
 
 
 def test_non_contiguous_arguments():
     x, bonds, types, rings = make_inputs()
     strided = x.mT.contiguous().mT, bonds.mT.contiguous().mT, types.T.contiguous().T, rings.T.contiguous().T
     actual = [values_and_gradients("triton", *args) for args in (strided, (x, bonds, types, rings))]
-    for one, other in zip(*actual, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*actual, rtol=0, atol=0)
 
 
 def test_opcheck():
@@ -98,23 +89,6 @@ def test_second_derivatives_raise():
     (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError):
         torch.autograd.grad(first.sum(), x)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x, bonds, types, rings: (x.double(), bonds, types.double(), rings.double()),
-        lambda x, bonds, types, rings: (x, bonds.int(), types, rings),
-        lambda x, bonds, types, rings: (x, bonds[:1], types, rings),
-        lambda x, bonds, types, rings: (x, bonds[:, :, :4], types, rings),
-        lambda x, bonds, types, rings: (x, bonds, types[:, :8], rings),
-        lambda x, bonds, types, rings: (x, bonds, types, rings[:, :8]),
-        lambda x, bonds, types, rings: (x[0], bonds[0], types, rings),
-    ],
-)
-def test_rejects_invalid_arguments(change):
-    with pytest.raises(ValueError, match="does not support"):
-        bond_messages.using("triton")(*change(*make_inputs()))
 
 
 def test_older_gpus_use_reference(monkeypatch):

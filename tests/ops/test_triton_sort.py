@@ -55,16 +55,14 @@ def test_expanded_lengths():
     attn_weights, v, _ = make_inputs(3, 2, 9, 8, torch.float32)
     lengths = torch.tensor([4], device=DEVICE).expand(3)
     results = [values_and_gradients(backend, attn_weights, v, lengths) for backend in ("triton", "torch")]
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_lengths_are_clamped():
     attn_weights, v, _ = make_inputs(3, 2, 5, 8, torch.float32)
     beyond, clamped = torch.tensor([5, 12, 2**40], device=DEVICE), torch.tensor([5, 5, 5], device=DEVICE)
     results = [values_and_gradients("triton", attn_weights, v, lengths) for lengths in (beyond, clamped)]
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
     seed = torch.zeros(1, dtype=torch.int64, device=DEVICE)
     ranks = _triton_aggregate_sort(attn_weights, v, beyond, descending(16), seed, 0.0)[1]
     assert (ranks.sort(1).values == torch.arange(5, device=DEVICE)[:, None]).all()  # a permutation
@@ -107,8 +105,7 @@ def test_several_tiles_per_sample(monkeypatch):
         leaves = attn_weights.clone().requires_grad_(), v.clone().requires_grad_()
         actual = aggregate_sort.using(backend)(*leaves, lengths)
         results.append([actual.detach() * upstream, *torch.autograd.grad(actual, leaves, upstream)])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_older_gpus_use_reference(monkeypatch):

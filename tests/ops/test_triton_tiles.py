@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from graphslice.ops.triton_tiles import (
-    DTYPES,
-    MAX_AGGREGATE_ROWS,
-    MAX_SORT_ROWS,
-    SHARED_MEMORY,
-    aggregate_fits,
-    aggregate_tile,
-    sort_tile,
-)
+from graphslice.ops import triton_tiles
+from graphslice.ops.triton_tiles import aggregate_fits, aggregate_tile, sort_tile
 
 
 def power_of_two(number: int) -> bool:
@@ -19,16 +12,16 @@ def power_of_two(number: int) -> bool:
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", triton_tiles.DTYPES)
 def test_aggregate_tile_holds_sample_and_fits_shared_memory(dtype, capability):
-    for width in (1, 2, 16, 17, 32, 33, 64, 65, MAX_AGGREGATE_ROWS):
+    for width in (1, 2, 16, 17, 32, 33, 64, 65, triton_tiles.MAX_AGGREGATE_ROWS):
         for head_dim in (1, 8, 24, 33, 96, 256):
             tile = aggregate_tile(width, head_dim, dtype, capability)
             rows, columns, inner, in_float32, warps = tile
             assert rows >= width and all(map(power_of_two, (rows, columns, inner, warps)))
             assert inner >= 16 and columns >= 16 and rows % inner == 0  # requirement of tl.dot
             # Backward holds INNER rows of P, and all rows of the gradient and of V.
-            assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= SHARED_MEMORY, tile
+            assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= triton_tiles.SHARED_MEMORY, tile
 
 
 def test_turing_multiplies_in_float32_and_does_not_support_bfloat16():
@@ -39,9 +32,9 @@ def test_turing_multiplies_in_float32_and_does_not_support_bfloat16():
     assert [aggregate_fits(width, bf16, (9, 0)) for width in (1, 128, 129)] == [True, True, False]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", triton_tiles.DTYPES)
 def test_sort_tile_fits_registers(dtype):
-    for width in (1, 2, 3, 20, 128, 1000, MAX_SORT_ROWS):
+    for width in (1, 2, 3, 20, 128, 1000, triton_tiles.MAX_SORT_ROWS):
         for channels in (1, 24, 768):
             rows, columns = sort_tile(width, channels, dtype)
             assert rows >= width and power_of_two(rows) and power_of_two(columns)

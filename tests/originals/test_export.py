@@ -1,7 +1,5 @@
 """Export of models to the original formats, and their import."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -41,13 +39,10 @@ def trained(head: str = "mlp", tasks: int = 1, **settings) -> Checkpoint:
 
 
 SETTINGS = [
-    {"norm": "post", "embedding_norm": True},
-    {"norm": "pre", "embedding_norm": True},
-    {"norm": "post", "tasks": 3},
+    {"norm": "post", "embedding_norm": True}, {"norm": "pre", "embedding_norm": True}, {"norm": "post", "tasks": 3},
     {"embedding_layout": "graphormer", "num_degrees": 512, "num_distances": 512, "num_path_positions": 128},
-    {"head": "linear"},
-    {"head": "linear", "tasks": 2, "embedding_layout": "graphormer"},
-]
+    {"head": "linear"}, {"head": "linear", "tasks": 2, "embedding_layout": "graphormer"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -149,7 +144,6 @@ def test_transformed_targets_are_rejected_and_logits_reported(tmp_path, cli):
 
 
 def test_hyperparameters_of_graphormer_v1_are_read(tmp_path):
-    """Stored by Lightning: the maximal path length, which changes predictions, and the dropout rates."""
     path = export_checkpoint(trained(head="linear"), tmp_path, "graphormer-v1")[0]
     assert import_checkpoint(path).config.model.max_path == 5
     theirs = {"multi_hop_max_dist": 20, "dropout_rate": 0.2, "intput_dropout_rate": 0.0, "attention_dropout_rate": 0.3}
@@ -160,7 +154,6 @@ def test_hyperparameters_of_graphormer_v1_are_read(tmp_path):
 
 
 def test_import_does_not_replace_a_run(tmp_path):
-    """For an unfinished run, an ensemble, and a file of the user."""
     for file in ("config.yaml", "last.ckpt", "member-1/config.yaml"):
         folder = tmp_path / file.replace("/", "-")
         (folder / file).parent.mkdir(parents=True)

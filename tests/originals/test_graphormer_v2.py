@@ -1,7 +1,5 @@
 """Import of Graphormer v2: outputs equal those of Hugging Face's implementation, for all formats of the weights."""
 
-from __future__ import annotations
-
 import argparse
 import enum
 import json
@@ -47,7 +45,6 @@ def hugging_face_folder(folder: Path, model: str, *, safe: bool = True, **settin
 
 
 def fairseq_state(model: str) -> dict[str, torch.Tensor]:
-    """Return the same weights under fairseq's names."""
     state = weights_of(model)
     state["encoder.embed_out.weight"] = state.pop("classifier.classifier.weight")
     state["encoder.lm_output_learned_bias"] = state.pop("classifier.lm_output_learned_bias")
@@ -150,42 +147,45 @@ def test_contradicting_configuration_is_rejected(settings, words, tmp_path):
         import_checkpoint(hugging_face_folder(tmp_path / "hf", "post_norm", **settings))
 
 
-def test_incomplete_checkpoints_are_rejected(tmp_path):
+def without(state: dict, part: str) -> dict:
+    return {name: value for name, value in state.items() if part not in name}
+
+
+def with_far_block(state: dict) -> dict:
+    return {name.replace("layers.1.", f"layers.{10**12}."): value for name, value in state.items()}
+
+
+INCOMPLETE = [
+    (lambda state: without(state, "layers.1"), "of a complete softmax model: it names block 2 but has 2 blocks"),
+    (with_far_block, f"it names block {10**12} but has 3 blocks"),
+    (lambda state: without(state, "layers.1.fc1"), r"blocks\.1\.ffn\.expand\.weight is missing"),
+    (lambda state: without(state, "classifier"), r"it lacks .classifier\.classifier\.weight."),
+    (lambda state: {"bert.embeddings.word": torch.ones(3, 3)}, r"not a Graphormer .*bert\.embeddings"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), INCOMPLETE)
+def test_incomplete_weights_are_rejected(change, message, tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"model\.safetensors: it is truncated, damaged"):
+    (folder / "config.json").write_text("{}")
+    save_file(change(weights_of("post_norm")), folder / "model.safetensors")
+    with pytest.raises(InputError, match=message):
         import_checkpoint(folder)
-    state = weights_of("post_norm")
-    half = {name: value for name, value in state.items() if "layers.1" not in name}
-    save_file(half, folder / "model.safetensors")
-    with pytest.raises(InputError, match="of a complete softmax model: it names block 2 but has 2 blocks"):
-        import_checkpoint(folder)
-    far = {name.replace("layers.1.", f"layers.{10**12}."): value for name, value in state.items()}
-    save_file(far, folder / "model.safetensors")
-    with pytest.raises(InputError, match=f"it names block {10**12} but has 3 blocks"):
-        (folder / "config.json").write_text("{}")
-        import_checkpoint(folder)
-    save_file({k: v for k, v in state.items() if "layers.1.fc1" not in k}, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"blocks\.1\.ffn\.expand\.weight is missing"):
-        import_checkpoint(folder)
-    no_head = {name: value for name, value in state.items() if not name.startswith("classifier")}
-    save_file(no_head, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"it lacks .classifier\.classifier\.weight."):
-        import_checkpoint(folder)
-    save_file({"bert.embeddings.word_embeddings.weight": torch.ones(3, 3)}, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"not a Graphormer .*bert\.embeddings"):
-        import_checkpoint(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json is not a JSON file"):
-        import_checkpoint(folder)
-    (folder / "config.json").unlink()
-    with pytest.raises(InputError, match=r"holds no config\.json"):
-        import_checkpoint(folder)
-    with pytest.raises(InputError, match=r"expected model\.safetensors or pytorch_model\.bin"):
-        (tmp_path / "empty").mkdir()
-        (tmp_path / "empty" / "config.json").write_text("{}")
-        import_checkpoint(tmp_path / "empty")
+
+
+def test_damaged_folders_are_rejected(tmp_path):
+    folder = hugging_face_folder(tmp_path / "hf", "post_norm")
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    whole = weights.read_bytes()
+    for change, message in (
+        (lambda: weights.write_bytes(whole[: len(whole) // 2]), r"model\.safetensors: it is truncated, damaged"),
+        (lambda: weights.unlink(), r"expected model\.safetensors or pytorch_model\.bin"),
+        (lambda: (weights.write_bytes(whole), config.write_text("{")), r"config\.json is not a JSON file"),
+        (config.unlink, r"holds no config\.json"),
+    ):
+        change()
+        with pytest.raises(InputError, match=message):
+            import_checkpoint(folder)
 
 
 def test_non_finite_weights_and_own_runs_are_rejected(tmp_path, run_directory):

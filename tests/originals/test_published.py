@@ -1,7 +1,5 @@
 """Download of published checkpoints by name, from a local server."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from functools import partial

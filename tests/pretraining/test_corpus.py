@@ -93,7 +93,6 @@ def test_family_is_in_one_split_independent_of_other_molecules(corpus, tables, t
 
 
 def test_excluded_molecules(tables, demo_smiles, tmp_path):
-    """Salts and charge states of excluded molecules are excluded too, and counted."""
     salts = pd.DataFrame({"smiles": [f"{text}.Cl" for text in demo_smiles[:40]]})
     salts.to_csv(tmp_path / "test.csv", index=False)
     made = build_corpus(tmp_path / "rest.arrow", tables[0][:1], GRAPH, without=[tmp_path / "test.csv"])
@@ -105,34 +104,35 @@ def test_corpus_is_a_preprocessed_dataset(corpus):
     assert len(opened) == len(corpus.store) and opened.info.targets == corpus.store.info.targets
 
 
-def test_unusable_input_is_rejected(tables, tmp_path):
-    with pytest.raises(InputError, match=r"no input file has a column 'gapp' \(did you mean 'gap'"):
-        build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gapp"])
-    with pytest.raises(InputError, match="'gap' is named twice"):
-        build_corpus(tmp_path / "x.arrow", tables[0], GRAPH, labels=["gap", "gap"])
-    with pytest.raises(InputError, match="no molecule remains"):
-        build_corpus(tmp_path / "x.arrow", tables[0][:1], GRAPH, without=tables[0][:1])
-    (tmp_path / "none.csv").write_text("smiles\noops\n")
-    with pytest.raises(InputError, match="none of the 1 rows"):
-        build_corpus(tmp_path / "x.arrow", [tmp_path / "none.csv"], GRAPH)
-    (tmp_path / "one.csv").write_text("smiles\nCCO\n")
-    with pytest.raises(InputError, match="too few"):
-        build_corpus(tmp_path / "x.arrow", [tmp_path / "one.csv"], GRAPH)
-    (tmp_path / "two.csv").write_text("smiles,gap,gap\nCCO,1,2\n")
-    with pytest.raises(InputError, match="two columns called 'gap'"):
-        build_corpus(tmp_path / "x.arrow", [tmp_path / "two.csv"], GRAPH, labels=["gap"])
-    (tmp_path / "words.csv").write_text("smiles,charge\nCCO,low\n")
-    with pytest.raises(InputError, match="the column 'charge' has neither a number for any molecule"):
-        build_corpus(tmp_path / "x.arrow", [tmp_path / "words.csv"], GRAPH, labels=["charge"])
-    for smiles, cell, what in (
-        ("CCO", "[0.1, 0.2, -0.3, 0.1]", "fit neither the numbers of atoms"),
-        ("C1CC1", "[0.1, 0.2, -0.3]", "the level is ambiguous"),
-        ("oops", "[0.1]", "in rows without a valid SMILES"),
-        ("CCO", "[0.1, 0.2, 0.3]", "too few"),
+REJECTED = [
+    ("smiles\noops\n", [], "none of the 1 rows"),
+    ("smiles\nCCO\n", [], "too few"),
+    ("smiles,gap,gap\nCCO,1,2\n", ["gap"], "two columns called 'gap'"),
+    ("smiles,charge\nCCO,low\n", ["charge"], "the column 'charge' has neither a number for any molecule"),
+    ('smiles,charge\nCCO,"[0.1, 0.2, -0.3, 0.1]"\n', ["charge"], "fit neither the numbers of atoms"),
+    ('smiles,charge\nC1CC1,"[0.1, 0.2, -0.3]"\n', ["charge"], "the level is ambiguous"),
+    ('smiles,charge\noops,"[0.1]"\n', ["charge"], "in rows without a valid SMILES"),
+    ('smiles,charge\nCCO,"[0.1, 0.2, 0.3]"\n', ["charge"], "too few"),
+]
+
+
+@pytest.mark.parametrize(("text", "labels", "message"), REJECTED)
+def test_unusable_tables_are_rejected(text, labels, message, tmp_path):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=labels)
+    assert not (tmp_path / "x.arrow").exists()
+
+
+def test_unusable_labels_and_exclusions_are_rejected(tables, tmp_path):
+    first, second = tables[0]
+    for paths, settings, message in (
+        ([first, second], {"labels": ["gapp"]}, r"no input file has a column 'gapp' \(did you mean 'gap'"),
+        ([first, second], {"labels": ["gap", "gap"]}, "'gap' is named twice"),
+        ([first], {"without": [first]}, "no molecule remains"),
     ):
-        (tmp_path / "lists.csv").write_text(f'smiles,charge\n{smiles},"{cell}"\n')
-        with pytest.raises(InputError, match=what):
-            build_corpus(tmp_path / "x.arrow", [tmp_path / "lists.csv"], GRAPH, labels=["charge"])
+        with pytest.raises(InputError, match=message):
+            build_corpus(tmp_path / "x.arrow", paths, GRAPH, **settings)
     assert not (tmp_path / "x.arrow").exists()
 
 
@@ -162,7 +162,6 @@ def with_lists(demo_smiles, tmp_path_factory):
 
 
 def test_lists_are_atom_and_bond_labels_in_graph_order(with_lists, tmp_path):
-    """Each label is at the index of its atom or bond in the graph."""
     made = build_corpus(tmp_path / "x.arrow", with_lists, GRAPH, labels=["gap", "order", "degree"])
     store = GraphStore.open(made.store.name)
     assert store.info.atom_bond_targets == {"atom": ("degree",), "bond": ("order",)} and made.own == ["gap"]

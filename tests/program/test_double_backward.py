@@ -1,7 +1,5 @@
 """Second derivatives of kernels raise an error instead of being silently wrong."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -1,7 +1,5 @@
 """Layout of programs in memory: values that exist at the same time never overlap."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,9 +16,6 @@ coefficients = st.integers(0, 9)
 
 def kernel(*operands):
     """Stand for a kernel, which is not run."""
-
-
-# --- sizes --------------------------------------------------------------------------------------------------------
 
 
 @given(st.tuples(coefficients, coefficients), st.tuples(coefficients, coefficients), coefficients, st.integers(1, 300))
@@ -47,19 +42,9 @@ def test_equal_sizes_are_equal_and_hashable():
 
 
 CONDITIONS = [
-    bool,
-    int,
-    range,
-    "x".__mul__,
-    lambda n: n == 1,
-    lambda n: n != 1,
-    lambda n: n in (1, 2),
-    lambda n: n > 3,
-    lambda n: n <= 3,
-    lambda n: n < N,
-    lambda n: max(n, 3),
-    lambda n: [0][n],
-]
+    bool, int, range, "x".__mul__, lambda n: n == 1, lambda n: n != 1, lambda n: n in (1, 2), lambda n: n > 3,
+    lambda n: n <= 3, lambda n: n < N, lambda n: max(n, 3), lambda n: [0][n],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -67,9 +52,6 @@ def test_conditions_on_the_number_of_rows_are_not_traceable(condition):
     """They would be decided once for all batches."""
     with pytest.raises(NotTraceable, match="number of rows"):
         condition(N)
-
-
-# --- memory -------------------------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -1,10 +1,6 @@
 """Runs of programs: without torch, on several cores, and switched off."""
 
-from __future__ import annotations
-
 import inspect
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -80,16 +76,6 @@ def test_calls_from_several_threads_do_not_share_memory():
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_program_runs_without_torch():
-    code = (
-        "import sys, numpy as np\n"
-        "import graphslice.program.kernels, graphslice.program.layout, graphslice.program.run, graphslice.threads\n"
-        "assert 'torch' not in sys.modules and graphslice.threads.cores() > 0"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_programs_can_be_disabled():

@@ -1,7 +1,5 @@
 """Random functions as programs, compared with torch in double precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dropout_masks import kept_by_hash
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -25,15 +24,10 @@ CHANNELS, HEADS = 32, 2
 # Inputs with samples: three of activations, attention weights and a bias.
 INPUTS = {"x": (N, CHANNELS), "y": (N, CHANNELS), "z": (N, CHANNELS), "p": (HEADS, N, N), "b": (HEADS, N, N)}
 PARAMETERS = {
-    "square": (CHANNELS, CHANNELS),
-    "wide": (3 * CHANNELS, CHANNELS),
-    "narrow": (CHANNELS, 3 * CHANNELS),
-    "wide_bias": (3 * CHANNELS,),
-    "weight": (CHANNELS,),
-    "bias": (CHANNELS,),
-    "scales": (2, HEADS, CHANNELS // HEADS),
+    "square": (CHANNELS, CHANNELS), "wide": (3 * CHANNELS, CHANNELS), "narrow": (CHANNELS, 3 * CHANNELS),
+    "wide_bias": (3 * CHANNELS,), "weight": (CHANNELS,), "bias": (CHANNELS,), "scales": (2, HEADS, CHANNELS // HEADS),
     "shifts": (2, HEADS, CHANNELS // HEADS),
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -135,10 +129,7 @@ class Function:
 
 @dataclass
 class Masks:
-    """Dropout masks of a program, from its keys in the order of their use.
-
-    The hash of a value is that of its index, sample by sample (C. Wellons' triple32).
-    """
+    """Dropout masks of a program, from its keys in the order of their use."""
 
     keys: list[int]
     used: int = 0
@@ -146,14 +137,8 @@ class Masks:
     def __call__(self, x: Tensor, p: float) -> Tensor:
         first, second = self.keys[self.used : self.used + 2]
         self.used += 2
-        h = np.arange(x.numel(), dtype=np.uint32) + np.uint32(first % 2**32)
-        for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51)):
-            h = (h ^ h >> np.uint32(shift)) * np.uint32(factor)
-        h ^= np.uint32(second % 2**32)
-        h = (h ^ h >> np.uint32(15)) * np.uint32(0x31848BAB)
-        h ^= h >> np.uint32(14)
-        kept = h.view(np.int32) >= round(p * 2**32) - 2**31
-        return torch.from_numpy(kept).view(x.shape).to(x.dtype) / (1 - p)
+        kept = torch.from_numpy(kept_by_hash(x.numel(), first, second, p))
+        return kept.view(x.shape).to(x.dtype) / (1 - p)
 
 
 def trace(traced_function: Callable[[Arguments], Traced], parameters: dict[str, Tensor]) -> Program:

@@ -3,8 +3,6 @@
 test_random_programs.py compares the values and gradients of every rule with torch.
 """
 
-from __future__ import annotations
-
 import operator
 
 import pytest
@@ -17,19 +15,12 @@ from graphslice.program.run import Program
 from graphslice.program.trace import BATCH, RULES, Trace, Traced
 
 PARAMETERS = {
-    "square": torch.randn(16, 16),
-    "vector": torch.randn(16),
-    "scalar": torch.ones(()),
-    "double": torch.randn(16).double(),
-    "transposed": torch.randn(32, 16).T,
-    "integers": torch.ones(16, 16, dtype=torch.int64),
-    "flags": torch.ones(16, dtype=torch.bool),
-    "nine": torch.arange(9),
-    "two_lengths": torch.tensor([3, 2]),
-    "empty": torch.zeros(0, 16),
-    "token": torch.zeros(1, 16),
-    "nine_rows": torch.randn(9, 16),
-}
+    "square": torch.randn(16, 16), "vector": torch.randn(16), "scalar": torch.ones(()),
+    "double": torch.randn(16).double(), "transposed": torch.randn(32, 16).T,
+    "integers": torch.ones(16, 16, dtype=torch.int64), "flags": torch.ones(16, dtype=torch.bool),
+    "nine": torch.arange(9), "two_lengths": torch.tensor([3, 2]), "empty": torch.zeros(0, 16),
+    "token": torch.zeros(1, 16), "nine_rows": torch.randn(9, 16),
+}  # fmt: skip
 
 
 class Arguments:
@@ -60,30 +51,21 @@ def trace(function, backward: bool = True) -> tuple[list[str], list[str]]:
     return kernels_of(args.trace.finish(function(args)))
 
 
-# --- what cannot be traced ------------------------------------------------------------------------------------------
-
 UNKNOWN_FUNCTIONS = {
-    "function": lambda a: torch.sin(a.x),
-    "method": lambda a: a.x.sin(),
-    "attribute": lambda a: a.x.T,
+    "function": lambda a: torch.sin(a.x), "method": lambda a: a.x.sin(), "attribute": lambda a: a.x.T,
     "list of tensors": lambda a: torch.cat([a.x, a.y], dim=-1),
-    "keyword": lambda a: torch.where(condition=a.x, input=a.x, other=a.y),
-    "division": lambda a: torch.div(a.x, 2.0),
-    "index": lambda a: a.x[:, 0],
-    "operator of a parameter": lambda a: a.square @ a.x,
+    "keyword": lambda a: torch.where(condition=a.x, input=a.x, other=a.y), "division": lambda a: torch.div(a.x, 2.0),
+    "index": lambda a: a.x[:, 0], "operator of a parameter": lambda a: a.square @ a.x,
     "GELU by tanh": lambda a: F.gelu(a.x, approximate="tanh"),
-    "dropout in place": lambda a: F.dropout(a.x, 0.5, inplace=True),
-    "dropout of all": lambda a: F.dropout(a.x, 1.0),
+    "dropout in place": lambda a: F.dropout(a.x, 0.5, inplace=True), "dropout of all": lambda a: F.dropout(a.x, 1.0),
     "norm over two dimensions": lambda a: F.layer_norm(a.x, (2, 16), a.square, a.square),
     "norm without parameters": lambda a: F.layer_norm(a.x, (16,)),
     "quantiles": lambda a: ops.read_out(a.x, a.lengths, ("quantiles",)),
     "groups": lambda a: ops.sort_by_first(a.x, a.lengths, 2),
-    "order": lambda a: ops.column_sort(a.x, a.lengths, "up"),
-    "number as result": lambda a: 1.0,
-    "parameter as result": lambda a: a.square,
-    "tuple as result": lambda a: (a.x, a.y),
+    "order": lambda a: ops.column_sort(a.x, a.lengths, "up"), "number as result": lambda a: 1.0,
+    "parameter as result": lambda a: a.square, "tuple as result": lambda a: (a.x, a.y),
     "integers as result": lambda a: a.lengths,
-}
+}  # fmt: skip
 CONTROL_FLOW = {
     "number of rows": lambda a: a.x if a.x.shape[1] > 3 else a.y,
     "exact number of rows": lambda a: a.x if a.x.shape[1] == 1 else a.y,
@@ -198,9 +180,6 @@ def test_a_parameter_is_one_input_however_often_it_is_used():
     names = [source for _, _, source in program.inputs if isinstance(source, str)]
     assert names == ["square", "vector"]
     assert len(program._transpose.instructions) == 1
-
-
-# --- fusion -----------------------------------------------------------------------------------------------------------
 
 
 def norm(a: Arguments, x: Traced) -> Traced:

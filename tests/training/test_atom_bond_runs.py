@@ -15,9 +15,10 @@ from rdkit.Chem import AllChem
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import read_splits
 from graphslice.report import write_report
+from graphslice.run_files import read_splits
 from graphslice.training import resume, train
+from graphslice.training.loop import TrainingLoop
 
 
 def charges(smiles: str) -> list[float]:
@@ -245,17 +246,17 @@ def test_resumed_run_matches_uninterrupted_run(table, config_of, tmp_path, monke
     """A run stopped after its first epoch ends with the same weights."""
     config = config_of(table, "bond", "order", max_epochs=3)
     train(config, tmp_path / "whole")
-    from graphslice.training.callbacks import LastCheckpoint
+    save = TrainingLoop._save_last
 
     class Stopped(Exception):
         pass
 
-    def save_and_stop(self, trainer, module):
-        self._save(trainer)
+    def save_and_stop(self):
+        save(self)
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(LastCheckpoint, "on_train_epoch_end", save_and_stop)
+        patch.setattr(TrainingLoop, "_save_last", save_and_stop)
         with pytest.raises(Stopped):
             train(config, tmp_path / "half")
     resume(tmp_path / "half")

@@ -14,14 +14,14 @@ from rdkit import Chem
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem import smiles_to_graph
 from graphslice.config import GraphConfig, ModelConfig
-from graphslice.data.atom_bond_labels import AtomBondLabels, pointers
-from graphslice.data.collate import collate_rows
+from graphslice.data.batch_loader import collate_rows
+from graphslice.data.labels import Labels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
 from graphslice.training import resume, train
-from graphslice.training.auxiliary import AuxiliaryHead, AuxiliaryHeads
 from graphslice.training.ensemble import _training_totals
+from graphslice.training.losses import AuxiliaryHead, AuxiliaryHeads
 from graphslice.training.run_directory import write_training
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
@@ -41,8 +41,8 @@ def labels(store):
     atoms[1, 0] = NAN
     bonds = generator.normal(size=(3, 1))
     return {
-        "atom": AtomBondLabels("atom", atoms, pointers([3, 0, 1, 4]), ("charge", "spin")),
-        "bond": AtomBondLabels("bond", bonds, pointers([0, 0, 0, 3]), ("order",)),
+        "atom": Labels("atom", atoms, pointers([3, 0, 1, 4]), ("charge", "spin")),
+        "bond": Labels("bond", bonds, pointers([0, 0, 0, 3]), ("order",)),
     }
 
 

@@ -6,10 +6,22 @@ import sys
 
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
+from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
 
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
-from graphslice.training.devices import Devices, choose_devices, choose_precision, launched_processes, worthwhile_gpus
+from graphslice.training import devices, resume, train
+from graphslice.training.devices import (
+    Devices,
+    choose_devices,
+    choose_precision,
+    device_share,
+    launched_processes,
+    make_fabric,
+    worthwhile_gpus,
+)
 
 OLD, TURING, AMPERE, HOPPER = (6, 1), (7, 5), (8, 0), (9, 0)
 
@@ -163,3 +175,50 @@ def test_cpu_can_be_chosen_with_gpus_present(gpus):
     gpus(AMPERE, AMPERE)
     chosen = choose_devices(TrainerConfig(accelerator="cpu", batch_size=256))
     assert chosen == Devices("cpu", 1, 1, "32-true", None)
+
+
+@pytest.fixture
+def fabric_on(tmp_path):
+    return lambda *devices: make_fabric(Devices(*devices), tmp_path, fresh=True)
+
+
+def test_several_devices_exchange_only_gradients(fabric_on, monkeypatch):
+    """Not the buffers at every step."""
+    found = {}
+    monkeypatch.setattr(devices, "DDPStrategy", lambda **options: found.update(options) or DDPStrategy(**options))
+    assert fabric_on("cpu", 2, 1, "32-true", None).world_size == 2 and found == {"broadcast_buffers": False}
+
+
+def test_single_device_needs_no_synchronisation(fabric_on):
+    fabric = fabric_on("cpu", 1, 1, "bf16-mixed", None)
+    assert isinstance(fabric.strategy, SingleDeviceStrategy) and device_share(fabric).precision == "bf16-mixed"
+
+
+def test_unavailable_accelerator_is_rejected(fabric_on):
+    with pytest.raises(InputError, match="this machine cannot train with these settings"):
+        fabric_on("tpu", 1, 1, "32-true", None)
+
+
+def test_float16_training_with_gradient_scaling(tiny_config, demo_csv, weights_of, tmp_path, monkeypatch):
+    """As on V100 and T4, but on the CPU: with clipping, and a scaler that skips overflowing steps."""
+    config = tiny_config(
+        demo_csv,
+        model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
+        trainer={"gradient_clip": 0.1, "max_epochs": 6},
+    )
+    expected = train(config, tmp_path / "32").metrics["valid"]["mae"]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+
+    def in_float16(**settings):
+        del settings["precision"]  # Fabric would replace it by bf16-mixed on a CPU
+        return Fabric(**settings, plugins=MixedPrecision("16-mixed", "cpu", scaler))
+
+    monkeypatch.setattr(devices, "Fabric", in_float16)
+    result = train(config, tmp_path / "16")
+    assert result.training["precision"] == "16-mixed" and 1 < scaler.get_scale() < 2.0**18
+    assert all(torch.isfinite(weight).all() for weight in weights_of(tmp_path / "16").values())
+    assert result.metrics["valid"]["mae"] == pytest.approx(expected, rel=0.05)
+    (tmp_path / "32" / "metrics.json").unlink()
+    text = (tmp_path / "32" / "config.yaml").read_text()
+    (tmp_path / "32" / "config.yaml").write_text(text.replace("max_epochs: 6", "max_epochs: 7"))
+    assert resume(tmp_path / "32").training["precision"] == "16-mixed", "a run is continued in another precision"

@@ -15,11 +15,11 @@ import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import load_evaluation_data, read_splits
+from graphslice.evaluation.evaluate import load_evaluation_data
 from graphslice.report import write_report
-from graphslice.run_files import find_members
+from graphslice.run_files import find_members, read_splits
 from graphslice.training import resume, train
-from graphslice.training.ensemble import member_configs
+from graphslice.training.complete_config import member_configs
 
 
 @pytest.fixture(scope="module")

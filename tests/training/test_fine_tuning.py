@@ -7,7 +7,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,15 +17,17 @@ from torch.nn import functional as F
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.config import FROM_SCRATCH, DataConfig, OptimizerConfig, RunConfig
-from graphslice.data.collate import collate
+from graphslice.data.batch_loader import collate
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.inference import load
 from graphslice.package_data import MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
-from graphslice.training.fine_tuning import freeze, load_pretrained_weights, parameter_groups, seen_in_pretraining
+from graphslice.training.fine_tuning import load_pretrained_weights, seen_in_pretraining
+from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
+from graphslice.training.optimizer import freeze, parameter_groups
 from graphslice.training.run import Interrupted
 
 
@@ -143,14 +144,13 @@ def test_fine_tuning_starts_from_the_pretrained_predictions(run_directory, demo_
 def test_training_logits_match_predicted_probabilities(tiny_config):
     """Also if the class frequencies differ from those of the checkpoint whose head is copied."""
     tasks, config = [Task("y", "binary", ("no", "yes"))], tiny_config(model={"dropout": 0.0, "input_dropout": 0.0})
-    rare = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [95, 5])[:, None], "auroc", 10)
-    module = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [50, 50])[:, None], "auroc", 10)
+    rare = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [95, 5])[:, None], "auroc")
+    module = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [50, 50])[:, None], "auroc")
     load_pretrained_weights(module.model, Checkpoint(config, tasks, rare.model.state_dict()), tasks)
     batch = collate([smiles_to_graph(smiles) for smiles in ("CCO", "CC")], targets=np.array([[1.0], [0.0]]))
-    module._trainer, module.log = SimpleNamespace(world_size=1), lambda *_, **__: None
     predictions = module.eval().model(batch)
     expected = F.binary_cross_entropy_with_logits(predictions, batch.targets)
-    torch.testing.assert_close(module.training_step(batch, 0), expected)
+    torch.testing.assert_close(module(batch), expected)
     assert predictions.mean() < -2
 
 
@@ -171,14 +171,8 @@ def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
     assert not np.array_equal(weights["blocks.0.ffn.expand.weight"], origin.weights["blocks.0.ffn.expand.weight"])
     assert set(result.metrics) >= {"valid", "test", "init_from"}
 
-    from graphslice.training.callbacks import StepLimit
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            StepLimit,
-            "on_train_batch_end",
-            lambda self, trainer, *_: setattr(trainer, "should_stop", trainer.global_step >= 3),
-        )
+        patch.setattr(TrainingLoop, "_finished", lambda self: self.state.step >= 3)
         train(config, tmp_path / "parts")
     resume(tmp_path / "parts")
     again = read_checkpoint(tmp_path / "parts" / "last.ckpt").weights
@@ -293,7 +287,7 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     )
     other = {"model": {"dim": 32}}
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) is None
-    monkeypatch.setattr("graphslice.training.fine_tuning._MAX_MOLECULES", 40)
+    monkeypatch.setattr("graphslice.training.complete_config._MAX_FINE_TUNED", 40)
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") is None
 
 

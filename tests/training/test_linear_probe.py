@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 
 from graphslice.inference import load
 from graphslice.package_data import DEMO_CSV
-from graphslice.training.linear_probe import ridge
+from graphslice.training.fine_tuning import ridge
 
 
 def test_ridge_matches_scikit_learn():

@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 import signal
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,7 @@ from rich.console import Console
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.training import resume, train
-from graphslice.training.callbacks import BestCheckpoint, LastCheckpoint
-from graphslice.training.module import MONITOR
+from graphslice.training.loop import TrainingLoop
 
 
 def settings(batch_size: int = 8, **trainer) -> dict:
@@ -47,72 +45,32 @@ def assert_same_run(folder, other) -> None:
 
 def test_last_checkpoint_contains_the_best_epoch_so_far(demo_csv, tiny_config, tmp_path, monkeypatch):
     """Also if the best epoch is the one that just ended."""
-    save, seen = LastCheckpoint._save, []
+    save, best = TrainingLoop._save_last, []
 
-    def recorded(self, trainer):
-        save(self, trainer)
-        states = torch.load(self.folder / "last.ckpt", weights_only=True)["callbacks"]
-        (best,) = [state for name, state in states.items() if name.startswith("ModelCheckpoint{")]
-        seen.append((float(trainer.callback_metrics[MONITOR]), float(best["best_model_score"])))
+    def recorded(self):
+        save(self)
+        best.append(torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["best"])
 
-    monkeypatch.setattr(LastCheckpoint, "_save", recorded)
+    monkeypatch.setattr(TrainingLoop, "_save_last", recorded)
     train(tiny_config(demo_csv, **settings()), tmp_path / "run")
-    choices, best = zip(*seen, strict=True)
-    assert len(best) == 5 and list(best) == np.minimum.accumulate(choices).tolist()
+    choices = pd.read_csv(tmp_path / "run" / "logs" / "version_0" / "metrics.csv")["val_choice"].dropna()
+    assert len(best) == 5 and best == np.minimum.accumulate(choices).tolist()
 
 
-def test_best_epoch_is_known_after_moving_the_run_directory(tmp_path):
-    for name in ("old", "new"):
-        (tmp_path / name).mkdir()
-    before, after = (BestCheckpoint(tmp_path / name, MONITOR, "min") for name in ("old", "new"))
-    before.best_model_score, before.best_model_path = torch.tensor(0.5), str(tmp_path / "old" / "best.ckpt")
-    before.best_k_models = {before.best_model_path: before.best_model_score}
-    assert before.state_key == after.state_key and after.state_key.startswith("ModelCheckpoint{")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        after.load_state_dict(before.state_dict())
-    assert after.best_model_score == 0.5 and after.best_model_path == str(tmp_path / "new" / "best.ckpt")
-    assert list(after.best_k_models) == [after.best_model_path]
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/x/..", "..", "/x/split.csv", "config.yaml", "/etc/passwd", "memory://x/best.ckpt", "", 7, None, ["best.ckpt"]],
-)
-def test_paths_in_a_checkpoint_are_ignored(path, tmp_path):
-    best, score = BestCheckpoint(tmp_path, MONITOR, "min"), torch.tensor(0.5)
-    names = ("best_model_path", "kth_best_model_path", "last_model_path", "dirpath")
-    models = [path] if isinstance(path, list) else {path: score, "/x/..": torch.tensor(2.0)}
-    best.load_state_dict({**dict.fromkeys(names, path), "best_model_score": score, "best_k_models": models})
-    assert best.best_model_path == best.kth_best_model_path == str(tmp_path / "best.ckpt")
-    assert best.best_k_models == {best.best_model_path: score}
-    assert best.last_model_path == "" and best.dirpath == str(tmp_path)
-
-
-@pytest.mark.parametrize("score", [None, "0.5", 0.5, {}, torch.zeros(2), torch.tensor(1)])
-def test_invalid_best_score_is_ignored(score, tmp_path):
-    best = BestCheckpoint(tmp_path, MONITOR, "min")
-    best.load_state_dict({"best_model_score": score})
-    assert best.best_model_path == "" and best.best_k_models == {} and best.kth_value == torch.inf
-
-
-@pytest.mark.parametrize("name", ["..", "split.csv"])
-def test_resuming_a_tampered_checkpoint_removes_nothing(name, demo_csv, tiny_config, tmp_path):
-    folder = tmp_path / "runs" / "run"
-    train(tiny_config(demo_csv), folder)
-    (tmp_path / "runs" / "precious.txt").write_text("mine")
+def test_best_epoch_is_known_after_moving_the_run_directory(uninterrupted, tiny_config, demo_csv, tmp_path):
+    """A resumed run replaces ``best.ckpt`` only by a better epoch."""
+    folder = tmp_path / "moved"
+    shutil.copytree(uninterrupted(), folder)
     (folder / "metrics.json").unlink()
     config = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(config.replace("max_epochs: 2", "max_epochs: 4"))
-    checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
-    (state,) = [state for key, state in checkpoint["callbacks"].items() if key.startswith("ModelCheckpoint{")]
-    score = torch.tensor(1e9)
-    state |= {"best_model_score": score, "kth_value": score, "best_k_models": {f"/x/{name}": score}}
-    state |= dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), f"/x/{name}")
-    torch.save(checkpoint, folder / "last.ckpt")
+    (folder / "config.yaml").write_text(config.replace("max_epochs: 5", "max_epochs: 7"))
+    contents = torch.load(folder / "last.ckpt", weights_only=True)
+    contents["training"]["best"] = 0.0
+    torch.save(contents, folder / "last.ckpt")
+    before = read_checkpoint(folder / "best.ckpt").weights
     resume(folder)
-    assert (tmp_path / "runs" / "precious.txt").read_text() == "mine"
-    assert (folder / "split.csv").is_file() and (folder / "metrics.json").is_file()
+    after = read_checkpoint(folder / "best.ckpt").weights
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.slow
@@ -125,7 +83,7 @@ def test_run_killed_within_an_epoch_is_resumed(start, wait_for, cli, demo_csv, t
     wait_for(process, folder / "last.ckpt")
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    done = torch.load(folder / "last.ckpt", weights_only=True)["global_step"]
+    done = torch.load(folder / "last.ckpt", weights_only=True)["training"]["step"]
     assert 0 < done < 5 * 24 and done % 24 != 0
     assert cli("train", "--resume", folder)[0] == 0
     assert_same_run(folder, uninterrupted(batch_size=2))

@@ -22,7 +22,7 @@ from graphslice.pretraining.run import pretrain
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"domain.csv", "start.json", "test.png", "logs"}
+FILES |= {"start.json", "test.png", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -74,7 +74,9 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
     }
     rows = read_rows(run_directory / "split.csv")
     assert [int(row["row"]) for row in rows] == list(range(1, 61))
-    assert [row["split"] for row in rows] == demo_rows["split"].tolist()
+    assert [(row["split"], row["smiles"]) for row in rows] == list(
+        demo_rows[["split", "smiles"]].itertuples(index=False, name=None)
+    )
     assert (run_directory / "rejected.csv").read_text() == "row,smiles,reason\n"
     assert (run_directory / "test.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(run_directory.glob("logs/version_0/events*"))) == 1
@@ -458,7 +460,7 @@ def test_early_stopping(tmp_path, demo_csv, tiny_config):
 def test_number_of_steps(tmp_path, demo_csv, tiny_config, trainer, steps):
     train(tiny_config(demo_csv, trainer=trainer), tmp_path / "run")
     contents = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
-    assert contents["global_step"] == steps
+    assert contents["training"]["step"] == steps
     assert (tmp_path / "run" / "best.ckpt").exists()
 
 
@@ -468,7 +470,7 @@ def test_last_steps_are_validated(tmp_path, demo_csv, tiny_config):
     log = pd.read_csv(tmp_path / "run" / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
     assert len(log) == 2 and result.training["steps"] == 5
     assert result.metrics["valid"]["mae"] == pytest.approx(log.min(), abs=1e-5)
-    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["global_step"] == 5
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["step"] == 5
 
 
 def test_worker_processes_do_not_change_the_weights(tmp_path, demo_csv, tiny_config, run_directory, weights_of):

@@ -12,7 +12,7 @@ import pytest
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import read_splits
+from graphslice.run_files import read_splits
 from graphslice.training import resume, train
 
 

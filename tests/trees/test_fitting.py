@@ -20,7 +20,6 @@ MODELS = {
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("fit", FITS)
 def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
-    """Predictions for new rows match too."""
     models = []
     name = MODELS[fit, kind == "regression"]
 
@@ -90,22 +89,14 @@ def test_forest_size_is_bounded():
 @pytest.mark.parametrize(
     ("kind", "classes", "y"),
     [
-        ("regression", 0, [2.5] * 20),
-        ("regression", 0, [2.5]),
-        ("regression", 0, [np.nan, 1e300, -1e300, 0.0]),
-        ("regression", 0, [5e-324, 0.0, 1e-300]),
-        ("regression", 0, [1.0, 2.0]),
-        ("regression", 0, [1.0] * 30 + [1.0000000000000002]),
-        ("binary", 2, [1.0] * 20),
-        ("binary", 2, [0.0] * 20),
-        ("binary", 2, [0.0, 1.0, 1.0]),
-        ("binary", 2, [0.0] * 30 + [1.0, 1.0]),
-        ("multiclass", 4, [2.0] * 5),
-        ("multiclass", 4, [0.0, 3.0, 3.0] * 7),
-        ("multiclass", 4, [0.0] * 12 + [1.0] * 12 + [3.0] * 2),
+        ("regression", 0, [2.5] * 20), ("regression", 0, [2.5]), ("regression", 0, [np.nan, 1e300, -1e300, 0.0]),
+        ("regression", 0, [5e-324, 0.0, 1e-300]), ("regression", 0, [1.0, 2.0]),
+        ("regression", 0, [1.0] * 30 + [1.0000000000000002]), ("binary", 2, [1.0] * 20), ("binary", 2, [0.0] * 20),
+        ("binary", 2, [0.0, 1.0, 1.0]), ("binary", 2, [0.0] * 30 + [1.0, 1.0]), ("multiclass", 4, [2.0] * 5),
+        ("multiclass", 4, [0.0, 3.0, 3.0] * 7), ("multiclass", 4, [0.0] * 12 + [1.0] * 12 + [3.0] * 2),
         ("multiclass", 2, [0.0, 1.0] * 20),
     ],
-)
+)  # fmt: skip
 def test_predictions_are_valid_for_all_kinds_of_labels(fit, kind, classes, y):
     y = np.array(y)
     x = rows(len(y), seed=1)
@@ -205,8 +196,5 @@ def test_bimodal_labels_stay_in_range(seed):
     x, z = rng.normal(size=(1600, 30)).astype(np.float32), rng.normal(size=1600)
     y = np.where(z > 0, 100 + z, z)
     predictions = fit_boosting(x, y, "regression", 0, 0, 1).predict(x)
-    assert (
-        y.min() <= predictions.min()
-        and predictions.max() <= y.max()
-        and spearmanr(predictions[:, 0], y).statistic > 0.8
-    )
+    assert y.min() <= predictions.min() and predictions.max() <= y.max()
+    assert spearmanr(predictions[:, 0], y).statistic > 0.8

@@ -1,7 +1,5 @@
 """Tree ensembles as arrays: predictions match a Python traversal, and damaged arrays are rejected or safe."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,6 @@ CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
-    """Random inputs: descriptors, counts, nan and infinities."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(count, 12)).astype(np.float32)
     x[:, 6:] = random.poisson(0.5, size=(count, 6))
@@ -88,17 +85,6 @@ def test_empty_input_and_wrong_number_of_columns(fitted):
     for shape in [(3, 11), (3, 13), (12,), (2, 3, 12)]:
         with pytest.raises(InputError, match="12 features"):
             fitted.predict(np.zeros(shape, np.float32))
-
-
-def test_survives_a_checkpoint(fitted):
-    tensors = {name: torch.from_numpy(array) for name, array in fitted.to_arrays().items()}
-    file = io.BytesIO()
-    torch.save(tensors, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=True)
-    again = Trees.from_arrays({name: tensor.numpy() for name, tensor in loaded.items()})
-    x = rows(20, seed=3)
-    assert np.array_equal(again.predict(x), fitted.predict(x))
 
 
 def test_missing_or_unknown_array_is_rejected(fitted):

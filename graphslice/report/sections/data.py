@@ -8,14 +8,14 @@ import numpy as np
 
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.splits import SPLITS, Splits, sample_rows
-from graphslice.evaluation.evaluate import read_splits
+from graphslice.data.splits import SPLITS, Splits, random_subset
 from graphslice.evaluation.format_scores import NONE, plain
 from graphslice.report.drawing import draw_molecule
 from graphslice.report.figures import histogram, split_name
 from graphslice.report.load_run import Run, read_rejected
 from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part, Section, Table, Text
 from graphslice.report.sections.run import MAX_TARGETS
+from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task
 
 _MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
@@ -133,7 +133,7 @@ def _example_molecules(run: Run) -> list[Part]:
     if run.smiles is None:
         return [*parts, Text("The dataset holds graphs without SMILES, so no molecules are drawn.", note=True)]
     usable_rows = run.data.usable_rows
-    rows = sample_rows(usable_rows, _MAX_DRAWN, np.random.default_rng(0))
+    rows = random_subset(usable_rows, _MAX_DRAWN)
     split_of = {int(row): split for split, members in run.data.splits.items() for row in np.intersect1d(members, rows)}
     cards = []
     for row in rows.tolist():

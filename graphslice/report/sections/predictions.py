@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
-from graphslice.data.atom_bond_labels import pluralize
+from graphslice.data.labels import pluralize
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor

@@ -1,7 +1,5 @@
 """Layer norms with the residual sum before them: dropout, unused results, and numerically difficult values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -43,8 +41,7 @@ def test_results_and_gradients_match_torch(name, shape):
     for out in (run(FUNCTIONS[name], *args), FUNCTIONS[name](*args)):
         gradients = torch.autograd.grad(out.sin().sum(), args, allow_unused=True, materialize_grads=True)
         results.append([out, *gradients])
-    for actual, expected in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_applies_to_one_summand_and_its_gradient():

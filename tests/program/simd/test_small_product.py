@@ -16,6 +16,11 @@ def as_matrix(array: np.ndarray) -> Matrix:
     return Matrix(address(array), array.shape[1])
 
 
+def multiply(transposed: bool, a: np.ndarray, b: np.ndarray, start: Matrix, out: np.ndarray, *sizes: int) -> None:
+    product, a = (small_product_transposed, np.ascontiguousarray(a.T)) if transposed else (small_product, a)
+    product(as_matrix(a), as_matrix(b), start, as_matrix(out), *sizes)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @settings(max_examples=100)
 @given(
@@ -39,11 +44,7 @@ def test_product_matches_numpy_and_writes_nothing_else(transposed, seed, rows, i
         "out": (as_matrix(out), out[:, :columns].copy()),
     }
     summand, values = starts[start]
-    if transposed:
-        a = np.ascontiguousarray(a.T)
-        small_product_transposed(as_matrix(a), as_matrix(b), summand, as_matrix(out), rows, inner, columns)
-    else:
-        small_product(as_matrix(a), as_matrix(b), summand, as_matrix(out), rows, inner, columns)
+    multiply(transposed, a, b, summand, out, rows, inner, columns)
     np.testing.assert_allclose(out[:, :columns], values + product, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(out[:, columns:], before[:, columns:])
 
@@ -56,11 +57,7 @@ def test_large_products_match_numpy(rows, inner, columns, transposed):
     random = np.random.default_rng(0)
     a, b, out = matrix(random, rows, inner, 0), matrix(random, inner, columns, 0), np.empty((rows, columns), np.float32)
     expected = a.astype(np.float64) @ b
-    if transposed:
-        a = np.ascontiguousarray(a.T)
-        small_product_transposed(as_matrix(a), as_matrix(b), Matrix(0, 0), as_matrix(out), rows, inner, columns)
-    else:
-        small_product(as_matrix(a), as_matrix(b), Matrix(0, 0), as_matrix(out), rows, inner, columns)
+    multiply(transposed, a, b, Matrix(0, 0), out, rows, inner, columns)
     np.testing.assert_allclose(out, expected, rtol=1e-3, atol=1e-3)
 
 

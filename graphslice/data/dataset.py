@@ -1,0 +1,231 @@
+"""Labelled molecules, row by row: chunks of them, and the datasets that all loaders return."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from graphslice.config import MOLECULE
+from graphslice.data.labels import Labels
+from graphslice.data.ogb_lsc import OGB_FOLDERS
+from graphslice.data.splits import Splits, encode_splits
+from graphslice.data.store import BATCH_ROWS, GraphStore
+from graphslice.tasks import Task
+
+if TYPE_CHECKING:
+    from graphslice.chem import MolGraph
+
+#: Reason for rejecting a row that is valid but has no label.
+UNLABELLED = "no target value"
+
+
+@dataclass
+class LabelledRows:
+    """Consecutive rows of labelled molecules.
+
+    Attributes:
+        smiles: R texts.
+        labels: labels of the rows.
+        split: ``int8 [R]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
+        rejected: reason of rejection, by row, for rows with invalid labels.
+        columns: ``float32 [R, K]``, descriptor columns of the table, nan where unknown; None if there are none.
+    """
+
+    smiles: list[str]
+    labels: Labels
+    split: np.ndarray
+    rejected: dict[int, str]
+    columns: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.smiles)
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Labels of each row, ``float64 [R, T]``: the mean over its atoms or bonds for such labels."""
+        return self.labels.means()
+
+    def __getitem__(self, rows: slice) -> LabelledRows:
+        begin, end, _ = rows.indices(len(self))
+        rejected = {row - begin: reason for row, reason in self.rejected.items() if begin <= row < end}
+        columns = None if self.columns is None else self.columns[begin:end]
+        return LabelledRows(
+            self.smiles[begin:end], self.labels.rows(begin, end), self.split[begin:end], rejected, columns
+        )
+
+    @classmethod
+    def join(cls, chunks: Sequence[LabelledRows]) -> LabelledRows:
+        """Concatenate chunks, at least one."""
+        rejected: dict[int, str] = {}
+        begin = 0
+        for chunk in chunks:
+            rejected.update({begin + row: reason for row, reason in chunk.rejected.items()})
+            begin += len(chunk)
+        columns = [chunk.columns for chunk in chunks if chunk.columns is not None]
+        return cls(
+            [text for chunk in chunks for text in chunk.smiles],
+            Labels.join([chunk.labels for chunk in chunks]),
+            np.concatenate([chunk.split for chunk in chunks]),
+            rejected,
+            np.concatenate(columns) if columns else None,
+        )
+
+    def digest(self) -> str:
+        """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.labels.values).tobytes() + self.split.tobytes())
+        digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
+        digest.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
+        if self.columns is not None:
+            digest.update(np.ascontiguousarray(self.columns).tobytes())
+        return digest.hexdigest()[:32]
+
+
+def rechunk_rows(chunks: Iterable[LabelledRows], size: int) -> Iterator[LabelledRows]:
+    """Regroup rows into chunks of exactly ``size`` rows, except for the last."""
+    waiting: list[LabelledRows] = []
+    for chunk in chunks:
+        waiting.append(chunk)
+        while sum(map(len, waiting)) >= size:
+            joined = LabelledRows.join(waiting)
+            yield joined[:size]
+            waiting = [joined[size:]] if len(joined) > size else []
+    if waiting:
+        yield LabelledRows.join(waiting)
+
+
+@dataclass
+class LabelledDataset:
+    """Labelled molecules, in the row order of their source.
+
+    Attributes:
+        name: demo, pcqm4m, pcqm4mv2, the path of the file, or pyg.
+        smiles: one text per row; empty if ``graphs`` is used instead.
+        all_labels: labels of all rows in the user's unit, or the class index of a classification task.
+        tasks: task of each of the T targets.
+        rejected: reason of rejection, by row, for rows with invalid labels.
+        splits: rows of each predefined split, by name; or None.
+        graphs: molecules given as graphs (without atoms where rejected), or None.
+        store: preprocessed molecules, or None.
+        columns: ``float32 [R, K]``, descriptor columns of a table, nan where unknown; or None.
+        table: the cells of a dataset that was not read from a file, or None.
+        auxiliary: auxiliary atom- and bond-level labels, by level, which are trained on with molecule-level targets but
+            not predicted; in the order of the graphs of ``store``.
+        notes: warnings for the user about how the dataset was read.
+    """
+
+    name: str
+    smiles: Sequence[str]
+    all_labels: Labels
+    tasks: list[Task]
+    rejected: dict[int, str] = field(default_factory=dict)
+    splits: Splits | None = None
+    graphs: list[MolGraph] | None = None
+    store: GraphStore | None = None
+    columns: np.ndarray | None = None
+    table: pa.Table | None = None
+    auxiliary: dict[str, Labels] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.all_labels)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """Labels of each row, ``float64 [R, T]``, nan where unknown; of atoms or bonds their means."""
+        return self.all_labels.means()
+
+    @property
+    def target_names(self) -> list[str]:
+        """Names of the T targets."""
+        return [task.name for task in self.tasks]
+
+    @property
+    def all_target_names(self) -> list[str]:
+        """Names of all targets, the auxiliary ones last."""
+        return self.target_names + [name for labels in self.auxiliary.values() for name in labels.names]
+
+    @property
+    def is_pcqm4m(self) -> bool:
+        """True if the dataset is PCQM4M-LSC, which is evaluated with OGB's evaluator."""
+        return self.name in OGB_FOLDERS
+
+    @property
+    def level(self) -> str:
+        """Level of the targets: molecule, atom or bond."""
+        return self.all_labels.level
+
+    def labels(self, rows: np.ndarray) -> np.ndarray:
+        """Return the labels of some rows, ``float64 [M, T]``, row by row: one for each molecule, atom or bond."""
+        return self.all_labels[rows]
+
+    def molecules(self, rows: np.ndarray) -> np.ndarray:
+        """Return the index into ``rows`` of each of their :meth:`labels`, ``int64 [M]``."""
+        return self.all_labels.molecules(rows)
+
+    def unreadable(self) -> dict[int, str]:
+        """Return the reasons, sorted by row, for malformed rows and rows of which no label is valid."""
+        unlabelled = np.isnan(self.targets).all(axis=1)
+        return {
+            row: reason for row, reason in sorted(self.rejected.items()) if unlabelled[row] and reason != UNLABELLED
+        }
+
+    def fingerprint(self) -> str:
+        """Return a hash of molecules, labels and splits, by which changes of the data of a run are detected."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
+        if self.store is None:
+            digest.update("\n".join(self.smiles).encode(errors="surrogateescape"))
+        for graph in self.graphs or ():
+            digest.update(graph.atoms.tobytes() + graph.bonds.tobytes())
+        if self.store is not None:
+            digest.update(self.store.info.fingerprint.encode())
+        elif self.columns is not None:
+            digest.update(np.ascontiguousarray(self.columns).tobytes())
+        for labels in (self.all_labels, *self.auxiliary.values()):
+            if labels.level != MOLECULE:
+                digest.update(labels.level.encode() + labels.values.tobytes() + labels.ptr.tobytes())
+        for name, rows in (self.splits or {}).items():
+            digest.update(name.encode() + rows.tobytes())
+        return digest.hexdigest()[:16]
+
+    def chunks(self) -> Iterator[LabelledRows]:
+        """Yield the rows as input of :func:`~graphslice.data.preprocess.build_store`.
+
+        Rows without any label are in no split. Their SMILES are left empty, so that no graphs or descriptors are
+        computed for them.
+        """
+        split = encode_splits(self.splits, len(self))
+        # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
+        # but not the reasons.
+        unused = ~usable_mask(len(self), self.rejected) & (self.level == MOLECULE)
+        unused &= np.isnan(self.targets).all(axis=1)
+        for begin in range(0, len(self), BATCH_ROWS):
+            rows = slice(begin, begin + BATCH_ROWS)
+            smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
+            columns = None if self.columns is None else self.columns[rows]
+            yield LabelledRows(smiles, Labels.of_molecules(self.targets[rows]), split[rows], {}, columns)
+
+
+def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
+    """Rename tasks to the names of ``targets``; None if there are no tasks, or not as many as targets."""
+    if tasks is None or len(tasks) != len(targets):
+        return None
+    return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
+
+
+def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
+    """Add the rows without any label to the rejected rows; ``targets``: ``float64 [R, T]``."""
+    unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
+    return rejected | {row: UNLABELLED for row in unlabelled if row not in rejected}
+
+
+def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:
+    """Return the mask of rows that are not rejected, ``bool [rows]``."""
+    mask = np.ones(rows, dtype=bool)
+    mask[list(rejected)] = False
+    return mask

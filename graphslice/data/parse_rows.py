@@ -1,0 +1,222 @@
+"""Conversion of the rows of a table to SMILES, labels, splits and features: where a cell becomes a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from graphslice.config import ATOM, MOLECULE
+from graphslice.data.columns import MAX_MAGNITUDE, LabelColumns, parse_feature_columns
+from graphslice.data.dataset import LabelledRows
+from graphslice.data.labels import Labels, pluralize, pointers
+from graphslice.data.parse_cells import (
+    cell_text,
+    class_indices,
+    class_key,
+    column_cells,
+    decimal_point_hint,
+    number_key,
+    parse_number_column,
+    parse_number_list,
+)
+from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.data.tables import decode_text, malformed_rows, open_table, texts
+from graphslice.errors import InputError
+from graphslice.tasks import REGRESSION, Task
+
+# Names of the splits in a split column.
+_SPLIT_WORDS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "val", "validation", "dev"),
+    "test": ("test",),
+}
+_SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
+
+
+def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
+    """Read the labelled rows of a table, chunk by chunk.
+
+    Args:
+        path: the table.
+        columns: roles of its columns.
+
+    Raises:
+        InputError: if the table cannot be read, or a cell of the split column names no split.
+    """
+    with open_table(path) as table, error_context(str(path)):
+        yield from parse_chunks(table.chunks, columns)
+
+
+@contextmanager
+def error_context(name: str) -> Iterator[None]:
+    """Add the name of the table to the message of any :class:`InputError` that lacks it."""
+    try:
+        yield
+    except InputError as error:
+        raise error if name in str(error) else InputError(f"{name}: {error}") from None
+
+
+def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[LabelledRows]:
+    """Apply :func:`parse_chunk` to consecutive chunks of a table, from its first row."""
+    first_row = 0
+    for chunk in chunks:
+        yield parse_chunk(chunk, columns, first_row)
+        first_row += len(chunk)
+
+
+def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
+    """Parse the cells of a chunk of a table (CSV or Parquet) to SMILES, labels, splits and features.
+
+    A row is rejected if a label is neither empty nor valid (a finite number, or one of the classes; for atom- and
+    bond-level targets a list of these). A malformed row is rejected too, and has neither SMILES nor labels.
+
+    Args:
+        chunk: rows of the table.
+        columns: roles of its columns.
+        first_row: row of the table with which the chunk begins, for messages.
+
+    Raises:
+        InputError: if a cell of the split column names no split, in a row that has a label.
+    """
+    smiles = texts(chunk.column(columns.smiles), decode_text)
+    labels, rejected = _parse_labels(chunk, columns)
+    for row, reason in malformed_rows(chunk).items():
+        smiles[row], rejected[row] = "", reason
+    split = np.full(len(chunk), NO_SPLIT, np.int8)
+    if columns.split is not None:
+        # The split of a row without a label is not used: it may be empty, or any word.
+        needed = labels.known() if columns.targets else np.ones(len(chunk), bool)
+        needed[list(rejected)] = False
+        split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
+    features = parse_feature_columns(chunk, columns.descriptors) if columns.descriptors else None
+    return LabelledRows(smiles, labels, split, rejected, features)
+
+
+def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
+    """Return the labels, nan where there is none; and the reason by row with an invalid cell."""
+    tasks = columns.tasks or tuple(map(Task, columns.targets))
+    if columns.level != MOLECULE:
+        labels, rejected = parse_lists(chunk, columns.targets)
+        return _encode_classes(replace(labels, level=columns.level), tasks, rejected)
+    values = np.empty((len(chunk), len(columns.targets)), dtype=np.float64)
+    rejected = {}
+    for t, (target, task) in enumerate(zip(columns.targets, tasks, strict=True)):
+        parse = _parse_values if task.kind == REGRESSION else _parse_classes
+        values[:, t], reasons = parse(chunk, target, task)
+        rejected = {row: f"target {target!r} {reason}" for row, reason in reasons.items()} | rejected
+    return Labels.of_molecules(values), rejected
+
+
+def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
+    """Return numbers, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
+    numbers, empty = parse_number_column(chunk, target)
+    wrong = ~empty & ~np.isfinite(numbers)
+    huge = np.abs(numbers) > MAX_MAGNITUDE
+    reasons = {}
+    for row in np.flatnonzero(wrong | huge).tolist():
+        cell = cell_text(chunk.column(target), row)
+        problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
+        reasons[row] = f"{problem}: {cell!r}{decimal_point_hint(cell)}"
+    return np.where(wrong | huge, np.nan, numbers), reasons
+
+
+def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
+    """Return class indices, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
+    indices = class_indices(task.classes)
+    _, empty = parse_number_column(chunk, target)
+    keys = [class_key(cell) for cell in texts(chunk.column(target), decode_text)]
+    values = np.array([indices.get(key, np.nan) for key in keys])
+    values[empty] = np.nan
+    reasons = {}
+    for row in np.flatnonzero(~empty & np.isnan(values)).tolist():
+        reasons[row] = f"is none of its {len(task.classes)} classes: {cell_text(chunk.column(target), row)!r}"
+    return values, reasons
+
+
+def parse_lists(chunk: pa.Table, targets: Sequence[str]) -> tuple[Labels, dict[int, str]]:
+    """Parse columns of lists of numbers: one number for each atom or bond of the row's SMILES.
+
+    Args:
+        chunk: rows of the table.
+        targets: names of T columns.
+
+    Returns:
+        The labels; the reason, by row, for rows whose lists cannot be parsed or differ in length.
+    """
+    parts: list[np.ndarray] = [np.empty((0, len(targets)))]
+    rejected: dict[int, str] = {}
+    malformed, columns = malformed_rows(chunk), [column_cells(chunk, target) for target in targets]
+    for row, cells in enumerate(zip(*columns, strict=True)):
+        try:
+            parts.append(parts[0] if row in malformed else _parse_label_row(cells, targets))
+        except ValueError as reason:
+            rejected[row] = str(reason)
+            parts.append(parts[0])
+    return Labels(ATOM, np.concatenate(parts), pointers([len(part) for part in parts[1:]])), rejected
+
+
+def _parse_label_row(cells: Sequence[object], targets: Sequence[str]) -> np.ndarray:
+    """Parse T cells to ``float64 [n, T]``; raise ValueError, with the reason, for invalid lists."""
+    lists: list[np.ndarray | None] = []
+    for cell, target in zip(cells, targets, strict=True):
+        try:
+            numbers = parse_number_list(cell)
+        except ValueError as reason:
+            raise ValueError(f"target {target!r} {reason}") from None
+        if numbers is not None and (np.abs(numbers) > MAX_MAGNITUDE).any():
+            raise ValueError(f"target {target!r} has a number that is too large: {np.nanmax(np.abs(numbers)):g}")
+        lists.append(numbers)
+    lengths = {len(numbers): target for numbers, target in zip(lists, targets, strict=True) if numbers is not None}
+    if len(lengths) > 1:
+        examples = " and ".join(f"{target!r} has {pluralize(n, 'number')}" for n, target in list(lengths.items())[:2])
+        raise ValueError(f"targets differ in length: {examples}")
+    length = next(iter(lengths), 0)
+    columns = [np.full(length, np.nan) if numbers is None else numbers for numbers in lists]
+    return np.stack(columns, axis=1) if columns else np.empty((0, 0))
+
+
+def _encode_classes(labels: Labels, tasks: Sequence[Task], rejected: dict[int, str]) -> tuple[Labels, dict[int, str]]:
+    """Replace the numbers of classification targets in lists by class indices; a number that is no class is invalid."""
+    values, rejected = labels.values.copy(), dict(rejected)
+    for t, task in enumerate(tasks):
+        if not task.classes:
+            continue
+        known = np.flatnonzero(~np.isnan(labels.values[:, t]))
+        indices = class_indices(task.classes)
+        encoded = np.array([indices.get(number_key(value), np.nan) for value in labels.values[known, t].tolist()])
+        values[known, t] = encoded
+        for position in known[np.isnan(encoded)].tolist():
+            row = int(np.searchsorted(labels.ptr, position, side="right")) - 1
+            reason = f"has a number that is none of its classes: {labels.values[position, t]:g}"
+            rejected.setdefault(row, f"target {task.name!r} {reason}")
+    return replace(labels, values=values), rejected
+
+
+def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = None, first_row: int = 0) -> np.ndarray:
+    """Parse a split column: train, valid, test, or a common synonym.
+
+    Args:
+        words: R cells.
+        column: name of the column, for messages.
+        needed: ``bool [R]``, true for rows that must have a split; all rows when not given.
+        first_row: row of the table with which the cells begin, for messages.
+
+    Returns:
+        ``int8 [R]``, indices into :data:`~graphslice.data.splits.SPLITS`; ``NO_SPLIT`` where no split is named.
+
+    Raises:
+        InputError: if a cell names no split, in a row that must have one.
+    """
+    numbers = np.full(len(words), NO_SPLIT, np.int8)
+    for row, word in enumerate(words):
+        number = _SPLIT_NUMBERS.get(word.strip().lower())
+        if number is not None:
+            numbers[row] = number
+        elif needed is None or needed[row]:
+            raise InputError(f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test")
+    return numbers

@@ -1,0 +1,470 @@
+"""Preprocessed datasets: a store file is built in shards that survive an interruption, cached, or made on request.
+
+``graphslice featurize`` calls :func:`featurize_dataset`, on this machine or on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
+from graphslice.atomic_write import atomic_write
+from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
+from graphslice.chem.molecule_hash import hash_molecules
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.columns import LabelColumns, check_feature_columns, find_columns
+from graphslice.data.dataset import LabelledRows, rechunk_rows
+from graphslice.data.dataset_loaders import dataset_path, load_dataset
+from graphslice.data.featurize import Pool, featurizer_pool, parse
+from graphslice.data.infer_tasks import infer_tasks
+from graphslice.data.ogb_lsc import OGB_FOLDERS
+from graphslice.data.parse_rows import labelled_rows, parse_chunk
+from graphslice.data.splits import SPLIT_METHODS
+from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, StoreRows
+from graphslice.data.tables import open_table, read_chunks, table_files
+from graphslice.errors import InputError
+from graphslice.package_data import default_cache
+
+if TYPE_CHECKING:
+    from graphslice.data.dataset import LabelledDataset
+
+Progress = Callable[[int], None] | None
+Check = Callable[[GraphStore], None] | None
+
+
+def build_store(
+    path: Path,
+    chunks: Iterable[LabelledRows],
+    info: StoreInfo,
+    *,
+    workers: int | None = None,
+    rows: int | None = None,
+    progress: Progress = None,
+    check: Check = None,
+) -> GraphStore:
+    """Featurize labelled molecules into a store file.
+
+    Shards of :data:`~graphslice.data.store.BATCH_ROWS` rows are written to a directory next to the file and joined at
+    the end; the file is replaced atomically. After an interruption the same call resumes: a shard is reused if it was
+    made from the same rows. If several processes request the same file, one writes it and the others wait.
+
+    Args:
+        path: the file; an existing file is replaced.
+        chunks: the rows, in chunks of any size.
+        info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
+        workers: number of parser processes; by default one per core.
+        rows: number of rows, if known; few rows are parsed in this process.
+        progress: called with the number of newly finished rows.
+        check: called with the new store before the file is replaced; may raise InputError.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        InputError: if the file cannot be written, or ``check`` rejects it.
+    """
+    with _file_lock(path) as waited:
+        # Another process may just have written this file. A fingerprint that is known in advance identifies its
+        # source; otherwise only a file whose writer this process waited for can be the same.
+        if (waited or info.fingerprint) and (store := _built_meanwhile(path, info)) is not None:
+            return store
+        with featurizer_pool(rows, workers, descriptor_kinds(info.descriptors)) as pool:
+            return _assemble(path, info, _shards_from_rows(path, chunks, info, pool, progress), check)
+
+
+def build_store_from_tables(
+    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
+) -> GraphStore:
+    """Build a store file from rows that :func:`to_record_batch` converted elsewhere, such as on a cluster.
+
+    An interrupted call starts over.
+
+    Args:
+        path: the file; an existing file is replaced.
+        tables: tables of any size, with the columns of ``info.schema()``.
+        info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
+        progress: called with the number of newly finished rows.
+        check: called with the new store before the file is replaced; may raise InputError.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        InputError: if the file cannot be written, or ``check`` rejects it.
+    """
+    with _file_lock(path):
+        return _assemble(path, info, _shards_from_tables(path, tables, info, progress), check)
+
+
+def to_record_batch(
+    rows: LabelledRows, info: StoreInfo, pool: Pool = None, progress: Progress = None
+) -> pa.RecordBatch:
+    """Parse labelled rows into a record batch of a store.
+
+    Args:
+        rows: SMILES, labels and splits.
+        info: metadata of the store, with the graph settings and the descriptors.
+        pool: processes from :func:`featurizer_pool`; None to parse in this process.
+        progress: called with the number of newly finished rows.
+    """
+    kinds = descriptor_kinds(info.descriptors)
+    arrays, reasons, order, computed = parse(rows.smiles, info, pool, progress, kinds, info.level)
+    columns = feature_column_names(info.descriptors)
+    if columns and rows.columns is not None:
+        computed |= dict(zip(columns, rows.columns.T, strict=True))
+    for row, reason in rows.rejected.items():
+        if rows.smiles[row] == "" or reasons[row] is None:  # an invalid SMILES takes precedence over an invalid label
+            reasons[row] = reason
+    descriptors = {name: computed[name] for name in info.descriptors}
+    keys = hash_molecules(arrays)
+    stored = StoreRows(arrays, reasons, rows.smiles, rows.targets, rows.split, descriptors, keys, order)
+    return stored.record_batch(info.schema())
+
+
+# --- one process at a time ------------------------------------------------------------------------
+
+
+@contextmanager
+def _file_lock(path: Path) -> Iterator[bool]:
+    """Lock a file for writing; yields True if another process held the lock and this one waited."""
+    waited = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(f".{path.name}.lock"))
+        try:
+            lock.acquire(timeout=0.1)
+        except Timeout:
+            waited = True
+            print(f"waiting for another process that is writing {path}", file=sys.stderr)
+            lock.acquire()
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    try:
+        yield waited
+    finally:
+        lock.release()
+
+
+def _built_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
+    """Open the file if it exists and was made from the same source with the same settings."""
+    with suppress(InputError):
+        store = GraphStore.open(path)
+        if store.info == (info if info.fingerprint else replace(info, fingerprint=store.info.fingerprint)):
+            return store
+    return None
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+
+def _shards_from_rows(
+    path: Path, chunks: Iterable[LabelledRows], info: StoreInfo, pool: Pool, progress: Progress
+) -> Iterator[Path]:
+    for number, rows in enumerate(rechunk_rows(chunks, BATCH_ROWS)):
+        shard = _shard(path, number)
+        shard_info = replace(info, fingerprint=rows.digest())
+        if not _is_current_shard(shard, shard_info):
+            with atomic_write(shard) as temporary:
+                _write(temporary, shard_info.schema(), [to_record_batch(rows, shard_info, pool, progress)])
+        elif progress:
+            progress(len(rows))
+        yield shard
+
+
+def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress) -> Iterator[Path]:
+    schema = info.schema()
+    for number, table in enumerate(_resize_tables(tables, schema, progress)):
+        shard = _shard(path, number)
+        # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it in
+        # two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
+        table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
+        with atomic_write(shard) as temporary:
+            _write(temporary, schema, table.to_batches())
+        yield shard
+
+
+def _resize_tables(tables: Iterable[pa.Table], schema: pa.Schema, progress: Progress) -> Iterator[pa.Table]:
+    """Regroup rows into tables of exactly ``BATCH_ROWS`` rows, except the last."""
+    pending: list[pa.Table] = []
+    for table in tables:
+        pending.append(table.cast(schema))
+        if progress:
+            progress(len(table))
+        while sum(map(len, pending)) >= BATCH_ROWS:
+            joined = pa.concat_tables(pending)
+            yield joined.slice(0, BATCH_ROWS)
+            pending = [joined.slice(BATCH_ROWS)]
+    if sum(map(len, pending)):
+        yield pa.concat_tables(pending)
+
+
+def _is_current_shard(shard: Path, info: StoreInfo) -> bool:
+    """True if an interrupted call left this shard, made from the same rows with the same settings."""
+    if not shard.exists():
+        return False
+    try:
+        shard_info = GraphStore.open(shard).info
+    except InputError:
+        return False
+    return shard_info == replace(info, source=shard_info.source)
+
+
+def _shard(path: Path, number: int) -> Path:
+    return _shard_folder(path) / f"{number:06}.arrow"
+
+
+def _shard_folder(path: Path) -> Path:
+    return path.with_name(f".{path.name}.parts")
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check = None) -> GraphStore:
+    """Join the shards into the file, which is replaced atomically. Iterating over ``shards`` creates them."""
+    folder = _shard_folder(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shards = list(shards)
+        if not info.fingerprint:
+            info = replace(info, fingerprint=_shards_digest(shards))
+        with atomic_write(path) as temporary:
+            _write(temporary, info.schema(), _batches(shards))
+            try:
+                if check is not None:
+                    check(GraphStore.open(temporary))
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # succeeds only if there are no shards to resume from
+    return GraphStore.open(path)
+
+
+def _batches(shards: list[Path]) -> Iterator[pa.RecordBatch]:
+    """Iterate over the record batches of all shards, mapping one shard at a time."""
+    for shard in shards:
+        yield from GraphStore.open(shard).batches
+
+
+def _shards_digest(shards: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for batch in _batches(shards):
+        for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
+            digest.update(buffer)
+    return digest.hexdigest()[:16]
+
+
+def _write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(str(path), schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+
+
+def cached_store(
+    dataset: LabelledDataset,
+    config: GraphConfig,
+    cache: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    descriptors: Sequence[str] = (),
+) -> GraphStore:
+    """Return the store of a dataset, from the cache if possible; featurize it on first use.
+
+    Args:
+        dataset: a dataset of SMILES, of graphs, or of a store, which is returned as it is if it has the descriptors.
+        config: settings of the graphs.
+        cache: cache directory; by default :func:`default_cache`.
+        progress: called with the number of newly finished rows.
+        descriptors: names of the descriptors that the store must have.
+
+    Returns:
+        A store with one row for every row of the dataset.
+
+    Raises:
+        InputError: if the cache is not writable, the dataset is a store with other graph settings or without a
+            descriptor column, or descriptors are requested for a dataset of graphs.
+    """
+    if dataset.store is not None:
+        check_graphs(dataset.store, config)
+        dataset.store.check_descriptors(feature_column_names(descriptors))
+        if set(descriptors) <= set(dataset.store.info.descriptors):
+            return dataset.store
+    if dataset.graphs is not None:
+        if descriptors:
+            raise InputError(
+                f"descriptors such as {descriptors[0]} are computed from SMILES or read from columns of a table, and "
+                "graphs have neither: leave out data.features"
+            )
+        return GraphStore.from_graphs(dataset.graphs)
+    info = StoreInfo(
+        safe_file_name(Path(dataset.name).name),  # independent of the directory of the file
+        dataset.fingerprint(),
+        tuple(dataset.target_names),
+        config.atom_order,
+        config.max_atoms,
+        descriptors=tuple(descriptors),
+        level=dataset.level,
+    )
+    key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
+    path = (cache or default_cache()) / f"{name}-{key}.arrow"
+    store = _cached(path, info)
+    return build_store(path, dataset.chunks(), info, rows=len(dataset), progress=progress) if store is None else store
+
+
+def safe_file_name(name: str) -> str:
+    """Replace bytes of a file name that are not valid text by question marks."""
+    return name.encode(errors="replace").decode()
+
+
+def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
+    if not path.exists():
+        return None
+    try:
+        store = GraphStore.open(path)
+    except InputError as error:
+        print(f"{str(error).split(':')[0]}: recreating it", file=sys.stderr)
+        return None
+    return store if store.info == info else None
+
+
+def check_graphs(store: GraphStore, config: GraphConfig) -> None:
+    """Raise :class:`InputError` if the graph settings of a store differ from those of a model."""
+    info = store.info
+    if (info.atom_order, info.max_atoms) != (config.atom_order, config.max_atoms):
+        raise InputError(
+            f"{store.name} has atoms in {info.atom_order} order and molecules of at most {info.max_atoms} atoms; "
+            f"the model requires {config.atom_order} order and {config.max_atoms} atoms: featurize with "
+            f"--graph.atom_order {config.atom_order} --graph.max_atoms {config.max_atoms}"
+        )
+
+
+@dataclass
+class FeaturizeReport:
+    """Result of :func:`featurize_dataset`.
+
+    Attributes:
+        store: the store.
+        failed: number of rows without a valid molecule or label.
+        first_error: error message of the first of them, or None.
+    """
+
+    store: GraphStore
+    failed: int
+    first_error: str | None
+
+
+def featurize_dataset(
+    data: DataConfig,
+    graph: GraphConfig,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    engine: str = "local",
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> FeaturizeReport:
+    """Preprocess a dataset into a file that training, evaluation and prediction read in its place.
+
+    Tables and folders of tables are streamed, so memory does not grow with their size. Those with labels are read
+    twice: the first pass infers the tasks.
+
+    Args:
+        data: the dataset; ``data.targets`` names the columns of a table that become labels.
+        graph: settings of the graphs.
+        out: the file, whose name must end in ``.arrow``.
+        workers: number of parser processes; by default one per core.
+        engine: ``"local"``, or ``"ray"`` for tables whose files every machine of a Ray cluster can read. An interrupted
+            Ray run starts over.
+        overwrite: replace an existing file.
+        progress: called with the number of newly finished rows.
+
+    Raises:
+        InputError: if the dataset cannot be used or the file cannot be written.
+    """
+    out = Path(out)
+    if not out.name.endswith(STORE_SUFFIX):
+        raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
+    if out.exists() and not overwrite:
+        raise InputError(f"{out} exists already: choose another --out, or use --overwrite")
+    info = StoreInfo(
+        safe_file_name(data.dataset), "", (), graph.atom_order, graph.max_atoms, descriptors=data.descriptors
+    )
+    if data.dataset in OGB_FOLDERS or data.dataset == "demo":
+        if data.split is not None:
+            raise InputError(
+                f"{data.dataset} has its own split: use --split {data.split} when training on the preprocessed dataset"
+            )
+        dataset = load_dataset(data)
+        info = replace(info, targets=tuple(dataset.target_names))
+        store = build_store(out, dataset.chunks(), info, workers=workers, progress=progress, check=_check_usable)
+    else:
+        path = dataset_path(data.dataset)
+        columns = table_columns(path, data)
+        info = replace(
+            info, targets=tuple(columns.targets), tasks=tuple(task for task in columns.tasks if task.classes)
+        )
+        if engine == "ray":
+            from graphslice.engines.ray import map_table
+
+            tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
+            store = build_store_from_tables(out, tables, info, progress, _check_usable)
+        else:
+            rows = labelled_rows(path, columns)
+            store = build_store(out, rows, info, workers=workers, progress=progress, check=_check_usable)
+    return FeaturizeReport(store, len(store.errors), next(iter(store.errors.values()), None))
+
+
+def table_columns(path: Path, data: DataConfig) -> LabelColumns:
+    """Find the columns of a table that become part of a store, and infer its tasks.
+
+    Args:
+        path: a table or a folder of tables.
+        data: the dataset.
+
+    Raises:
+        InputError: if the table is already a store, cannot be read, or lacks a column.
+    """
+    if path.is_file() and path.name.endswith(STORE_SUFFIX):
+        raise InputError(f"{path} is already a preprocessed dataset")
+    if data.split in SPLIT_METHODS:
+        raise InputError(
+            f"a preprocessed dataset can only keep the split of a column: use --split {data.split} when training on it"
+        )
+    with open_table(path) as table:
+        columns = find_columns(table.columns, data, str(path))
+        return replace(columns, tasks=tuple(infer_tasks(table.chunks, columns.targets, data, str(path))))
+
+
+def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:
+    """Return the function with which a process of a Ray cluster converts chunks of a table."""
+    columns, info = shared
+
+    def featurize_chunk(chunk: pa.Table) -> pa.Table:
+        return pa.Table.from_batches([to_record_batch(parse_chunk(chunk, columns), info)]).replace_schema_metadata(None)
+
+    return featurize_chunk
+
+
+def _check_usable(store: GraphStore) -> None:
+    """Raise :class:`InputError` if a store has no usable row, or a column of descriptors has no number."""
+    if len(store.errors) == len(store):
+        first = next(iter(store.errors.values()), None)
+        raise InputError(f"none of the {len(store):,} rows can be used; the first: {first}")
+    columns = feature_column_names(store.info.descriptors)
+    check_feature_columns(store.descriptors(np.arange(len(store)), columns), columns, store.info.source)

@@ -1,0 +1,429 @@
+"""Splitting of a dataset into training, validation and test sets, or into cross-validation folds.
+
+Groups of rows that must stay together (families, scaffolds, clusters of fingerprints) are assigned to the parts with
+stratification of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphslice.config import DataConfig
+from graphslice.data.molecule_keys import fingerprint_rows, scaffold_keys
+from graphslice.data.splits import SPLIT_METHODS, Splits
+from graphslice.data.store import GraphStore
+from graphslice.errors import InputError
+from graphslice.tasks import Task
+
+#: Maximum number of molecules: the neighbour matrix has one bit per pair, 113 MB in total.
+MAX_CLUSTERED = 30_000
+#: Maximum Tanimoto distance of Morgan fingerprints between neighbours. In the demo set, one of 450 pairs is within this
+#: distance, and the largest cluster has 3% of the rows (6% at 0.7, 23% at 0.8). DeepChem's Butina split uses 0.6 too.
+MAX_DISTANCE = 0.6
+
+# Rows compared with all others at a time; a multiple of 8.
+_BLOCK_ROWS = 1_024
+
+
+def butina_clusters(fingerprints: np.ndarray, distance: float = MAX_DISTANCE) -> np.ndarray:
+    """Cluster molecules with the Taylor-Butina algorithm.
+
+    The molecule with the most neighbours forms a cluster with them; then, among the unassigned molecules, the one that
+    had the most neighbours at the start forms the next cluster with its unassigned neighbours, and so on. Ties are
+    broken as in RDKit's ``Butina.ClusterData``: the later molecule comes first. Molecules of different clusters can be
+    neighbours.
+
+    Args:
+        fingerprints: ``bool [R, bits]``.
+        distance: maximum Tanimoto distance between neighbours.
+
+    Returns:
+        ``int64 [R]``, cluster index of each molecule, from 0 in the order in which the clusters are formed.
+    """
+    rows = len(fingerprints)
+    neighbours, counts = _neighbours(fingerprints, distance)
+    clusters = np.full(rows, -1, np.int64)
+    num_clusters = 0
+    for row in np.lexsort((np.arange(rows), counts))[::-1].tolist():
+        if clusters[row] < 0:
+            near = np.flatnonzero(np.unpackbits(neighbours[row], count=rows))
+            clusters[near[clusters[near] < 0]] = num_clusters
+            num_clusters += 1
+    return clusters
+
+
+def _neighbours(fingerprints: np.ndarray, distance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the neighbours of each row, itself included: bits ``uint8 [R, R / 8]`` and counts ``int64 [R]``."""
+    bits = np.ascontiguousarray(fingerprints, np.float32)
+    rows, sizes = len(bits), bits.sum(axis=1)
+    neighbours, counts = np.zeros((rows, (rows + 7) // 8), np.uint8), np.zeros(rows, np.int64)
+    for start in range(0, rows, _BLOCK_ROWS):  # each block is compared with itself and the later rows
+        end = min(start + _BLOCK_ROWS, rows)
+        both = bits[start:end] @ bits[start:].T
+        either = sizes[start:end, None] + sizes[start:] - both
+        # both / either >= 1 - distance, without division. Integers of this size are exact in float32.
+        near = both >= np.float32(1 - distance) * either - np.float32(1e-4)
+        neighbours[start:end, start // 8 :] = np.packbits(near, axis=1)
+        counts[start:end] += near.sum(axis=1)
+        after = near[:, end - start :]
+        neighbours[end:, start // 8 : (end + 7) // 8] |= np.packbits(after.T, axis=1)
+        counts[end:] += after.sum(axis=0)
+    return neighbours, counts
+
+
+def strata(labels: np.ndarray) -> np.ndarray:
+    """Find the two rarest classes of each row, over all targets.
+
+    Args:
+        labels: ``float64 [R, K]``, class indices of the classification targets, nan where unknown.
+
+    Returns:
+        ``int64 [R, 2]``, the two rarest classes, the rarest first, as ranks over the classes of all targets (0 for the
+        rarest). Rows without a label, or without a second one, have the largest rank there.
+    """
+    rows = len(labels)
+    none = (rows + 1) * 2**32  # sort key of a class: its number of rows, then its index among all classes
+    rarest, second = np.full(rows, none), np.full(rows, none)
+    num_classes = 0
+    for column in labels.T:
+        known = np.flatnonzero(~np.isnan(column))
+        different = np.unique(column[known])
+        which = np.searchsorted(different, column[known])
+        counts = np.bincount(which, minlength=len(different))
+        value = np.full(rows, none)
+        value[known] = (counts * 2**32 + num_classes + np.arange(len(counts)))[which]
+        second = np.minimum(second, np.maximum(rarest, value))
+        rarest = np.minimum(rarest, value)
+        num_classes += len(counts)
+    return np.unique(np.stack([rarest, second]), return_inverse=True)[1].reshape(2, rows).T
+
+
+def missing_classes(labels: np.ndarray, selected: np.ndarray) -> list[tuple[int, float]]:
+    """Find the classes that occur in the labels but not in the selected rows.
+
+    Args:
+        labels: ``float64 [R, K]``, class indices, nan where unknown.
+        selected: ``bool [R]``.
+
+    Returns:
+        Pairs of column and class index.
+    """
+    missing = []
+    for k, column in enumerate(labels.T):
+        all_values, selected_values = set(np.unique(column).tolist()), set(np.unique(column[selected]).tolist())
+        missing += [(k, value) for value in sorted(all_values - selected_values) if value == value]
+    return missing
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Rows to be split, with groups that must not be divided.
+
+    Attributes:
+        rows: ``int64 [R]``, in ascending order.
+        groups: ``int64 [R]``, group index of each row; rows of one group stay in one part.
+        labels: ``float64 [R, K]``, class indices of the classification targets, nan where unknown.
+        stratified: balance the classes over the parts.
+    """
+
+    rows: np.ndarray
+    groups: np.ndarray
+    labels: np.ndarray
+    stratified: bool
+
+    def subset(self, rows: np.ndarray) -> GroupedRows:
+        """Restrict to the given rows."""
+        selected = np.isin(self.rows, rows)
+        return GroupedRows(self.rows[selected], self.groups[selected], self.labels[selected], self.stratified)
+
+    def partition(self, want: list[int], rng: np.random.Generator, training: bool = True) -> list[np.ndarray]:
+        """Assign the groups to parts, matching the requested sizes up to the size of a group.
+
+        1. Groups larger than half of the smallest part are assigned in descending order of size: to the training set
+           while they fit, otherwise to the part with the most remaining capacity.
+        2. The other groups follow in random order (if stratified, sorted by their rarest class, then by the second
+           rarest). Each is assigned to the part that is furthest behind its share.
+        3. An empty part receives the smallest group of a part that has several groups.
+        4. For each class that the training set lacks, one group with it is moved to the training set.
+
+        Args:
+            want: requested number of rows of each part.
+            rng: random generator.
+            training: the first part is the training set.
+
+        Returns:
+            The rows of each part, in ascending order.
+        """
+        _, members, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
+        group_strata = np.zeros((len(sizes), 2), np.int64)
+        if self.stratified and self.labels.shape[1]:
+            row_strata = strata(self.labels)
+            order = np.lexsort((row_strata[:, 1], row_strata[:, 0], members))
+            group_strata = row_strata[order[np.searchsorted(members[order], np.arange(len(sizes)))]]
+        parts = _assign_groups(sizes, group_strata, want, rng, training)
+        _fill_empty(parts, sizes, len(want))
+        if training:
+            self._cover_training_classes(parts, members, sizes)
+        return [self.rows[parts[members] == part] for part in range(len(want))]
+
+    def _cover_training_classes(self, parts: np.ndarray, members: np.ndarray, sizes: np.ndarray) -> None:
+        """For each class that the training set lacks, move the smallest group with it to the training set."""
+        for k, value in missing_classes(self.labels, parts[members] == 0):
+            candidates = np.unique(members[self.labels[:, k] == value])
+            if (parts[candidates] != 0).all():  # false if one was moved because of another class
+                parts[candidates[sizes[candidates].argmin()]] = 0
+
+
+def _assign_groups(
+    sizes: np.ndarray, group_strata: np.ndarray, want: list[int], rng: np.random.Generator, training: bool
+):
+    """Return the part of each group, ``int64 [G]``; the first group of every rarest class goes to the training set."""
+    parts = np.zeros(len(sizes), np.int64)
+    capacity = [float(rows) for rows in want]
+    shuffled = rng.permutation(len(sizes))
+    large = sizes[shuffled] > max(1, min(want) / 2)
+    first = shuffled[large]
+    for group in first[np.argsort(-sizes[first], kind="stable")].tolist():
+        part = 0 if training and sizes[group] <= capacity[0] else capacity.index(max(capacity))
+        parts[group] = part
+        capacity[part] -= sizes[group]
+    rest = shuffled[~large]
+    rest = rest[np.lexsort((sizes[rest] == 1, group_strata[rest, 1], group_strata[rest, 0]))]  # single rows fill gaps
+    remaining = sum(max(0.0, rows) for rows in capacity) or 1.0
+    shares = [max(0.0, rows) / remaining for rows in capacity]
+    due = [0.0] * len(want)
+    previous = -1
+    for group, size, stratum in zip(rest.tolist(), sizes[rest].tolist(), group_strata[rest, 0].tolist(), strict=True):
+        best = -1
+        for part, share in enumerate(shares):
+            due[part] += share * size
+            if capacity[part] >= size and (best < 0 or due[part] > due[best]):
+                best = part
+        if best < 0:
+            best = capacity.index(max(capacity))
+        if training and stratum != previous and capacity[0] >= size:
+            best = 0
+        previous = stratum
+        parts[group] = best
+        capacity[best] -= size
+        due[best] -= size
+    return parts
+
+
+def _fill_empty(parts: np.ndarray, sizes: np.ndarray, count: int) -> None:
+    """Give every empty part the smallest group of the part with the most groups, if that has several."""
+    for part in range(count):
+        group_counts = np.bincount(parts, minlength=count)
+        if group_counts[part] == 0 and group_counts.max() > 1:
+            donors = np.flatnonzero(parts == group_counts.argmax())
+            parts[donors[sizes[donors].argmin()]] = part
+
+
+def merge_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Merge two groupings: the connected components of rows that share a group in either of them.
+
+    Args:
+        first: ``[R]``, group of each row.
+        second: ``[R]``, group of each row.
+
+    Returns:
+        ``int64 [R]``, merged group of each row.
+    """
+    _, first = np.unique(first, return_inverse=True)
+    _, second = np.unique(second, return_inverse=True)
+    label = first.astype(np.int64)
+    while True:
+        previous = label
+        for groups in (second, first):
+            smallest = np.full(groups.max(initial=-1) + 1, len(label), np.int64)
+            np.minimum.at(smallest, groups, label)
+            label = smallest[groups]
+        if np.array_equal(label, previous):
+            return label
+
+
+_VALID_SHARE = _TEST_SHARE = 0.1
+# Maximum share of the training rows that is taken for validation if the dataset names no validation set.
+_MAX_VALID_SHARE = 0.25
+_SET_NAMES = {"train": "training", "valid": "validation", "test": "test"}
+
+
+class SplitMaker:
+    """Splits the usable rows of a dataset.
+
+    To avoid leakage, built-in splits never separate a family: a compound with its salts, tautomers and stereoisomers
+    (:class:`~graphslice.chem.molecule_hash.MoleculeHashes`;
+    :meth:`~graphslice.data.split_maker.GroupedRows.partition` assigns them). The methods are:
+
+    - random split: 80 / 10 / 10 percent, stratified by the classes of classification targets. With several such
+      targets, the rarest class of a row counts.
+    - scaffold split: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the
+      groups by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of
+      the test set go to the training set, and the seed decides about the others: results can be averaged over seeds,
+      and the test set does not consist of singletons only.
+    - cluster split: every cluster of :func:`~graphslice.data.split_maker.butina_clusters` is in one split.
+
+    Args:
+        name: name of the dataset, for messages.
+        store: all molecules.
+        rows: ``int64 [R]``, usable rows, ascending.
+        families: ``uint64 [R]``, family of each of these rows.
+        labels: ``float64 [R, K]``, their class indices of the classification targets, nan where unknown.
+        config: split method, seed and folds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: GraphStore,
+        rows: np.ndarray,
+        families: np.ndarray,
+        labels: np.ndarray,
+        config: DataConfig,
+    ) -> None:
+        self.name, self.store, self.rows, self.families, self.labels = name, store, rows, families, labels
+        self.seed = config.seed
+        self.method = config.split if config.split in SPLIT_METHODS else "random"
+        self.folds, self.repeats = config.folds_and_repeats
+        self.fold, self.carve = config.fold or 0, config.carve
+
+    def make(self, own: Splits | None) -> Splits:
+        """Split the rows.
+
+        A split that comes with the dataset is kept. If it has no validation set, one is taken from the training rows:
+        a tenth of all usable rows, as in built-in splits, so that the validation error is equally precise, but at most
+        a quarter of the training rows, in case the test set is large.
+
+        Args:
+            own: usable rows of each split by name, if the dataset comes with a split.
+
+        Returns:
+            Rows of each split by name.
+
+        Raises:
+            InputError: if the rows cannot be split as configured, or the training or validation set would be empty.
+        """
+        if own is not None and self.folds:
+            raise InputError(
+                f"{self.name} has its own split, which folds would replace: leave out folds, or choose "
+                f"a split method with --split {', '.join(SPLIT_METHODS)}"
+            )
+        if own is None:
+            grouped = self._grouped()
+            splits = self._cross_validation_split(grouped) if self.folds else self._train_valid_test(grouped)
+            self._check_not_empty(splits, grouped)
+        elif len(own.get("train", ())) == 0:
+            raise self._empty_split_error("training", "mark some rows as train")
+        elif "valid" not in own:
+            grouped = self._grouped().subset(own["train"])
+            train, valid = self._split_off_validation(
+                grouped, sum(map(len, own.values())), self._validation_rng(self.seed)
+            )
+            splits = {"train": train, "valid": valid, **{name: own[name] for name in own if name != "train"}}
+            self._check_not_empty({"train": train, "valid": valid}, grouped)
+        else:
+            splits = own
+            if len(splits["valid"]) == 0:
+                raise self._empty_split_error(
+                    "validation", "mark other rows as valid, or none to take them from the training set"
+                )
+        return splits
+
+    def _train_valid_test(self, grouped: GroupedRows) -> Splits:
+        rows = len(self.rows)
+        valid, test = (max(1, int(rows * share)) for share in (_VALID_SHARE, _TEST_SHARE))
+        parts = grouped.partition([max(0, rows - valid - test), valid, test], np.random.default_rng(self.seed))
+        splits = dict(zip(("train", "valid", "test"), parts, strict=True))
+        if self.carve > 0 and len(splits["train"]):  # the same test set, another validation set
+            rest = grouped.subset(np.sort(np.concatenate([splits["train"], splits["valid"]])))
+            splits["train"], splits["valid"] = rest.partition(
+                [rows - valid - test, valid], self._validation_rng(self.seed)
+            )
+        return splits
+
+    def _validation_rng(self, *seeds: int) -> np.random.Generator:
+        """Random generator of the validation set; ``data.carve`` selects another one."""
+        return np.random.default_rng([*seeds, self.carve] if self.carve else seeds[0])
+
+    def _cross_validation_split(self, grouped: GroupedRows) -> Splits:
+        """Split for one cross-validation fold: it is the test set; every repeat draws new folds."""
+        repeat, held_out = divmod(self.fold, self.folds)
+        rows = len(self.rows)
+        want = [rows // self.folds + (fold < rows % self.folds) for fold in range(self.folds)]
+        folds = grouped.partition(want, np.random.default_rng([self.seed, repeat]), training=False)
+        if (empty := sum(len(fold) == 0 for fold in folds)) > 0:
+            raise InputError(
+                f"{self.name}: {empty} of {self.folds} folds would be empty, because its {rows} usable rows have only "
+                f"{len(np.unique(grouped.groups))} different {self._group_noun(2)}: choose fewer folds"
+            )
+        rest = grouped.subset(np.concatenate([fold for index, fold in enumerate(folds) if index != held_out]))
+        train, valid = self._split_off_validation(rest, rows, np.random.default_rng([self.seed, repeat, 1 + held_out]))
+        return {"train": train, "valid": valid, "test": folds[held_out]}
+
+    def _split_off_validation(
+        self, grouped: GroupedRows, total_rows: int, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Split rows into training and validation set; the latter is a share of ``total_rows``."""
+        rows = len(grouped.rows)
+        valid = max(1, min(int(total_rows * _VALID_SHARE), int(rows * _MAX_VALID_SHARE)))
+        return grouped.partition([max(0, rows - valid), valid], rng)
+
+    # --- groups of rows that are not separated ----------------------------------------------------
+
+    def _grouped(self) -> GroupedRows:
+        """Group rows that stay in one part: families, merged with scaffolds or clusters by the split method."""
+        groups = self.families
+        if self.method == "scaffold":
+            groups = merge_groups(scaffold_keys(self.store, self.rows), groups)
+        elif self.method == "cluster":
+            if len(self.rows) > MAX_CLUSTERED:
+                raise InputError(
+                    f"{self.name}: a cluster split compares all pairs of molecules and supports at most "
+                    f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use --split scaffold"
+                )
+            groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
+        _, group_ids = np.unique(groups, return_inverse=True)
+        return GroupedRows(self.rows, group_ids, self.labels, stratified=self.method == "random")
+
+    def _group_noun(self, count: int) -> str:
+        noun = {"random": "molecule", "scaffold": "scaffold", "cluster": "cluster"}[self.method]
+        return noun + "s" * (count != 1)
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _check_not_empty(self, splits: Splits, grouped: GroupedRows) -> None:
+        for split, members in splits.items():
+            if len(members) == 0:
+                groups = len(np.unique(grouped.groups))
+                advice = (
+                    "add molecules (salts and isomers count as one)"
+                    if self.method == "random"
+                    else "use --split random"
+                )
+                problem = f"{len(grouped.rows)} rows of {groups} {self._group_noun(groups)} cannot be split"
+                raise self._empty_split_error(_SET_NAMES[split], f"{problem}: {advice}")
+
+    def _empty_split_error(self, set_name: str, advice: str) -> InputError:
+        usable = f"{len(self.rows)} of {len(self.store)} rows can be used"
+        return InputError(f"{self.name}: the {set_name} set would be empty ({usable}): {advice}")
+
+    def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
+        """Check that the training set has every class of every classification target.
+
+        Args:
+            train: ``int64``, rows of the training set.
+            tasks: tasks of the K targets.
+
+        Raises:
+            InputError: if it lacks a class.
+        """
+        for k, value in missing_classes(self.labels, np.isin(self.rows, train)):
+            count = int((self.labels[:, k] == value).sum())
+            raise InputError(
+                f"{self.name}: no training row has the class {tasks[k].classes[int(value)]!r} of the target "
+                f"{tasks[k].name!r}, which {count} other row{'s have' if count > 1 else ' has'}: add rows with it, "
+                f"or use another split (--split {', '.join(SPLIT_METHODS)}, --seed)"
+            )

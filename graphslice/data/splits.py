@@ -1,0 +1,60 @@
+"""Training, validation and test splits of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+#: Names of the splits. Stores contain indices into this tuple, so its order must never change.
+SPLITS = ("train", "valid", "test", "test-dev", "test-challenge")
+#: Value in place of an index into :data:`SPLITS`: the row belongs to no split.
+NO_SPLIT = -1
+#: Built-in split methods, in contrast to a split that is read from a column.
+SPLIT_METHODS = ("random", "scaffold", "cluster")
+
+#: Rows of each split by name, ``int64``.
+Splits = dict[str, np.ndarray]
+
+
+def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
+    """Encode splits as an index per row.
+
+    Args:
+        splits: rows of each split by name.
+        rows: number of rows of the dataset.
+
+    Returns:
+        ``int8 [rows]``, index of each row's split in :data:`SPLITS`, or ``NO_SPLIT``.
+    """
+    codes = np.full(rows, NO_SPLIT, np.int8)
+    for name, members in (splits or {}).items():
+        codes[members] = SPLITS.index(name)
+    return codes
+
+
+def decode_splits(codes: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
+    """Return the usable rows of the named splits: the inverse of :func:`encode_splits`.
+
+    Args:
+        codes: ``int8 [R]``, index of each row's split in :data:`SPLITS`.
+        usable: ``bool [R]``; other rows are omitted.
+        names: names of the splits.
+    """
+    return {name: np.flatnonzero((codes == SPLITS.index(name)) & usable) for name in names}
+
+
+def present_splits(codes: np.ndarray) -> list[str]:
+    """Return the names of the splits that have rows.
+
+    Args:
+        codes: ``int8 [R]``, as returned by :func:`encode_splits`.
+    """
+    return [name for code, name in enumerate(SPLITS) if (codes == code).any()]
+
+
+def random_subset(rows: np.ndarray, limit: int, seed: int = 0) -> np.ndarray:
+    """Return the rows, ``int64``; of more than ``limit`` a random sample in ascending order."""
+    if len(rows) <= limit:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))

@@ -1,0 +1,100 @@
+"""Pool of processes that read SMILES; if one crashes or hangs, only the row that it was reading is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import TypeAlias, TypeVar
+
+from graphslice.errors import InputError
+from graphslice.processes import Child, ChildDied
+
+_Result = TypeVar("_Result")
+_Work: TypeAlias = Callable[[Sequence[str]], _Result]
+
+#: Time limit in seconds for one SMILES, and for a task of several SMILES before they are retried one by one.
+ROW_SECONDS = 60
+# Time limit in seconds for the start of a replacement process, which may have to compile kernels.
+_START_SECONDS = 600
+
+
+class Workers:
+    """Pool of worker processes, each controlled by a thread of this process.
+
+    Args:
+        count: number of processes.
+    """
+
+    def __init__(self, count: int) -> None:
+        # Forking is safe: the child processes use neither torch nor a GPU.
+        method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+        self._context = multiprocessing.get_context(method)
+        self._closed = False
+        self._lock = threading.Lock()  # held while processes are replaced or killed
+        self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
+        self._idle = list(self._processes)
+        self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
+
+    def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
+        """Submit a task.
+
+        Args:
+            work: function of SMILES that treats every row independently; it is pickled.
+            smiles: SMILES of the rows.
+
+        Returns:
+            A future of pairs of result and reason: one pair for all rows, or one per row. The reason is None unless the
+            row crashed the process or took too long; the result is then that of an empty SMILES.
+        """
+        return self._threads.submit(self._run, work, smiles)
+
+    def close(self) -> None:
+        """Kill the processes, even if they are busy."""
+        with self._lock:
+            self._closed = True
+            for process in self._processes:
+                process.kill()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
+        process = self._idle.pop()
+        try:
+            try:
+                return [(_run(process, work, smiles), None)]
+            except ChildDied:
+                process, empty = self._replace(process, work)
+            results: list[tuple[_Result, str | None]] = []
+            for text in smiles:
+                try:
+                    results.append((_run(process, work, [text]), None))
+                except ChildDied as lost:
+                    process, empty = self._replace(process, work)
+                    reason = f"took longer than {ROW_SECONDS} s" if lost.exitcode is None else "crashed on this SMILES"
+                    results.append((empty, f"RDKit {reason}"))
+            return results
+        finally:
+            self._idle.append(process)
+
+    def _replace(self, lost: Child, work: _Work[_Result]) -> tuple[Child, _Result]:
+        """Replace a process; return the new one and its result for an empty SMILES, which also loads its libraries."""
+        lost.kill()
+        process = Child(self._context, interruptible=False)
+        with self._lock:
+            self._processes[self._processes.index(lost)] = process
+            if self._closed:
+                process.kill()
+                raise CancelledError
+        try:
+            return process, _run(process, work, [""], _START_SECONDS)
+        except ChildDied:
+            raise InputError(
+                "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
+                'code with if __name__ == "__main__":'
+            ) from None
+
+
+def _run(process: Child, work: _Work[_Result], smiles: Sequence[str], seconds: float | None = None) -> _Result:
+    process.start(work, smiles)
+    return process.result(ROW_SECONDS if seconds is None else seconds)

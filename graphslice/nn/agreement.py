@@ -1,0 +1,208 @@
+"""Comparison of fast backends, traced programs and compiled blocks with plain torch on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphslice.batch import GraphBatch
+from graphslice.nn.model import GraphTransformer
+from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
+from graphslice.program.run import programs_disabled
+
+#: Key of :func:`faulty_backends` for a traced program that is wrong although each of its kernels is right.
+PROGRAM = "program"
+# Largest differences explained by rounding, relative to the largest prediction and to the norm of the gradient. They
+# are not tiny: values that are nearly equal may be sorted differently, which exchanges their gradients.
+_TOLERANCES = {torch.float32: (1e-3, 1e-2), torch.bfloat16: (0.1, 0.2), torch.float16: (0.1, 0.2)}
+# Reciprocal of the golden ratio: the fractional parts of its multiples are all different.
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass
+class Step:
+    """Results of a training step without dropout.
+
+    Attributes:
+        predictions: standardised predictions, float32 ``[B, T]``.
+        gradients: float32 gradients of all trainable parameters.
+    """
+
+    predictions: Tensor
+    gradients: list[Tensor]
+
+
+def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
+    """Compute the predictions of a batch and the gradients of their weighted sum, without dropout.
+
+    The weights are all different, so that exchanged molecules are noticed, and positive, so that the gradients of
+    several rows with the same molecule do not cancel.
+
+    Args:
+        model: on the device of the batch; its gradients and its mode are not changed.
+        batch: B molecules.
+        dtype: dtype of the matrix products; autocast is used unless it is float32.
+    """
+    training, config = model.training, model.config
+    # Only dropout depends on the mode. A model without dropout keeps its mode, since torch.compile compiles each mode
+    # separately.
+    rates = (config.dropout, config.input_dropout, config.attention_dropout, config.activation_dropout)
+    if max(rates) > 0 or config.descriptors > 0:
+        model.eval()
+    device = batch.lengths.device.type
+    torch.compiler.cudagraph_mark_step_begin()
+    try:
+        # cache_enabled as in training, because torch.compile would compile again for another value.
+        with torch.autocast(device, dtype, cache_enabled=False) if dtype != torch.float32 else nullcontext():
+            predictions = model.standardised(batch)
+        weights = 1 + torch.arange(predictions.numel(), device=predictions.device) * _GOLDEN % 1
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        total = (predictions.flatten() * weights).sum()
+        gradients = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
+        # Copies, because the next run of a CUDA graph overwrites its outputs.
+        return Step(
+            predictions.detach().to(torch.float32, copy=True), [g.to(torch.float32, copy=True) for g in gradients]
+        )
+    finally:
+        model.train(training)
+
+
+def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
+    """Compare two steps within the tolerance of rounding in ``dtype``.
+
+    Returns:
+        None if they agree, else a message such as ``"predictions differ by 12%"``.
+    """
+    prediction_tolerance, gradient_tolerance = _TOLERANCES[dtype]
+    prediction_error, gradient_error = relative_differences(actual, expected)
+    if not prediction_error <= prediction_tolerance:  # true for nan too
+        return f"predictions differ by {100 * prediction_error:.2g}%"
+    if not gradient_error <= gradient_tolerance:
+        return f"gradients differ by {100 * gradient_error:.2g}%"
+    return None
+
+
+def relative_differences(actual: Step, expected: Step) -> tuple[float, float]:
+    """Compute the relative differences of two steps.
+
+    Returns:
+        The largest absolute difference of the predictions over the largest expected absolute prediction, and the L2
+        norm of the difference of the gradients over that of the expected gradients. They are nan or inf if a value is
+        not finite.
+    """
+    prediction_error = _ratio((actual.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
+    pairs = list(zip(actual.gradients, expected.gradients, strict=True))
+    gradient_error = _ratio(_norm(one - other for one, other in pairs), _norm(expected.gradients))
+    return prediction_error, gradient_error
+
+
+def _norm(tensors: Iterable[Tensor]) -> Tensor:
+    """Compute the L2 norm of all values."""
+    return torch.stack([tensor.double().square().sum().cpu() for tensor in tensors]).sum().sqrt()
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> float:
+    numerator, denominator = numerator.double().cpu(), denominator.double().cpu()
+    return float(numerator / denominator) if denominator > 0 else 0.0 if numerator == 0 else float("inf")
+
+
+def faulty_backends(
+    model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32
+) -> dict[str, str]:
+    """Find the backends that fail in a model or whose results differ from plain torch.
+
+    Args:
+        model: on the device of the batches.
+        batches: batches of small and of large molecules.
+        dtype: as for :func:`compute_step`.
+
+    Returns:
+        The faults by operator name, or by :data:`PROGRAM` for the traced program of the blocks, such as
+        ``"the triton backend: predictions differ by 12%"``. Empty if all results agree, and if the model fails with
+        plain torch too or its results are not finite.
+    """
+    faults: dict[str, str] = {}
+    for batch in batches:
+        with reference_only():
+            expected = compute_step(model, batch, dtype)
+        if not all(bool(tensor.isfinite().all()) for tensor in (expected.predictions, *expected.gradients)):
+            continue
+        problem = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
+        if problem is None:
+            continue
+        before = len(faults)
+        for op in OPERATORS.values():
+            for name in _backends_on(op, batch.lengths.device.type):
+                reason = _problem(lambda: _step_with(op, name, model, batch, dtype), expected, dtype)  # noqa: B023
+                if reason is not None:
+                    faults[op.__name__] = f"the {name} backend: {reason}"
+        if len(faults) == before:  # no single backend is at fault
+            with programs_disabled():
+                problem_without = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
+            if problem_without is None:
+                faults[PROGRAM] = f"the traced program of the blocks: {problem}"
+    return faults
+
+
+def _backends_on(op: Operator, device_type: str) -> list[str]:
+    return [name for name in op.backends if DEVICE_TYPES[name] == device_type]
+
+
+def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype) -> Step:
+    """Compute a step with one backend of one operator, and plain torch for all other operators."""
+    with reference_only(but=(op, backend)):
+        return compute_step(model, batch, dtype)
+
+
+def compile_checked(
+    model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32, **options: Any
+) -> str | None:
+    """Compile a model's blocks and verify them; undo it if they fail or their results differ from eager execution.
+
+    Args:
+        model: on the device of the batches.
+        batches: test batches with the same number of molecules. Their numbers of rows are compiled here, which takes
+            seconds to minutes each.
+        dtype: as for :func:`compute_step`.
+        options: keyword arguments of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
+
+    Returns:
+        None if the model is compiled, else the reason why it runs eagerly.
+    """
+    reason: str | None = None
+    try:
+        expected = [compute_step(model, batch, dtype) for batch in batches]
+        if not model.compile_blocks(len(batches[0]), **options):
+            reason = "this machine has no compiler"
+        for batch, step in zip(batches, expected, strict=True):
+            reason = reason or _problem(lambda: compute_step(model, batch, dtype), step, dtype)  # noqa: B023
+    except torch.OutOfMemoryError:  # eager steps may still fit: CUDA graphs keep their memory
+        reason = "out of memory"
+    except Exception as error:  # compilers raise many kinds
+        reason = f"{type(error).__name__}: {one_line(error)}"
+    if reason is not None:
+        model.run_eagerly()
+        torch.compiler.reset()  # frees the CUDA graphs and their memory
+        torch.cuda.empty_cache()
+    return reason
+
+
+def _problem(step: Callable[[], Step], expected: Step, dtype: torch.dtype) -> str | None:
+    """Return None if a step agrees with the expected one, else the difference or the exception."""
+    try:
+        return step_mismatch(step(), expected, dtype)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers and drivers raise many kinds
+        return f"{type(error).__name__}: {one_line(error)}"
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an exception as one line of at most 160 characters."""
+    text = " ".join(str(error).split()) or "no message"
+    return text if len(text) <= 160 else text[:157] + "..."

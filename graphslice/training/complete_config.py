@@ -1,0 +1,208 @@
+"""Completion of a run's configuration: everything that the dataset, its molecules and the machine decide.
+
+Decided by the dataset, before its molecules are read (:func:`fit_to_dataset`): paths, targets, outputs, level,
+descriptors, tree ensembles; for an ensemble, the seed and the split of each member (:func:`member_configs`). Decided by
+the molecules and the machine (:func:`complete_config`): initial weights, learning rate, length, metric, devices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.chem.descriptors import descriptor_width
+from graphslice.config import MOLECULE, GraphConfig, RunConfig, TrainerConfig, join_names
+from graphslice.data.batch_samplers import batches_per_epoch
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
+from graphslice.data.dataset_loaders import absolute_dataset
+from graphslice.data.store import GraphStore
+from graphslice.errors import InputError
+from graphslice.evaluation.metrics import default_metric, score
+from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
+from graphslice.run_files import MEMBER
+from graphslice.tasks import num_network_outputs, num_outputs
+from graphslice.training.devices import Devices, choose_devices
+
+# Up to this many labels, tree ensembles are trained by default; with more, they take longer than they help.
+_MOST_TREE_LABELS = 20_000
+# Training sets of at most this many molecules are fine-tuned from the packaged model by default.
+_MAX_FINE_TUNED = 50_000
+# At least this share of a sample of this many training molecules must consist of elements known to that model.
+_SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
+# Default length: 30 epochs of up to 10,000 molecules. With more molecules the number of steps grows with the square
+# root of their number, down to 5 epochs; with few molecules there are at least 100 steps.
+_EPOCHS, _MOLECULES, _MIN_STEPS, _MIN_EPOCHS = 30, 10_000, 100, 5
+#: Number of epochs, and least number of steps, of a run that is limited only by time.
+NO_STEP_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True)
+class CompleteConfig:
+    """Complete configuration of a run.
+
+    Attributes:
+        config: the settings that are saved with the run.
+        devices: devices and precision.
+        steps: length in optimiser steps, unless the time limit ends the run earlier.
+        metric: metric that selects the best epoch.
+    """
+
+    config: RunConfig
+    devices: Devices
+    steps: int
+    metric: str
+
+
+def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> CompleteConfig:
+    """Complete a configuration with what the molecules and the machine decide.
+
+    Args:
+        config: configuration from :func:`fit_to_dataset` or :func:`member_configs`, or that of the run that is
+            continued.
+        data: molecules of the run.
+        fresh: the run is new; otherwise it is continued, and keeps its initial weights and learning rate.
+
+    Raises:
+        InputError: if this machine does not support the configuration.
+    """
+    rows = data.splits["train"]
+    if fresh:
+        config = _choose_init_from(config, data.store, rows)
+    devices = choose_devices(config.trainer)
+    steps_per_epoch = batches_per_epoch(len(rows), config.trainer.batch_size, devices.total)
+    steps = run_steps(config.trainer, len(rows), steps_per_epoch)
+    return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
+
+
+def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
+    """Complete the configuration of the user with what the dataset decides, and make paths absolute.
+
+    Raises:
+        InputError: if the configuration does not fit the dataset.
+    """
+    data = config.data
+    if dataset.name == "pyg":
+        data = replace(data, dataset="pyg")
+        if data.valid_file or data.test_file:
+            raise InputError("valid_file and test_file need tables of labelled molecules, not PyG data")
+    else:
+        valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
+        data = replace(data, dataset=absolute_dataset(data.dataset), valid_file=valid_file, test_file=test_file)
+    if dataset.is_pcqm4m:
+        data = replace(data, root=str(Path(data.root).resolve()))
+    data = replace(data, targets=join_names(dataset.all_target_names), fingerprint=dataset.fingerprint())
+    data = replace(data, features=join_names(data.descriptors) or None)
+    trainer = replace(config.trainer, baselines=_choose_baselines(config.trainer.baselines, dataset))
+    outputs, width = num_network_outputs(dataset.tasks, trainer.loss), descriptor_width(data.descriptors)
+    model = replace(config.model, tasks=outputs, descriptors=width, level=dataset.level)
+    return replace(config, data=data, model=model, trainer=trainer)
+
+
+def member_configs(config: RunConfig) -> dict[str, RunConfig]:
+    """Return the configuration of each ensemble member, by the name of its directory; empty for a single model.
+
+    Members of an ensemble have different seeds, which no ensemble with another seed shares, and different validation
+    sets unless the data defines one. In a cross-validation, each member has another fold as its test set.
+    """
+    count = config.num_models
+    if count < 2:
+        return {}
+    members = {}
+    for number in range(count):
+        seed = (config.trainer.seed * count + number) % 2**32
+        trainer = replace(config.trainer, ensemble=1, seed=seed)
+        by_fold = config.data.is_cross_validation
+        data = replace(config.data, fold=number) if by_fold else replace(config.data, carve=number)
+        members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
+    return members
+
+
+def check_atom_bond_options(config: RunConfig) -> None:
+    """Raise :class:`InputError` for options that are not supported for atom- and bond-level targets."""
+    data, trainer = config.data, config.trainer
+    options = {
+        "--features": bool(data.descriptors),
+        "--transform": data.transform not in (None, "none"),
+        "--duplicates merge": data.duplicates == "merge",
+        "--baselines on": trainer.baselines == "on",
+    }
+    for option, is_set in options.items():
+        if is_set and data.level != MOLECULE:
+            raise InputError(f"{option} needs molecule-level targets: leave it out with --level {data.level}")
+
+
+def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
+    """Decide whether tree ensembles are trained with the network: on or off."""
+    if dataset.level != MOLECULE:
+        return "off"
+    readable = len(dataset.smiles) > 0
+    if setting == "on" and not readable:
+        raise InputError(
+            f"{dataset.name} has no SMILES, which the descriptors of random forest and gradient boosting are computed "
+            "from: leave out --baselines"
+        )
+    labels = int((~np.isnan(dataset.targets)).sum())
+    return setting if setting != "auto" else "on" if readable and labels <= _MOST_TREE_LABELS else "off"
+
+
+def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunConfig:
+    """Choose the default checkpoint that a run is fine-tuned from, unless the user set ``init_from``.
+
+    A small training set is fine-tuned from the packaged model, if that has the same architecture and graph settings
+    and knows the elements. The learning rate of the preset is then replaced by that of the packaged model, since large
+    steps undo the pretraining (docs/log.md). A learning rate that differs from the preset's is kept.
+    """
+    if config.init_from is not None or PRETRAINED_MODEL not in MODELS or len(rows) > _MAX_FINE_TUNED:
+        return config
+    origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
+    elements = set(origin.extra.get("elements", ()))
+    sample = np.random.default_rng(0).choice(rows, min(len(rows), _SAMPLE_ROWS), replace=False)
+    known = [elements.issuperset(store[row].atoms[:, 0].tolist()) for row in sample.tolist()]
+    if _architecture(origin.config) != _architecture(config) or np.mean(known) < _MIN_KNOWN_SHARE:
+        return config
+    optimizer, preset_lr = config.optimizer, RunConfig.preset(PRETRAINED_MODEL).optimizer.peak_lr
+    if optimizer.peak_lr == preset_lr:
+        optimizer = replace(optimizer, peak_lr=origin.config.optimizer.peak_lr)
+    # The path, if the user has a file of this name: the packaged model is meant.
+    init_from = PRETRAINED_MODEL if is_packaged_model(PRETRAINED_MODEL) else str(MODELS[PRETRAINED_MODEL])
+    return replace(config, optimizer=optimizer, init_from=init_from)
+
+
+def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
+    """Return the settings that two models must share for one to be initialised from the other."""
+    ignored = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
+    return config.graph, {name: value for name, value in vars(config.model).items() if name not in ignored}
+
+
+def default_epochs(molecules: int, steps_per_epoch: int) -> int:
+    """Return the default number of epochs for a training set of so many molecules."""
+    factor = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
+    return max(_MIN_EPOCHS, round(_EPOCHS * factor), math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
+
+
+def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> int:
+    """Return the length of a run in optimiser steps, unless its time limit ends it earlier."""
+    epochs = config.max_epochs
+    if epochs is None:
+        limited = config.max_steps is not None or config.max_minutes is not None
+        epochs = NO_STEP_LIMIT if limited else default_epochs(molecules, steps_per_epoch)
+    return min(config.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
+
+
+def _choose_metric(name: str | None, data: MoleculeData) -> str:
+    """Return the metric that selects the best epoch: that of the user or the default of the task types.
+
+    It is ``"loss"`` if that metric is undefined on the validation set, as AUROC with a single class.
+    """
+    tasks = data.dataset.tasks
+    metric = name or default_metric(tasks)
+    labels = data.dataset.labels(data.splits["valid"])
+    # Whether a metric is defined depends only on the labels; predictions are random, since correlations need variance.
+    predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
+    return metric if np.isfinite(score(metric, data.dataset.name, tasks, labels, predictions)) else "loss"

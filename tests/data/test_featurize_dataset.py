@@ -1,0 +1,95 @@
+"""Preprocessing of datasets, as by ``graphslice featurize``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from graphslice import smiles_to_graph
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.preprocess import featurize_dataset
+from graphslice.errors import InputError
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s", "s.ARROW", "s.arrow.gz"])
+def test_output_without_the_extension_raises(name, tmp_path):
+    with pytest.raises(InputError, match=r"the file name of a preprocessed dataset must end in \.arrow"):
+        featurize_dataset(DataConfig(), GraphConfig(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_preprocessed_input_raises(demo_csv, tmp_path):
+    featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    with pytest.raises(InputError, match=r"s\.arrow is already a preprocessed dataset"):
+        featurize_dataset(DataConfig(str(tmp_path / "s.arrow")), GraphConfig(), tmp_path / "t.arrow")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
+def test_file_name_with_invalid_bytes(demo_csv, tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.csv")
+    path.write_bytes(demo_csv.read_bytes())
+    data = DataConfig(str(path), targets="gap_ev")
+    assert len(featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1).store) == 60
+
+
+def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
+    (tmp_path / "s.arrow").write_text("mine")
+    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or use --overwrite"):
+        featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
+    assert (tmp_path / "s.arrow").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"split": "random"}, "a preprocessed dataset can only keep the split of a column: use --split random when"),
+        ({"split": "scaffold"}, "use --split scaffold when training on it"),
+        ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
+        ({"split": "smiles"}, "row 1: 'smiles' is .*; it must be train, valid or test"),
+        ({"targets": "gap"}, r"demo60\.csv has no column 'gap' .did you mean 'gap_ev'"),
+        ({"targets": "gap_ev,gap_ev"}, "names a column twice"),
+    ],
+    ids=str,
+)
+def test_invalid_columns_raise(settings, reason, demo_csv, tmp_path):
+    with pytest.raises(InputError, match=reason):
+        featurize_dataset(DataConfig(str(demo_csv), **settings), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    assert not (tmp_path / "s.arrow").exists()
+
+
+def test_split_method_for_the_demo_set_raises(tmp_path):
+    with pytest.raises(
+        InputError, match="demo has its own split: use --split random when training on the preprocessed dataset"
+    ):
+        featurize_dataset(DataConfig(split="random"), GraphConfig(), tmp_path / "s.arrow")
+
+
+def test_dataset_without_usable_rows_raises(tmp_path):
+    (tmp_path / "t.csv").write_text('smiles\noops\n""\n')
+    with pytest.raises(InputError, match=r"none of the 2 rows can be used; the first: not a "):
+        featurize_dataset(DataConfig(str(tmp_path / "t.csv")), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["t.csv"]
+
+
+@pytest.mark.parametrize("column", ["", "words"])
+def test_failed_overwrite_keeps_the_existing_file(column, demo_csv, tmp_path):
+    featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    before = (tmp_path / "s.arrow").read_bytes()
+    (tmp_path / "t.csv").write_text("smiles,words\nCCO,\n" if column else "smiles\noops\n")
+    data = DataConfig(str(tmp_path / "t.csv"), features=column or None)
+    with pytest.raises(InputError):
+        featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=1, overwrite=True)
+    assert (tmp_path / "s.arrow").read_bytes() == before
+
+
+def test_report_counts_failed_rows(tmp_path, demo_csv, demo_rows):
+    config = DataConfig(str(demo_csv), targets="gap_ev")
+    report = featurize_dataset(config, GraphConfig(max_atoms=20), tmp_path / "s.arrow", workers=1)
+    large = [row for row, smiles in enumerate(demo_rows["smiles"]) if smiles_to_graph(smiles).num_atoms > 20]
+    assert report.failed == len(large) > 0 and report.first_error == report.store.errors[large[0]]
+    assert report.store.info.max_atoms == 20 and report.store.info.targets == ("gap_ev",)
+    np.testing.assert_array_equal(report.store.targets[:, 0], demo_rows["gap_ev"])
+    assert (report.store.split == demo_rows["split"].map({"train": 0, "valid": 1, "test": 2})).all()

@@ -1,0 +1,206 @@
+"""Building of store files: interruptions, damaged shards and concurrent processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from graphslice.data.dataset import LabelledRows
+from graphslice.data.labels import Labels
+from graphslice.data.preprocess import build_store, build_store_from_tables, to_record_batch
+from graphslice.data.store import GraphStore, StoreInfo
+from graphslice.errors import InputError
+
+SMILES = ["CCO", "oops", "c1ccccc1O", "", "C", "[Na+].[Cl-]", "C" * 30, "N", "O", "CC(=O)O"]
+INFO = StoreInfo("some data", "", ("y",))
+
+
+def rows(smiles: list[str], first: float = 0.0) -> LabelledRows:
+    return LabelledRows(
+        smiles, Labels.of_molecules(first + np.arange(float(len(smiles)))[:, None]), np.zeros(len(smiles), np.int8), {}
+    )
+
+
+def chunks(stop: int | None = None):
+    """Yield the rows in chunks of two; raise KeyboardInterrupt before chunk ``stop``."""
+    for begin in range(0, len(SMILES), 2):
+        if begin // 2 == stop:
+            raise KeyboardInterrupt
+        yield rows(SMILES[begin : begin + 2], begin)
+
+
+@pytest.fixture
+def complete_store(tmp_path, shards_of_four) -> bytes:
+    build_store(tmp_path / "whole" / "s.arrow", chunks(), INFO, workers=1)
+    return (tmp_path / "whole" / "s.arrow").read_bytes()
+
+
+def test_finished_build_leaves_only_the_file(complete_store, tmp_path, names):
+    assert names(tmp_path / "whole") == ["s.arrow"]
+    assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
+    store = GraphStore.open(tmp_path / "whole" / "s.arrow")
+    assert [batch.num_rows for batch in store.batches] == [4, 4, 2] and sorted(store.errors) == [1, 3]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+def test_replaced_file_keeps_its_permissions(complete_store, tmp_path):
+    path = tmp_path / "whole" / "s.arrow"
+    path.chmod(0o600)
+    build_store(path, chunks(), INFO, workers=1)
+    assert path.read_bytes() == complete_store and path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+def test_symbolic_links_among_the_shards_are_not_followed(complete_store, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".s.arrow.parts").mkdir()
+    for name in ("000000.arrow.writing", "whole.arrow.writing", "000000.arrow"):
+        (tmp_path / ".s.arrow.parts" / name).symlink_to(tmp_path / "precious")
+    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store and (tmp_path / "precious").read_text() == "mine"
+
+
+def interrupted(path: Path, stop: int) -> Path:
+    """Interrupt a build before chunk ``stop`` and return its folder of shards."""
+    with pytest.raises(KeyboardInterrupt):
+        build_store(path, chunks(stop), INFO, workers=1)
+    assert not path.exists()
+    return path.with_name(f".{path.name}.parts")
+
+
+@pytest.mark.parametrize(("stop", "again"), [(0, 0), (1, 0), (2, 4), (3, 4), (4, 8)])
+def test_interrupted_build_resumes(stop, again, complete_store, tmp_path, parsed, names):
+    interrupted(tmp_path / "s.arrow", stop)
+    assert names(tmp_path) == ["whole"]
+    parsed.clear()
+    done: list[int] = []
+    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1, progress=done.append)
+    assert parsed == SMILES[again:] and sum(done) == len(SMILES)
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store
+    assert names(tmp_path) == ["s.arrow", "whole"]
+
+
+def test_existing_file_is_kept_until_the_new_one_is_complete(tmp_path, shards_of_four):
+    (tmp_path / "s.arrow").write_bytes(b"the old file")
+    with pytest.raises(KeyboardInterrupt):
+        build_store(tmp_path / "s.arrow", chunks(3), INFO, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == b"the old file"
+    assert len(build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)) == len(SMILES)
+
+
+@pytest.mark.parametrize("change", ["smiles", "label", "split", "rejected", "order", "limit", "target"])
+def test_shard_of_other_rows_or_settings_is_rebuilt(change, tmp_path, shards_of_four, parsed):
+    interrupted(tmp_path / "s.arrow", 2)
+    changed, info = rows(SMILES), INFO
+    if change == "smiles":
+        changed.smiles = ["OCC", *SMILES[1:]]
+    elif change == "label":
+        changed.targets[2] = np.nan
+    elif change == "split":
+        changed.split[3] = 2
+    elif change == "rejected":
+        changed.rejected[0] = "no number"
+    else:
+        name, value = {
+            "order": ("atom_order", "input"),
+            "limit": ("max_atoms", 20),
+            "target": ("targets", ("z",)),
+            "source": ("source", "other data"),
+        }[change]
+        info = StoreInfo(**{**vars(INFO), name: value})
+    parsed.clear()
+    store = build_store(tmp_path / "s.arrow", [changed], info, workers=1)
+    assert parsed == changed.smiles
+    build_store(tmp_path / "fresh.arrow", [changed], info, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes() and len(store) == len(SMILES)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
+def test_damaged_shard_is_rebuilt(damage, complete_store, tmp_path, parsed):
+    shards = sorted(interrupted(tmp_path / "s.arrow", 4).glob("*.arrow"))
+    assert len(shards) == 2
+    content = shards[0].read_bytes()
+    shards[0].write_bytes({"truncated": content[:-100], "empty": b"", "text": b"no shard"}[damage])
+    parsed.clear()
+    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
+    assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == complete_store
+
+
+def test_surplus_shards_of_an_interrupted_build_are_ignored(complete_store, tmp_path, names):
+    interrupted(tmp_path / "s.arrow", 4)
+    store = build_store(tmp_path / "s.arrow", [rows(SMILES[:4])], INFO, workers=1)
+    assert len(store) == 4 and names(tmp_path) == ["s.arrow", "whole"]
+
+
+def test_file_does_not_depend_on_chunks_and_workers(complete_store, tmp_path):
+    build_store(tmp_path / "s.arrow", [rows(SMILES)], INFO, workers=2)
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store
+
+
+def test_fingerprint_depends_on_molecules_labels_and_splits(tmp_path):
+    def fingerprint(change=None, info=INFO) -> str:
+        data = rows(SMILES)
+        if change:
+            change(data)
+        return build_store(tmp_path / "s.arrow", [data], info, workers=1).info.fingerprint
+
+    def molecule(data):
+        data.smiles = ["CCN", *SMILES[1:]]
+
+    def label(data):
+        data.targets[0] = 7
+
+    def part(data):
+        data.split[0] = 1
+
+    fingerprints = [fingerprint(), *(fingerprint(change) for change in (molecule, label, part))]
+    assert len(set(fingerprints)) == 4 and all(fingerprints) and fingerprint() == fingerprints[0]
+    assert fingerprint(info=StoreInfo("some data", "given", ("y",))) == "given"
+
+
+@pytest.mark.parametrize("name", ["file/s.arrow", "file/deep/s.arrow", "folder.arrow"])
+def test_unwritable_path_raises(name, tmp_path, names):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "folder.arrow").mkdir()
+    with pytest.raises(InputError, match=r"cannot write .*\.arrow"):
+        build_store(tmp_path / name, chunks(), INFO, workers=1)
+    assert (tmp_path / "file").read_text() == "a file" and names(tmp_path / "folder.arrow") == []
+
+
+def _slowly():
+    for begin in range(0, 24, 2):
+        time.sleep(0.02)
+        yield rows(["C" * (begin + 1), "oops"], begin)
+
+
+def _sizes(path: Path) -> list[int]:
+    return build_store(path, _slowly(), INFO, workers=1).sizes.tolist()
+
+
+def test_concurrent_builds_write_one_file(tmp_path, shards_of_four, names):
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+        sizes = [size for begin in range(0, 24, 2) for size in (begin + 1, 0)]
+        assert list(pool.map(_sizes, [tmp_path / "s.arrow"] * 2)) == [sizes] * 2
+    assert names(tmp_path) == ["s.arrow"] and not [path for path in tmp_path.iterdir() if path.is_dir()]
+    build_store(tmp_path / "alone.arrow", _slowly(), INFO, workers=1)
+    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "alone.arrow").read_bytes()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 10])
+def test_build_from_tables_matches_build_from_rows(size, complete_store, tmp_path):
+    """A cluster delivers tables of any size."""
+    everything = pa.Table.from_batches([to_record_batch(rows(SMILES), INFO)]).replace_schema_metadata(None)
+    tables = (everything.slice(begin, size) for begin in range(0, len(SMILES), size))
+    done: list[int] = []
+    store = build_store_from_tables(tmp_path / "s.arrow", tables, INFO, done.append)
+    assert [batch.num_rows for batch in store.batches] == [4, 4, 2] and sum(done) == len(SMILES)
+    assert store.info == GraphStore.open(tmp_path / "whole" / "s.arrow").info
+    assert (tmp_path / "s.arrow").read_bytes() == complete_store

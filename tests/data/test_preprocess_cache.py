@@ -1,0 +1,154 @@
+"""Cache of featurized datasets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice import smiles_to_graph
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.preprocess import cached_store, featurize_dataset
+from graphslice.data.pyg import dataset_from_pyg
+from graphslice.data.store import StoreInfo
+from graphslice.errors import InputError
+from graphslice.package_data import default_cache
+
+
+@pytest.fixture
+def source(demo_csv):
+    return load_dataset(DataConfig(dataset=str(demo_csv)))
+
+
+def test_cached_store_is_reused_without_parsing(source, tmp_path, no_parsing, names):
+    first = cached_store(source, GraphConfig(), tmp_path)
+    no_parsing()
+    again = cached_store(source, GraphConfig(), tmp_path)
+    np.testing.assert_array_equal(again.data, first.data)
+    assert len(names(tmp_path)) == 1 and names(tmp_path)[0].startswith("demo60.csv-")
+    assert first.name == str(tmp_path / names(tmp_path)[0]) and len(first) == 60
+    assert first.sizes.tolist() == [smiles_to_graph(smiles).num_atoms for smiles in source.smiles]
+
+
+def test_cache_depends_on_settings_except_path_ties(source, tmp_path, names):
+    for settings, files in [({}, 1), ({"path_ties": "floyd-warshall"}, 1), ({"atom_order": "input"}, 2)]:
+        cached_store(source, GraphConfig(**settings), tmp_path)
+        assert len(names(tmp_path)) == files
+    assert cached_store(source, GraphConfig(max_atoms=10), tmp_path).sizes.max() <= 10 and len(names(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("what", ["smiles", "targets", "split"])
+def test_other_data_have_another_file(what, source, tmp_path, names):
+    cached_store(source, GraphConfig(), tmp_path)
+    if what == "smiles":
+        source.smiles = [*source.smiles[:-1], "C"]
+    elif what == "targets":
+        source.targets = source.targets + 1
+    else:
+        source.splits = None
+    cached_store(source, GraphConfig(), tmp_path)
+    assert len(names(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "other"])
+def test_damaged_file_is_recreated(damage, source, tmp_path, capsys, no_parsing, names):
+    content = cached_store(source, GraphConfig(), tmp_path).data.tobytes()
+    (path,) = (tmp_path / name for name in names(tmp_path))
+    path.write_bytes({"truncated": content[:-9], "empty": b"", "other": b"text"}[damage])
+    capsys.readouterr()
+    assert len(cached_store(source, GraphConfig(), tmp_path)) == 60
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(str(path)) and "recreating it" in err and len(err.splitlines()) <= 2
+    assert path.read_bytes() == content
+    no_parsing()
+    cached_store(source, GraphConfig(), tmp_path)
+
+
+def test_other_version_has_another_file(source, tmp_path, monkeypatch, names):
+    """Outdated features are never read from the cache."""
+    cached_store(source, GraphConfig(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("graphslice.data.store.FEATURES", "newer")
+        newer = partial(StoreInfo, features="newer")
+        patch.setattr("graphslice.data.preprocess.StoreInfo", newer)
+        cached_store(source, GraphConfig(), tmp_path)
+    assert len(names(tmp_path)) == 2
+
+
+def test_dataset_name_with_invalid_bytes(source, tmp_path):
+    store = cached_store(replace(source, name="caf\udce9.csv"), GraphConfig(), tmp_path)
+    assert len(store) == len(source) and store.info.source == "caf?.csv"
+
+
+def test_interrupted_cache_build_resumes(source, tmp_path, shards_of_four, parsed, names):
+    def stop(_):
+        if len(parsed) > 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_store(source, GraphConfig(), tmp_path, stop)
+    assert names(tmp_path) == []
+    assert len(cached_store(source, GraphConfig(), tmp_path)) == 60
+    assert 60 < len(parsed) < 70 and len(names(tmp_path)) == 1
+
+
+def test_cache_directory_follows_environment_variables(source, tmp_path, monkeypatch, names):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "named"))
+    cached_store(source, GraphConfig())
+    assert default_cache() == tmp_path / "named" and len(names(tmp_path / "named")) == 1
+    cached_store(source, GraphConfig(), tmp_path / "given")
+    assert len(names(tmp_path / "given")) == 1
+    monkeypatch.delenv("GRAPHSLICE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_cache() == tmp_path / "xdg" / "graphslice" and default_cache().is_dir()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_cache() == tmp_path / "home" / ".cache" / "graphslice"
+
+
+def test_unwritable_home_falls_back_to_temporary_files(tmp_path, monkeypatch):
+    """For example in a container."""
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("GRAPHSLICE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert default_cache().parent == tmp_path and default_cache().name.startswith("graphslice-cache-")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert default_cache().name.startswith("graphslice-cache-")
+
+
+def test_unwritable_cache_raises(source, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path / "file"))
+    for cache in (None, tmp_path / "file" / "deeper"):
+        with pytest.raises(InputError, match="cannot write"):
+            cached_store(source, GraphConfig(), cache)
+
+
+def test_graphs_are_not_cached(tmp_path):
+    data = smiles_to_graph("CCO").to_pyg()
+    data.y = torch.tensor([1.0])
+    assert cached_store(dataset_from_pyg([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.fixture
+def store_as_source(demo_csv, tmp_path):
+    featurize_dataset(DataConfig(str(demo_csv), targets="gap_ev"), GraphConfig(), tmp_path / "s.arrow", workers=1)
+    return load_dataset(DataConfig(str(tmp_path / "s.arrow")))
+
+
+def test_stores_are_not_cached(store_as_source, tmp_path):
+    assert cached_store(store_as_source, GraphConfig(), tmp_path / "no") is store_as_source.store
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("settings", [{"atom_order": "input"}, {"max_atoms": 20}], ids=str)
+def test_store_with_other_graph_settings_raises(settings, store_as_source):
+    with pytest.raises(InputError, match=r"canonical order .* 512 atoms; .* featurize with --graph"):
+        cached_store(store_as_source, GraphConfig(**settings))

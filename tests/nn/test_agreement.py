@@ -1,0 +1,193 @@
+"""Detection of backends and compiled blocks that fail or give wrong results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from graphslice.chem.molecule import read_smiles
+from graphslice.config import ModelConfig
+from graphslice.data.batch_loader import extreme_batches
+from graphslice.data.store import GraphStore
+from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import Step, compile_checked, compute_step, faulty_backends, step_mismatch
+from graphslice.nn.mixers import MIXERS
+from graphslice.ops import column_sort
+from graphslice.ops.dispatch import OPERATORS, reference_only
+from graphslice.program.run import programs_disabled
+
+SMILES = ["C", "CC(=O)Oc1ccccc1C(=O)O", "CCO", "c1ccccc1", "CN1CCC[C@H]1c1cccnc1", "[Na+].[Cl-]", "CC(C)C", "OCC#N"]
+
+
+@pytest.fixture
+def batches():
+    store = GraphStore.from_arrays(*read_smiles(SMILES))
+    return extreme_batches(store, np.arange(len(store)))
+
+
+def model_of(mixer: str) -> GraphTransformer:
+    torch.manual_seed(0)
+    return GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, ffn_dim=32))
+
+
+def test_extreme_batches_hold_smallest_and_largest_molecules(batches):
+    assert [sorted(batch.lengths.tolist()) for batch in batches] == [[1, 2, 3, 4], [4, 6, 12, 13]]
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_correct_backends_are_not_reported(mixer, dtype, batches):
+    assert faulty_backends(model_of(mixer), batches, dtype) == {}
+
+
+@pytest.fixture
+def replicates():
+    """Two batches, the last with four rows of one molecule, as in a dataset with replicate measurements."""
+    store = GraphStore.from_arrays(*read_smiles(["C", "CC", "CCC", "CCCC", *["CCCCCc1ccccc1"] * 4]))
+    return extreme_batches(store, np.arange(len(store)))
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_correct_backends_are_not_reported_for_replicates(mixer, replicates):
+    assert faulty_backends(model_of(mixer), replicates) == {}
+
+
+@pytest.mark.parametrize("function", [lambda *args: wrong_forward(*args), lambda *args: wrong_backward(*args)])
+def test_faulty_backend_is_reported_for_replicates(function, replicates, monkeypatch):
+    monkeypatch.setattr(column_sort.backends["numba"], "function", function)
+    with programs_disabled():
+        assert list(faulty_backends(model_of("slice-ascend"), replicates)) == ["column_sort"]
+
+
+def test_missing_compiler_is_reported(batches, monkeypatch):
+    monkeypatch.setattr("graphslice.nn.model.warn_of_missing_compiler", lambda kind: True)
+    assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[:1])
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no kernel image")])
+def test_model_runs_eagerly_after_failed_compilation(error, batches, monkeypatch):
+    model = model_of("slice-quantile")
+    expected = compute_step(model, batches[0]).predictions
+
+    def compiled(*args, **kwargs):
+        raise error
+
+    def compile_blocks(*args, **kwargs) -> bool:
+        monkeypatch.setattr(model, "standardised", compiled)
+        return True
+
+    monkeypatch.setattr(model, "compile_blocks", compile_blocks)
+    monkeypatch.setattr(model, "run_eagerly", lambda: monkeypatch.undo())
+    reason = compile_checked(model, batches[:1])
+    assert reason == ("out of memory" if isinstance(error, torch.OutOfMemoryError) else "RuntimeError: no kernel image")
+    assert torch.equal(compute_step(model, batches[0]).predictions, expected)
+
+
+def wrong_forward(*args, **kwargs):
+    return column_sort.reference(*args, **kwargs).flip(1)
+
+
+def wrong_backward(x, *args, **kwargs):
+    return 2 * column_sort.reference(x, *args, **kwargs).detach() - column_sort.reference(x, *args, **kwargs)
+
+
+def fail(*args, **kwargs):
+    raise RuntimeError("no kernel image is available\nfor execution on the device")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (wrong_forward, "predictions differ by"),
+        (wrong_backward, "gradients differ by"),
+        (fail, "RuntimeError: no kernel image is available for execution on the device"),
+    ],
+)
+def test_failing_or_wrong_backend_is_reported_by_name(function, reason, batches, monkeypatch):
+    model = model_of("slice-ascend")
+    monkeypatch.setattr(column_sort.backends["numba"], "function", function)
+    faults = faulty_backends(model, batches)
+    assert faults == {}  # the traced program does not use this backend
+    with programs_disabled():
+        faults = faulty_backends(model, batches)
+    assert list(faults) == ["column_sort"] and faults["column_sort"].startswith(f"the numba backend: {reason}")
+    before = column_sort._fastest_first
+    try:
+        column_sort.disable("numba")
+        with programs_disabled():
+            assert faulty_backends(model, batches) == {}
+    finally:
+        column_sort._fastest_first = before
+
+
+def test_unused_backend_is_not_reported(batches, monkeypatch):
+    monkeypatch.setattr(column_sort.backends["numba"], "function", fail)
+    assert faulty_backends(model_of("galerkin"), batches) == {}
+
+
+def test_step_changes_neither_gradients_nor_mode(batches):
+    model = model_of("slice-max").train()
+    compute_step(model, batches[0])
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_gradients_of_a_step_match_finite_differences(batches):
+    model = model_of("softmax").double()
+    model.pairs.double()
+    weights = (1 + torch.arange(4) * (5**0.5 - 1) / 2 % 1)[:, None]
+    gradients = compute_step(model, batches[0]).gradients
+    bias_index = [name for name, _ in model.named_parameters()].index("head.bias")
+    assert gradients[bias_index].item() == pytest.approx(weights.sum().item(), abs=1e-6)
+    weight = model.head.weight
+    gradient = gradients[bias_index - 1][0, 0].item()
+    totals = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            weight[0, 0] += step
+            totals.append((model.eval().standardised(batches[0]) * weights).sum().item())
+            weight[0, 0] -= step
+    assert gradient == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-4)
+
+
+def test_non_finite_results_are_a_mismatch():
+    expected = Step(torch.ones(3, 1), [torch.ones(4)])
+    assert step_mismatch(expected, expected) is None
+    assert step_mismatch(Step(torch.full((3, 1), torch.nan), [torch.ones(4)]), expected) == "predictions differ by nan%"
+    assert step_mismatch(Step(torch.ones(3, 1), [torch.full((4,), torch.inf)]), expected) == "gradients differ by inf%"
+
+
+def test_reference_only_restores_the_backends():
+    before = {name: op._fastest_first for name, op in OPERATORS.items()}
+    with pytest.raises(KeyError), reference_only():
+        assert column_sort.choose(torch.ones(1, 2, 16)) == "torch"
+        raise KeyError
+    assert before == {name: op._fastest_first for name, op in OPERATORS.items()}
+    with reference_only(but=(column_sort, "numba")):
+        assert column_sort.choose(torch.ones(1, 2, 16)) == "numba"
+        assert OPERATORS["gelu"].choose(torch.ones(2, 32)) == "torch"
+
+
+def test_no_backend_is_reported_if_plain_torch_gives_nan(batches):
+    model = model_of("slice-quantile")
+    with torch.no_grad():
+        model.head.bias.fill_(torch.nan)
+    assert faulty_backends(model, batches) == {}
+
+
+def test_compiled_steps_are_checked_on_all_batches(batches, monkeypatch):
+    """A compiled step that is wrong for the largest molecules only is detected."""
+    for checked, reason in ((batches[:1], None), (batches, "predictions differ by")):
+        model = model_of("slice-quantile")
+        standardised = model.standardised
+
+        def wrong(batch, standardised=standardised):
+            return standardised(batch) * (1.5 if int(batch.lengths.max()) > 5 else 1)
+
+        def compile_blocks(*args, model=model, wrong=wrong, **kwargs) -> bool:
+            monkeypatch.setattr(model, "standardised", wrong)
+            return True
+
+        monkeypatch.setattr(model, "compile_blocks", compile_blocks)
+        problem = compile_checked(model, checked)
+        assert problem is None if reason is None else reason in problem

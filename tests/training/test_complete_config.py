@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from graphslice.config import RunConfig, TrainerConfig
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.training.complete_config import default_epochs, fit_to_dataset, run_steps
+
+
+def test_dataset_name_takes_precedence_over_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    config = RunConfig()
+    assert fit_to_dataset(config, load_dataset(config.data)).data.dataset == "demo"
+
+
+@pytest.mark.parametrize(
+    ("molecules", "batch_size", "epochs"),
+    [
+        (3, 32, 100),
+        (200, 32, 30),
+        (4_000, 32, 30),
+        (10_000, 32, 30),
+        (40_000, 32, 15),
+        (160_000, 32, 8),
+        (10**8, 32, 5),
+    ],
+)
+def test_default_epochs_depend_on_the_number_of_molecules(molecules, batch_size, epochs):
+    assert default_epochs(molecules, -(-molecules // batch_size)) == epochs
+
+
+@pytest.mark.parametrize("molecules", [1, 10, 1_000, 9_999, 10_001, 10**6])
+def test_more_molecules_never_give_fewer_steps(molecules):
+    steps = [default_epochs(rows, -(-rows // 32)) * -(-rows // 32) for rows in (molecules, 2 * molecules)]
+    assert steps[0] <= steps[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps"),
+    [
+        ({}, 30 * 7),
+        ({"max_epochs": 2}, 14),
+        ({"max_steps": 5}, 5),
+        ({"max_steps": 500}, 500),
+        ({"max_epochs": 2, "max_steps": 500}, 14),
+        ({"max_minutes": 1.0}, 7_000_000),
+        ({"max_minutes": 1.0, "max_steps": 500}, 500),
+    ],
+)
+def test_run_ends_at_the_first_limit(limits, steps):
+    assert run_steps(TrainerConfig(**limits), 200, 7) == steps

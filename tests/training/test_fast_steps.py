@@ -1,0 +1,206 @@
+"""Decision to compile a run, for which the GPU is replaced by a clock that every step advances; and fall-backs.
+
+A run falls back to plain torch, with one line of output, if a kernel fails or computes wrong values.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.config import RunConfig
+from graphslice.ops import path_softmax
+from graphslice.ops.dispatch import OPERATORS
+from graphslice.program.kernels import attention
+from graphslice.program.simd.lanes import store_scalar
+from graphslice.training import train
+from graphslice.training.fast_steps import FastSteps, is_worth_compiling
+
+
+@pytest.mark.parametrize(
+    ("minutes", "layers", "lengths", "worth"),
+    [
+        (10, 4, 8, False),
+        (120, 4, 8, True),
+        (120, 4, 50, False),
+        (20, 4, 1, True),
+        (60, 4, 10, True),
+        (60, 12, 20, False),
+    ],
+)
+def test_compilation_must_save_more_than_it_costs(minutes, layers, lengths, worth):
+    assert is_worth_compiling(60.0 * minutes, layers, lengths) == worth
+
+
+class Molecules(list):
+    """A batch that can be moved to any device."""
+
+    def to(self, device: torch.device) -> Molecules:
+        return self
+
+
+class Steps:
+    """A simulated run on a GPU, whose steps take ``seconds`` each; some of the first take longer."""
+
+    def __init__(self, monkeypatch, steps: int, seconds: float, minutes_left: float | None = None, **trainer) -> None:
+        self.clock, self.seconds, self.compiled = 0.0, seconds, []
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+        monkeypatch.setattr("graphslice.training.fast_steps.time.perf_counter", lambda: self.clock)
+        config = RunConfig()
+        config.trainer.compile, config.trainer.batch_size = trainer.pop("compile", "auto"), 50
+        left = None if minutes_left is None else 60 * minutes_left
+        fabric = SimpleNamespace(
+            global_rank=trainer.get("rank", 0),
+            world_size=trainer.get("world", 1),
+            device=torch.device(trainer.get("device", "cuda")),
+            broadcast=lambda decision: decision,
+            strategy=SimpleNamespace(precision=SimpleNamespace(precision="bf16-mixed")),
+        )
+        data = SimpleNamespace(
+            num_train_widths=lambda share: 10,
+            extreme_train_batches=lambda size, share: [Molecules(range(size))] * 2,
+        )
+
+        def compile_checked(model, batches, dtype, **options) -> None:
+            self.compiled.append((*map(len, batches), options))
+
+        monkeypatch.setattr("graphslice.training.fast_steps.compile_checked", compile_checked)
+        self.fast = FastSteps(
+            SimpleNamespace(config=config, model=None), data, fabric, steps, lambda: left, Console(quiet=True)
+        )
+        self.step = trainer.get("begin", 0)
+        self.fast.begin(self.step)
+
+    def run(self, count: int, epoch: int = 100) -> Steps:
+        for i in range(count):
+            if i % epoch == 0:
+                self.clock += 1000.0  # a validation
+                self.fast.begin_epoch()
+            # Building kernels makes the first steps slow, and occasionally a later one.
+            self.clock += self.seconds * (1000 if self.step < 15 or i % 10 == 0 else 1)
+            self.step += 1
+            self.fast.after_step(self.step)
+        return self
+
+
+@pytest.mark.parametrize(("steps", "compiled"), [(20_000, False), (100_000, True)])
+def test_measured_steps_decide_on_compilation(steps, compiled, monkeypatch):
+    """Ten batch widths of 40 s each: 1,000 s of steps are too few, 5,000 s are enough."""
+    assert bool(Steps(monkeypatch, steps, seconds=0.05).run(100).compiled) == compiled
+    assert not Steps(monkeypatch, steps, seconds=0.005).run(100).compiled
+
+
+def test_validations_are_not_measured(monkeypatch):
+    """A validation of 1,000 s follows every other step."""
+    run = Steps(monkeypatch, 2000, seconds=0.05).run(200, epoch=2)
+    assert len(run.fast._times) == 30 and not run.compiled
+
+
+def test_resumed_run_counts_only_remaining_steps(monkeypatch):
+    assert Steps(monkeypatch, 100_000, seconds=0.05).run(100).compiled
+    assert not Steps(monkeypatch, 100_000, seconds=0.05, begin=80_000).run(100).compiled
+
+
+@pytest.mark.parametrize(("minutes", "compiled"), [(20, False), (80, True)])
+def test_time_limit_bounds_the_expected_gain(minutes, compiled, monkeypatch):
+    assert bool(Steps(monkeypatch, 10**9, 0.05, minutes_left=minutes).run(100).compiled) == compiled
+
+
+@pytest.mark.parametrize("epoch", [3, 100])
+def test_compiles_once_after_measuring(epoch, monkeypatch):
+    run = Steps(monkeypatch, 10**6, seconds=0.05)
+    assert not run.run(48, epoch).compiled and not run.fast.compiled
+    assert run.run(400, epoch).compiled == [(50, 50, {"mode": "reduce-overhead"})] and run.fast.compiled
+
+
+@pytest.mark.parametrize(
+    ("settings", "calls"), [({"compile": "off"}, 0), ({"device": "cpu"}, 0), ({"compile": "on"}, 1)]
+)
+def test_steps_are_measured_only_on_a_gpu(settings, calls, monkeypatch):
+    assert len(Steps(monkeypatch, 10**6, seconds=0.05, **settings).run(100).compiled) == calls
+
+
+def test_every_device_compiles_for_its_batch_size(monkeypatch):
+    """50 molecules on three devices: 17, 17 and 16."""
+    found = [Steps(monkeypatch, 1, 1.0, compile="on", rank=rank, world=3).compiled[0][0] for rank in range(3)]
+    assert found == [17, 17, 16]
+
+
+def test_compilation_counts_as_training_time(demo_csv, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", lambda *_, **__: time.sleep(1.0) is None)
+    config = tiny_config(demo_csv, trainer={"compile": "on", "max_minutes": 1e-3, "max_epochs": 1000})
+    training = train(config, tmp_path / "run").training
+    assert training["compiled"] is True and training["steps"] == 1 and training["seconds"] > 1
+
+
+def fails(self, batch_size, **options):
+    raise RuntimeError("gcc: internal compiler error")
+
+
+def compute_wrong_values(self, batch_size, **options):
+    run = self.run_blocks
+    self._compiled = (lambda x, tensors: run(x, tensors) * 1.1), batch_size
+    return True
+
+
+@pytest.mark.parametrize(
+    ("compile_blocks", "reason"),
+    [(fails, "RuntimeError: gcc: internal compiler error"), (compute_wrong_values, "predictions differ")],
+)
+def test_faulty_compiled_steps_fall_back_to_eager(
+    compile_blocks, reason, demo_csv, tiny_flags, tmp_path, cli, monkeypatch
+):
+    flags = ["train", "--dataset", demo_csv, *tiny_flags]
+    assert cli(*flags, "-o", tmp_path / "eager")[0] == 0
+    monkeypatch.setattr(gs.GraphTransformer, "compile_blocks", compile_blocks)
+    code, _, err = cli(*flags, "--trainer.compile", "on", "-o", tmp_path / "run")
+    lines = [line for line in err.splitlines() if line.startswith("compiled steps:")]
+    assert code == 0 and len(lines) == 1 and reason in lines[0] and "graphslice doctor" in lines[0]
+    assert json.loads((tmp_path / "run" / "training.json").read_text())["compiled"] is False
+    scores = [json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("run", "eager")]
+    assert scores[0] == scores[1]
+
+
+@pytest.fixture
+def restore_backends():
+    programs = path_softmax.backends["numba"].function._program
+    before = {op: op._fastest_first for op in OPERATORS.values()}
+    programs.cache_clear()
+    yield
+    programs.cache_clear()
+    for op, backends in before.items():
+        op._fastest_first = backends
+
+
+def without_weights(samples, values, path_types, lengths, out, count, heads, width):
+    """A wrong kernel: all weights are 0."""
+    for i in range(samples * heads * width * width):
+        store_scalar(out, i, np.float32(0))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [(without_weights, "predictions differ by"), (None, "TypeError: None is not a callable object")],
+    ids=["wrong", "failing"],
+)
+@pytest.mark.usefixtures("restore_backends")
+def test_faulty_kernel_is_replaced_by_plain_torch(kernel, reason, cli, demo_csv, tiny_flags, tmp_path, monkeypatch):
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    flags = ["--dataset", demo_csv, *tiny_flags]
+    assert cli("train", *flags, "-o", right)[0] == 0
+    path_softmax.backends["numba"].function._program.cache_clear()
+    monkeypatch.setattr(attention, "path_softmax", kernel)
+    code, _, err = cli("train", *flags, "-o", wrong)
+    lines = [line for line in err.splitlines() if "path_softmax" in line]
+    assert code == 0 and len(lines) == 1, err
+    assert lines[0].startswith(f"path_softmax: the numba backend: {reason}")
+    assert lines[0].endswith("this run uses plain torch instead (graphslice doctor shows details)")
+    errors = [json.loads((run / "metrics.json").read_text())["test"]["mae"] for run in (right, wrong)]
+    assert errors[1] == pytest.approx(errors[0], rel=0.02)

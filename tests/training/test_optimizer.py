@@ -1,0 +1,60 @@
+"""The learning rate schedule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphslice.config import OptimizerConfig
+from graphslice.training.optimizer import linear_schedule
+
+
+def rates(steps: int, count: int, **settings) -> list[float]:
+    config = OptimizerConfig(**settings)
+    factor = linear_schedule(config, steps)
+    return [config.peak_lr * factor(step) for step in range(count)]
+
+
+def test_warm_up_then_linear_decay():
+    found = rates(10, 12, peak_lr=1.0, end_lr=0.1, warmup_steps=4)
+    # 4 steps up to the peak, 6 steps down by 0.15 each, then constant
+    assert found == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(100, 5), (1000, 50), (7, 1), (1, 1)])
+def test_warm_up_takes_five_percent(steps, warmup):
+    found = rates(steps, steps, peak_lr=2.0, end_lr=0.0)
+    assert found[:warmup] == pytest.approx([2.0 * (i + 1) / warmup for i in range(warmup)])
+    assert all(a > b for a, b in zip(found[warmup:], found[warmup + 1 :], strict=False))
+
+
+def test_decay_ends_at_total_steps():
+    assert rates(4, 5, peak_lr=1.0, end_lr=0.0, warmup_steps=0, total_steps=8) == pytest.approx(
+        [1, 7 / 8, 6 / 8, 5 / 8, 4 / 8]
+    )
+    assert rates(8, 4, peak_lr=1.0, end_lr=0.0, warmup_steps=1, total_steps=2) == pytest.approx([1, 1, 0, 0])
+
+
+def test_published_graphormer_schedule():
+    """Graphormer on PCQM4M: 60,000 of 1.5 million steps up to 2e-4, down to 1e-9."""
+    config = OptimizerConfig(peak_lr=2e-4, end_lr=1e-9, warmup_steps=60_000, total_steps=1_500_000)
+    factor = linear_schedule(config, 10)
+    lr = {step: 2e-4 * factor(step) for step in (0, 29_999, 59_999, 60_000, 780_000, 1_500_000, 2_000_000)}
+    assert lr[0] == pytest.approx(2e-4 / 60_000) and lr[29_999] == pytest.approx(1e-4)
+    assert lr[59_999] == lr[60_000] == pytest.approx(2e-4)
+    assert lr[780_000] == pytest.approx((2e-4 + 1e-9) / 2)
+    assert lr[1_500_000] == lr[2_000_000] == pytest.approx(1e-9)
+
+
+def test_schedule_in_the_optimiser():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([parameter], lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, linear_schedule(OptimizerConfig(peak_lr=1.0, end_lr=0.0, warmup_steps=2), 4)
+    )
+    found = []
+    for _ in range(4):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert found == pytest.approx([0.5, 1.0, 1.0, 0.5])

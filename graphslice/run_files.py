@@ -1,15 +1,19 @@
-"""Files of a run directory: their names, and functions that find and read them."""
+"""Files of a run directory: their names, and how they are found, read, written and removed."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from graphslice.atomic_write import atomic_write
+from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS, is_packaged_model
 
@@ -34,6 +38,25 @@ METRICS, TRAINING = "metrics.json", "training.json"
 #: Settings with which training was started, written first.
 START_FILE = "start.json"
 
+#: Rows that cannot be used, the plot of the test set, out-of-fold predictions, and the report.
+REJECTED, TEST_PLOT, OUT_OF_FOLD, REPORT = "rejected.csv", "test.png", "out_of_fold.csv", "report.html"
+#: Files of a run in addition to its checkpoints and configuration.
+RUN_FILES = (
+    METRICS,
+    TRAINING,
+    SPLIT_FILE,
+    REJECTED,
+    TEST_PLOT,
+    OUT_OF_FOLD,
+    START_FILE,
+    REPORT,
+    MOLECULES,
+    CORPUS,
+    FORMER_SMILES,
+    ENSEMBLE_CALIBRATION,
+)
+
+_LOGS = "logs"
 # Upper limit of row numbers that are read from a file.
 _MOST_ROWS = 10**12
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
@@ -140,10 +163,8 @@ def write_splits(folder: Path, splits: Mapping[str, np.ndarray], smiles: Sequenc
         smiles: SMILES of all rows of the dataset; empty if they are unknown.
     """
     split_of = {int(row): split for split, rows in splits.items() for row in rows}
-    with (folder / SPLIT_FILE).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["row", "split", "smiles"])
-        writer.writerows([row + 1, split_of[row], smiles[row] if len(smiles) else ""] for row in sorted(split_of))
+    rows = ([row + 1, split_of[row], smiles[row] if len(smiles) else ""] for row in sorted(split_of))
+    write_csv(folder / SPLIT_FILE, ["row", "split", "smiles"], rows)
 
 
 def read_splits(folder: Path) -> dict[str, np.ndarray] | None:
@@ -191,3 +212,121 @@ def _read_column(path: Path, column: str, advice: str) -> list[tuple[int, str]]:
     if not all(0 <= row < _MOST_ROWS and text is not None for row, text in pairs):
         raise InputError(f"{path} is damaged: {advice}")
     return pairs
+
+
+def default_run_directory(config: DataConfig) -> Path:
+    """Return the default run directory: ``runs/`` and the name of the dataset."""
+    name = Path(config.dataset).name.split(".")[0]
+    return Path("runs") / (name or "run")
+
+
+def check_not_overwriting(folder: Path, files: Iterable[str | Path], keep: Collection[str] = ()) -> None:
+    """Check that a run would not overwrite any of its input files, or files that no run wrote.
+
+    Args:
+        folder: run directory.
+        files: input files.
+        keep: file names that the run may read, or does not write.
+
+    Raises:
+        InputError: if the run would overwrite such a file.
+    """
+    names, directory = {BEST, LAST, CONFIG, *RUN_FILES} - {*keep}, folder.resolve()
+    for file in files:
+        path = Path(file).resolve()
+        if path == directory or (path.parent == directory and path.name in names):
+            raise InputError(f"the run would overwrite its input {file}: choose another --out, or move the file")
+    if name := foreign_file(folder, names):
+        raise InputError(f"{folder} holds no run, but a {name}, which the run would overwrite: choose another --out")
+
+
+def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
+    """Return the name of a file, log or member that no run wrote; None if there is none, or the directory holds a run.
+
+    Args:
+        folder: run directory.
+        names: names of the files to look for.
+    """
+    existing = [name for name in sorted(names) if (folder / name).exists()]
+    existing += [str(path.relative_to(folder)) for path in (*find_members(folder), *_logs(folder))]
+    return existing[0] if existing and not _is_started(folder) else None
+
+
+def _is_started(folder: Path) -> bool:
+    """True if the directory holds a run, or what a run left that was killed at its start."""
+    return contains_run(folder) or (folder / START_FILE).exists()  # start.json is the first file of a run
+
+
+def _logs(folder: Path) -> list[Path]:
+    """Return the log directories of a run."""
+    return sorted((folder / _LOGS).glob("version_*"))
+
+
+def remove_run(folder: Path, keep: str | None = None) -> None:
+    """Remove the files of a run and nothing else; do nothing if the directory holds no run.
+
+    Args:
+        folder: run directory.
+        keep: path of a file to keep.
+
+    Raises:
+        OSError: if a file cannot be removed.
+    """
+    if not _is_started(folder):
+        return
+    for written in (*find_members(folder), *_logs(folder)):
+        shutil.rmtree(written, ignore_errors=True)
+    if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
+        (folder / _LOGS).rmdir()
+    for name in (*RUN_FILES, BEST, LAST, CONFIG):  # the last three identify the directory as a run
+        if str(folder / name) != keep:
+            (folder / name).unlink(missing_ok=True)
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Read the resolved configuration of a run; paths of data inside a moved run directory are updated.
+
+    Args:
+        folder: run directory.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    config = RunConfig.from_dict(read_yaml(folder / CONFIG))
+    return replace(config, data=replace(config.data, dataset=locate_dataset(config.data.dataset, folder)))
+
+
+def read_start(folder: Path) -> dict:
+    """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
+    return json.loads((folder / START_FILE).read_text()) if (folder / START_FILE).is_file() else {}
+
+
+def write_training(folder: Path, training: dict) -> None:
+    """Write the training summary, ``training.json``."""
+    write_json(folder / TRAINING, training)
+
+
+def write_metrics(folder: Path, metrics: dict) -> None:
+    """Write the scores, ``metrics.json``; undefined scores, such as R^2 of one molecule, become null."""
+    write_json(folder / METRICS, _without_nan(metrics))
+
+
+def _without_nan(values):
+    """Replace non-finite numbers in nested dictionaries by None."""
+    if isinstance(values, dict):
+        return {key: _without_nan(value) for key, value in values.items()}
+    return None if isinstance(values, float) and not np.isfinite(values) else values
+
+
+def write_json(path: Path, values: dict) -> None:
+    """Write a JSON file atomically."""
+    with atomic_write(path) as temporary:  # metrics.json marks a run as finished, so it must never be incomplete
+        temporary.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:
+    """Write a CSV file; bytes of a SMILES that are not text are kept."""
+    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)

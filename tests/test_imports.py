@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 
 #: The packages. Each may import from itself and from those before it, but not from others of the same rank.
 ORDER = """_version errors feature_dims hardware progress package_data model_averaging
-< compat processes run_files atomic_write folder_lock torch_files threads < torch_io < config < tasks < chem engines
+< compat processes atomic_write folder_lock torch_files threads < torch_io < config < run_files tasks < chem engines
 < batch < program < ops < nn < network < trees < calibration < checkpoint < ensemble_check < originals < data
 < inference < evaluation < doctor < training < pretraining < report < analysis < compare < api < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}

@@ -32,9 +32,9 @@ from graphslice.data.frames import as_table, is_frame
 from graphslice.errors import InputError, shown
 from graphslice.inference.inputs import as_molecules, is_graph
 from graphslice.report.write import report_after_training
+from graphslice.run_files import read_config
 from graphslice.training import train_run
 from graphslice.training.run import Interrupted, RunResult
-from graphslice.training.run_directory import read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame

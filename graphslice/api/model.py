@@ -35,8 +35,11 @@ from graphslice.run_files import (
     ENSEMBLE_CALIBRATION,
     MEMBER,
     MOLECULES,
+    RUN_FILES,
     contains_run,
     find_members,
+    foreign_file,
+    remove_run,
     run_directory_of,
 )
 from graphslice.tasks import Task, output_slices
@@ -295,8 +298,6 @@ class Model(Predictor):
         Raises:
             InputError: if the directory cannot be written, or holds files that are not of a run.
         """
-        from graphslice.training.run_directory import foreign_file, remove_run
-
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise InputError(f"cannot write the run directory {path}: it is a file")
@@ -317,8 +318,6 @@ class Model(Predictor):
 
     def _write(self, new: Path, home: Path) -> None:
         """Write a run directory to ``new``, which will be moved to ``home``."""
-        from graphslice.training.run_directory import RUN_FILES
-
         checkpoints = self.checkpoints
         names = [""] if len(checkpoints) == 1 else [f"{MEMBER}{number}" for number in range(1, len(checkpoints) + 1)]
         has_table = self.folder is not None and (self.folder / MOLECULES).is_file()

@@ -49,7 +49,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.compare import compare, parse_variants, table
     from graphslice.compare.plan import FIXED_OPTIONS
     from graphslice.nn.mixers import MIXERS
-    from graphslice.training.run_directory import default_run_directory
+    from graphslice.run_files import default_run_directory
 
     for word in arguments:
         option = word.split("=")[0]

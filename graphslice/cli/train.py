@@ -39,8 +39,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
     from graphslice.report.write import report_after_training
+    from graphslice.run_files import default_run_directory
     from graphslice.training.run import Interrupted, is_first_process
-    from graphslice.training.run_directory import default_run_directory
     from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)

@@ -21,18 +21,16 @@ from graphslice.run_files import (
     BEST,
     CONFIG,
     LAST,
+    REJECTED,
     is_finished,
+    read_config,
     read_metric_logs,
     read_metrics,
+    read_start,
     read_training,
 )
 from graphslice.training.complete_config import member_configs
 from graphslice.training.run import load_molecule_data, saved_splits
-from graphslice.training.run_directory import (
-    REJECTED,
-    read_config,
-    read_start,
-)
 
 
 @dataclass

@@ -16,8 +16,7 @@ from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.data.splits import Splits, random_subset
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import read_splits
-from graphslice.training.run_directory import OUT_OF_FOLD
+from graphslice.run_files import OUT_OF_FOLD, read_splits
 
 # Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
 _MAX_PREDICTED = 5_000

@@ -25,7 +25,7 @@ from graphslice.report.sections.run import (
     training_command,
     training_section,
 )
-from graphslice.training.run_directory import REPORT
+from graphslice.run_files import REPORT
 
 
 def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:

@@ -11,9 +11,8 @@ from rich.markup import escape
 
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
-from graphslice.run_files import CORPUS
+from graphslice.run_files import CORPUS, REJECTED
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task
-from graphslice.training.run_directory import REJECTED
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10

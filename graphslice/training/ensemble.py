@@ -35,12 +35,16 @@ from graphslice.processes import in_processes
 from graphslice.run_files import (
     CONFIG,
     LAST,
+    OUT_OF_FOLD,
     contains_run,
     find_members,
     is_finished,
+    read_config,
     read_metrics,
     read_splits,
     read_training,
+    write_metrics,
+    write_training,
 )
 from graphslice.tasks import prediction_columns
 from graphslice.training.baselines import describe_seeds
@@ -51,17 +55,11 @@ from graphslice.training.run import (
     Interrupted,
     RunResult,
     finished_result,
+    init_run_directory,
     is_first_process,
     load_molecule_data,
     run,
     saved_splits,
-)
-from graphslice.training.run_directory import (
-    OUT_OF_FOLD,
-    init_run_directory,
-    read_config,
-    write_metrics,
-    write_training,
 )
 
 if TYPE_CHECKING:

@@ -25,10 +25,9 @@ from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
-from graphslice.run_files import BEST
+from graphslice.run_files import BEST, TEST_PLOT, write_metrics
 from graphslice.tasks import each_target
 from graphslice.training.plots import plot_predicted_vs_true
-from graphslice.training.run_directory import TEST_PLOT, write_metrics
 
 #: Maximum number of molecules used for calibration; of more, a random sample is used.
 MAX_CALIBRATION_ROWS = 5_000

@@ -6,22 +6,44 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
 
+from graphslice._version import __version__
+from graphslice.atomic_write import atomic_write
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
-from graphslice.hardware import device_name, peak_memory
+from graphslice.errors import InputError
+from graphslice.hardware import device_name, hardware_info, peak_memory
 from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
-from graphslice.run_files import BEST, LAST, is_finished, read_metrics, read_splits, read_training
+from graphslice.run_files import (
+    BEST,
+    CONFIG,
+    LAST,
+    METRICS,
+    MOLECULES,
+    REJECTED,
+    START_FILE,
+    is_finished,
+    read_metrics,
+    read_splits,
+    read_training,
+    remove_run,
+    write_csv,
+    write_json,
+    write_splits,
+    write_training,
+)
 from graphslice.threads import single_threaded_torch
 from graphslice.training.baselines import train_baselines
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
@@ -33,7 +55,6 @@ from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze
-from graphslice.training.run_directory import init_run_directory, write_training
 from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 
@@ -138,6 +159,41 @@ def _all_devices(fabric: Fabric) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted from None
         raise
+
+
+def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
+    """Create a run directory with everything known before training, and remove a previous run in it.
+
+    Args:
+        folder: run directory.
+        config: resolved configuration.
+        data: molecules of the run.
+        command: command line that started the run, or None if started from Python.
+
+    Raises:
+        InputError: if the directory cannot be written.
+    """
+    dataset, settings = data.dataset, config.to_yaml()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
+        (folder / METRICS).unlink(missing_ok=True)  # its presence marks a run as finished
+        date = datetime.now().astimezone().isoformat(timespec="seconds")
+        start = {"command": command, "date": date, "version": __version__, "machine": hardware_info()}
+        write_json(folder / START_FILE, start)
+        if dataset.table is not None:
+            pq.write_table(dataset.table, folder / MOLECULES)
+        # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
+        if not dataset.is_pcqm4m and not config.data.is_cross_validation:
+            write_splits(folder, data.splits, dataset.smiles)
+        rejected = sorted(data.rejected.items())
+        smiles = dataset.smiles
+        rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
+        write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
+        with atomic_write(folder / CONFIG) as new:
+            new.write_text(settings)
+    except OSError as error:
+        raise InputError(f"cannot write the run directory {folder}: {error.strerror}") from None
 
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig, join_names
+from graphslice.config import DataConfig, RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
+from graphslice.data.dataset_loaders import dataset_from_frame, is_dataset_name, load_dataset
 from graphslice.data.frames import is_frame
 from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
@@ -22,12 +22,22 @@ from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked
 from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer
-from graphslice.run_files import BEST, CONFIG, LAST, MOLECULES, contains_run, find_checkpoint, find_members
+from graphslice.run_files import (
+    BEST,
+    CONFIG,
+    CORPUS,
+    LAST,
+    MOLECULES,
+    check_not_overwriting,
+    contains_run,
+    find_checkpoint,
+    find_members,
+    read_config,
+)
 from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process, run, saved_splits
-from graphslice.training.run_directory import check_run_directory, read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -94,6 +104,21 @@ def train(
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
+
+
+def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:
+    """Check that a run would not overwrite its input files, or files that no run wrote.
+
+    Args:
+        folder: run directory.
+        config: data configuration.
+        frame: the data is a data frame, of which a copy is saved in the run directory.
+
+    Raises:
+        InputError: if the run would overwrite such a file.
+    """
+    inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
+    check_not_overwriting(folder, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:

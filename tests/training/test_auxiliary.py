@@ -19,10 +19,10 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
+from graphslice.run_files import write_training
 from graphslice.training import resume, train
 from graphslice.training.ensemble import _training_totals
 from graphslice.training.losses import AuxiliaryHead, AuxiliaryHeads
-from graphslice.training.run_directory import write_training
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
 NAN = float("nan")

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,10 +111,12 @@ def locate_dataset(dataset: str, folder: Path | None) -> str:
     return next((str(candidate) for candidate in candidates if candidate.is_file()), dataset)
 
 
-def metric_logs(folder: Path) -> list[Path]:
-    """Return the metric logs of a run, one for each resumption, in their order."""
+def read_metric_logs(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the lines of the metric logs of a run, over all resumptions in their order."""
     logs = folder.glob("logs/version_*/metrics.csv")
-    return sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2]))
+    for log in sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2])):
+        with log.open(newline="", encoding="utf-8") as file:
+            yield from csv.DictReader(file)
 
 
 def is_finished(folder: Path) -> bool:

@@ -2,8 +2,14 @@
 
 from graphslice.analysis.activations import Activations, activations
 from graphslice.analysis.attribution import Attribution, attribute, attribute_graph
-from graphslice.analysis.rank_collapse import attention_bound, mixer_stack_outputs, permutation_bound
-from graphslice.analysis.spectra import rank_one_residual, rows_residual, singular_spectrum
+from graphslice.analysis.rank_collapse import (
+    attention_bound,
+    mixer_stack_outputs,
+    permutation_bound,
+    rank_one_residual,
+    rows_residual,
+    singular_spectrum,
+)
 
 __all__ = [
     "Activations",

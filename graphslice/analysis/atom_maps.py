@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection, PatchCollection, PathCollection
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from graphslice.analysis.figures import save, shortened
+from graphslice.analysis.figures import save
 from graphslice.analysis.formatting import SEVERAL_CLASSES, Digits, Explanation, short_number
 from graphslice.analysis.layout import DISC, Depiction, depict, place_boxes
+from graphslice.evaluation.plots import shortened, text_style
 
 #: Diverging blue-red colour map, safe for colour blindness; without its dark ends, on which letters are hard to read.
 COLOURS = ListedColormap(colormaps["RdBu_r"](np.linspace(0.16, 0.84, 256)))
@@ -54,9 +52,8 @@ def draw_atoms(smiles: str, explanation: Explanation, path: Path) -> list[Path]:
     width = max(_NARROWEST, mol_width + 2 * _MARGIN)
     header, footer = _header_lines(smiles, explanation, width), _footer_lines(explanation, width)
     height = mol_height + 4 * _MARGIN + _LINE * (len(header) + len(footer)) + 0.55
-    with _settings():
+    with text_style():
         figure = Figure(figsize=(width, height))
-        FigureCanvasAgg(figure)
         for i, line in enumerate(header):
             size, weight = (_TITLE, "bold") if i == 0 else (_TEXT, "normal")
             figure.text(0.5, 1 - (_MARGIN + i * _LINE) / height, line, ha="center", va="top", size=size, weight=weight)
@@ -95,9 +92,8 @@ def draw_overview(
     footer_height = 0.85 + _LINE * len(footer)
     height = _PANEL[1] * lines + footer_height
     largest = _largest([one.values for one in explanation])
-    with _settings():
+    with text_style():
         figure = Figure(figsize=(width, height))
-        FigureCanvasAgg(figure)
         for i, (text, one) in enumerate(zip(smiles, explanation, strict=True)):
             x, y = (i % columns) / columns, (footer_height + _PANEL[1] * (lines - 1 - i // columns)) / height
             middle = x + 0.5 / columns
@@ -123,13 +119,6 @@ def draw_overview(
         return save(figure, path, ["png"])
 
 
-@contextmanager
-def _settings() -> Iterator[None]:
-    # SVG files keep text as text, and dollar signs in SMILES are not parsed as formulas.
-    with matplotlib.rc_context({"svg.fonttype": "none", "text.parse_math": False, "svg.hashsalt": "graphslice"}):
-        yield
-
-
 def _largest(values: Sequence[np.ndarray]) -> float:
     return max(1e-30, *(float(np.abs(contributions).max()) for contributions in values), 0.0)
 
@@ -143,7 +132,7 @@ def _size_of(text: str, points: float, bond: float) -> tuple[float, float]:
 def _header_lines(smiles: str, explanation: Explanation, width: float) -> list[str]:
     letters = int(width / 0.072)
     lines = [
-        shortened(smiles, min(90, int(width / 0.1))),
+        shortened(smiles, min(88, int(width / 0.1) - 2)),
         *textwrap.wrap(f"{explanation.quantity}: {explanation.sum}", letters),
     ]
     return lines + (
@@ -214,6 +203,6 @@ def _colour_bar(
     legend = explanation.legend if alone else SEVERAL_CLASSES[0]
     bar.set_title(legend, size=_TEXT, pad=4)
     blue_text, red_text = (explanation.down, explanation.up) if alone else SEVERAL_CLASSES[1:]
-    max_width = int((width / 2 - 1.25) / 0.075)
+    max_width = int((width / 2 - 1.25) / 0.075) - 2
     for x, text, side in ((-0.03, blue_text, "right"), (1.03, red_text, "left")):
         bar.text(x, 0.5, shortened(text, max_width), ha=side, va="center", size=_NUMBER, transform=bar.transAxes)

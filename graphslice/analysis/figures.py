@@ -7,25 +7,17 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rdkit import Chem
 from rdkit.Chem.Draw import rdMolDraw2D
 
 from graphslice.analysis.layout import prepare_molecule
+from graphslice.evaluation.plots import new_figure, shortened
 
 #: File formats of a figure.
 FORMATS = ("png", "svg")
 
 Colour = tuple[float, float, float]
-
-
-def _figure(panels: int, size: tuple[float, float]) -> tuple[Figure, list]:
-    columns = min(4, panels)
-    lines = -(-panels // columns)
-    figure = Figure(figsize=(size[0] * columns, size[1] * lines), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, [figure.add_subplot(lines, columns, i + 1) for i in range(panels)]
 
 
 def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -39,7 +31,7 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[P
 
 def draw_spectra(spectra: Sequence[Sequence[np.ndarray]], names: Sequence[str], path: Path) -> list[Path]:
     """Draw singular values relative to the largest: one panel per molecule, one line per layer."""
-    figure, axes = _figure(len(spectra), (4, 3.2))
+    figure, axes = new_figure(len(spectra), (4, 3.2))
     for panel, layers, name in zip(axes, spectra, names, strict=True):
         for number, values in enumerate(layers, 1):
             shown = values / max(values[0], 1e-30)
@@ -52,7 +44,7 @@ def draw_spectra(spectra: Sequence[Sequence[np.ndarray]], names: Sequence[str], 
 
 def draw_residuals(residuals: Sequence[Sequence[float]], names: Sequence[str], path: Path) -> list[Path]:
     """Draw the rank-1 residual of the rows against depth: one line per molecule."""
-    figure, (panel,) = _figure(1, (6, 4))
+    figure, (panel,) = new_figure(1, (6, 4))
     for values, name in zip(residuals, names, strict=True):
         panel.plot(range(len(values)), values, marker=".", label=shortened(name))
     panel.set(xlabel="blocks passed", ylabel="rank-1 residual", ylim=(0, None))
@@ -62,7 +54,7 @@ def draw_residuals(residuals: Sequence[Sequence[float]], names: Sequence[str], p
 
 def draw_distances(weights: np.ndarray, path: Path) -> list[Path]:
     """Draw the attention of each head by distance, ``[H, D]``, with the graph token as the last column."""
-    figure, (panel,) = _figure(1, (1 + 0.6 * weights.shape[1], 1 + 0.4 * len(weights)))
+    figure, (panel,) = new_figure(1, (1 + 0.6 * weights.shape[1], 1 + 0.4 * len(weights)))
     image = panel.imshow(weights, cmap="viridis", vmin=0, aspect="auto")
     labels = [*map(str, range(weights.shape[1] - 1)), "token"]
     panel.set(xlabel="distance in bonds", ylabel="head", xticks=range(len(labels)), xticklabels=labels)
@@ -121,9 +113,3 @@ def _draw_molecules(
         paths.append(path.with_suffix(f".{kind}"))
         paths[-1].write_bytes(text if isinstance(text, bytes) else text.encode())
     return paths
-
-
-def shortened(text: str, most: int = 40) -> str:
-    """Shorten a text to at most ``most`` characters by replacing its middle with dots."""
-    half = (max(most, 5) - 3) // 2
-    return text if len(text) <= max(most, 5) else f"{text[: max(most, 5) - 3 - half]}...{text[-half:]}"

@@ -12,7 +12,7 @@ from rdkit import Chem
 
 from graphslice.analysis import figures
 from graphslice.analysis.activations import Activations
-from graphslice.analysis.spectra import rank_one_residual, singular_spectrum
+from graphslice.analysis.rank_collapse import rank_one_residual, singular_spectrum
 from graphslice.feature_dims import UNREACHABLE
 
 

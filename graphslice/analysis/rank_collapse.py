@@ -1,6 +1,7 @@
-"""Bounds on rank collapse of stacked mixers without skip connections, normalisation and feed-forward networks.
+"""Similarity of the rows of a matrix: singular values, rank-1 residual, and bounds on the rank collapse of mixers.
 
-Both bounds are on the residual of :func:`graphslice.analysis.rows_residual`, for inputs without a graph. They leave
+The bounds hold for stacked mixers without skip connections, normalisation and feed-forward networks. Both are on the
+residual of :func:`rows_residual`, for inputs without a graph. They leave
 the range of float64 within a few layers, so they are returned as base-10 logarithms.
 """
 
@@ -13,9 +14,36 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphslice.analysis.spectra import one_inf_norm
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import Mixer, SoftmaxAttention
+
+
+def singular_spectrum(x: np.ndarray) -> np.ndarray:
+    """Compute the singular values of ``x`` ``[N, C]``, ``float64 [min(N, C)]``, descending (Sliceformer, Fig. 4)."""
+    return np.linalg.svd(np.asarray(x, np.float64), compute_uv=False)
+
+
+def one_inf_norm(x: np.ndarray) -> float:
+    """Compute ``sqrt(|x|_1 |x|_inf)``, the geometric mean of the largest absolute column sum and row sum."""
+    size = np.abs(np.asarray(x, np.float64))
+    return float(np.sqrt(size.sum(0).max(initial=0) * size.sum(1).max(initial=0)))
+
+
+def rows_residual(x: np.ndarray) -> float:
+    """Compute the residual ``|x - 1 y^T|`` of ``x`` ``[N, C]`` in the (1, inf)-norm, with y the column-wise median.
+
+    It is 0 if all rows are equal. Dong et al. 2021 and CSP, eq. 6, define the residual with the y that minimises the
+    norm. The median minimises it in the 1-norm, and is within a factor of 2 of the minimum in the inf-norm, so the
+    result is at most sqrt(2) times the minimal residual.
+    """
+    x = np.asarray(x, np.float64)
+    return one_inf_norm(x - np.median(x, axis=0)) if len(x) else 0.0
+
+
+def rank_one_residual(x: np.ndarray) -> float:
+    """Compute :func:`rows_residual` of ``x`` ``[N, C]`` over the norm of ``x``: 0 if equal, near 1 if unrelated."""
+    norm = one_inf_norm(x)
+    return rows_residual(x) / norm if norm else 0.0
 
 
 def mixer_stack_outputs(mixers: Sequence[Mixer], x: Tensor, context: AttentionContext | None = None) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -16,9 +15,10 @@ from graphslice.atomic_write import atomic_write
 from graphslice.compare.differences import describe, differences
 from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.hardware import hardware_info
-from graphslice.run_files import is_finished, metric_logs, read_metrics, read_training
+from graphslice.run_files import is_finished, read_metric_logs, read_metrics, read_training
 
 RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
@@ -80,12 +80,10 @@ def read_run(run: Run, reason: str | None) -> dict | None:
 def _read_curve(folder: Path, logged: str) -> list[list[float]]:
     """Read ``[seconds, steps, metric]`` of every validation, over all resumptions."""
     points: dict[int, list[float]] = {}
-    for log in metric_logs(folder):
-        with log.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row.get(logged) and row.get("seconds"):
-                    steps = int(row["step"]) + 1
-                    points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row[logged]), 6)]
+    for row in read_metric_logs(folder):
+        if row.get(logged) and row.get("seconds"):
+            steps = int(row["step"]) + 1
+            points[steps] = [round(float(row["seconds"]), 2), steps, round(float(row[logged]), 6)]
     return [points[steps] for steps in sorted(points)]
 
 
@@ -174,10 +172,7 @@ def table(result: dict) -> str:
 def _mean_and_std(runs: list[dict], split: str) -> str:
     """Format mean and standard deviation of an error over the seeds; empty if there are no values."""
     values = [run[split] for run in runs if run.get(split) is not None]
-    if not values:
-        return ""
-    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{deviation}"
+    return mean_and_std(values) if values else ""
 
 
 def _align_curves(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:
@@ -208,13 +203,12 @@ def draw(result: dict, path: Path) -> None:
         path: path of the image.
     """
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from graphslice.evaluation.plots import new_figure
 
     variants = {label: [run for run in runs if run["curve"]] for label, runs in group_by_variant(result).items()}
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes, metric = figure.add_subplot(), _metric(result)
+    figure, (axes,) = new_figure(1, (8, 5))
+    metric = _metric(result)
     colours: Callable[[int], Any] = colormaps["tab10" if len(variants) <= 10 else "tab20"]
     for number, (label, runs) in enumerate(variants.items()):
         if not runs:

@@ -100,20 +100,16 @@ def train_run(config: RunConfig, folder: Path) -> None:
 
     Raises:
         InputError: if it cannot be trained.
-        KeyboardInterrupt: if it was interrupted; its state is saved in the run directory.
+        Interrupted: if it was interrupted; its state is saved in the run directory.
     """
-    from graphslice.training.run import Interrupted
     from graphslice.training.train_run import resume, train
 
     quiet = Console(quiet=True)
-    try:
-        with locked(folder, wait=ENDING):
-            if (folder / CONFIG).exists():
-                resume(folder, console=quiet)
-            else:
-                train(config, folder, console=quiet)
-    except Interrupted:
-        raise KeyboardInterrupt from None
+    with locked(folder, wait=ENDING):
+        if (folder / CONFIG).exists():
+            resume(folder, console=quiet)
+        else:
+            train(config, folder, console=quiet)
 
 
 class _Comparison:

@@ -1,11 +1,19 @@
-"""Text output of scores and of the coverage of prediction intervals."""
+"""Formats of numbers and scores, and of the coverage of prediction intervals."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
 from graphslice.data.columns import quoted_list
+from graphslice.data.labels import pluralize
 from graphslice.evaluation.metrics import METRICS, prediction_count
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
+#: Typographic minus sign, and the placeholder for a missing number.
+MINUS, NONE = "\u2212", "\u2013"
 # Metrics that are printed for every task type; metrics.json has all of them.
 _PRINTED_METRICS = {
     REGRESSION: ("mae", "rmse", "r2", "spearman"),
@@ -14,6 +22,38 @@ _PRINTED_METRICS = {
 }
 # Largest number of targets that are listed one by one.
 _MAX_TARGETS = 12
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Format a score with ``digits`` significant digits, trailing zeros and a typographic minus sign."""
+    return _format_like(f"{value:#.{digits}g}", value).rstrip(".")
+
+
+def plain(value: float, digits: int = 4) -> str:
+    """Format a number with at most ``digits`` significant digits, without trailing zeros."""
+    return _format_like(f"{value:.{digits}g}", value)
+
+
+def with_std(value: float, std: float) -> str:
+    """Format a value and its standard deviation (two significant digits), both with the same number of decimals."""
+    if not (math.isfinite(std) and std > 0 and 1e-4 < abs(value) < 1e6):
+        return number(value)
+    places = min(6, max(0, 1 - math.floor(math.log10(std))))
+    return f"{value:,.{places}f} ± {std:,.{places}f}".replace("-", MINUS)
+
+
+def mean_and_std(values: Sequence[float]) -> str:
+    """Format the mean of values with four decimals, and of several their standard deviation."""
+    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{deviation}"
+
+
+def _format_like(text: str, value: float) -> str:
+    if not math.isfinite(value):
+        return NONE
+    if 1000 <= abs(value) < 1e6 or ("e" in text and 1 <= abs(value) < 1e6):
+        text = f"{value:,.0f}"
+    return text.replace("-", MINUS)
 
 
 def describe_scores(
@@ -36,9 +76,9 @@ def describe_scores(
     if first is not None and first in result:
         names = [first, *names]
     count, unit = prediction_count(result)
-    lines = [f"{split} {_values(result, names, digits)} on {count:,} {unit if count != 1 else unit[:-1]}"]
+    lines = [f"{split} {_values(result, names, digits)} on {pluralize(count, unit[:-1])}"]
     if unit != "molecules":
-        lines[0] += f" of {result['molecules']:,} molecule{'s' * (result['molecules'] != 1)}"
+        lines[0] += f" of {pluralize(result['molecules'], 'molecule')}"
     if len(by_target) > 1:
         lines[0] += f" (mean of {len(by_target):,} targets)"
     elif unlabelled:

@@ -23,8 +23,8 @@ from graphslice.run_files import (
     LAST,
     REJECTED,
     is_finished,
-    metric_logs,
     read_config,
+    read_metric_logs,
     read_metrics,
     read_start,
     read_training,
@@ -181,12 +181,10 @@ def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:
     """
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
     logged: dict[str, dict[int, float]] = {name: {} for name in columns}
-    for log in metric_logs(folder):
-        with log.open(newline="", encoding="utf-8") as file:
-            for line in csv.DictReader(file):
-                for name in columns:
-                    if line.get(name) and line.get("epoch"):
-                        logged[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0
+    for line in read_metric_logs(folder):
+        for name in columns:
+            if line.get(name) and line.get("epoch"):
+                logged[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0
     loss, valid, choice = ({k: v for k, v in sorted(logged[name].items()) if np.isfinite(v)} for name in columns)
     best = None
     if choice:

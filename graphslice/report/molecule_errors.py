@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphslice.report.svg import MINUS
+from graphslice.evaluation.format_scores import MINUS
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target
 
 # Lower bound of values before their logarithm is taken.

@@ -24,6 +24,7 @@ from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
@@ -146,7 +147,7 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
 
     Raises:
         InputError: if it cannot be trained.
-        KeyboardInterrupt: if it was stopped; its progress is saved in the directory.
+        Interrupted: if it was stopped; its progress is saved in the directory.
     """
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
@@ -156,10 +157,7 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
             if (folder / LAST).exists():
                 read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
         splits = None if fresh else saved_splits(config, folder)
-        try:
-            run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
 
 
 def train_members(
@@ -299,7 +297,7 @@ def _describe_members(
         if len(values) > 1:
             console.print(
                 f"{split} {METRICS[metric].label} of the {len(values)} individual models (mean ± standard deviation): "
-                f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}",
+                f"{mean_and_std(values)}",
                 highlight=False,
             )
 

@@ -34,7 +34,7 @@ _SYNC_EVERY = 20
 _LOG_EVERY = 50
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Raised when the user stops the run."""
 
 

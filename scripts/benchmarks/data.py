@@ -174,7 +174,6 @@ def _peptide(atoms: int, random: np.random.Generator) -> str:
 
 
 def _plot(path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
@@ -202,7 +201,6 @@ def _plot(path: Path) -> None:
         for name, seconds in times.items():
             lines[name].append(seconds / 32 * 1e6)
     drawing = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(drawing)
     axes = drawing.add_subplot(xlabel="heavy atoms (peptides)", ylabel="us per molecule, one core")
     for name, values in lines.items():
         axes.loglog(actual, values, marker="o", label=name)

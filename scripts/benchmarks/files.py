@@ -141,11 +141,9 @@ def _against(options: argparse.Namespace, smiles: list[str], folder: Path) -> li
 
 
 def _plot(path: Path, lines: dict[str, list[tuple[int, int, int, float]]]) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(drawing)
     axes = drawing.add_subplot(xlabel="size of the file, MB", ylabel="memory of all processes, MB", xscale="log")
     for name, found in lines.items():
         axes.plot([size / 1e6 for size, *_ in found], [memory / 1e6 for _, memory, *_ in found], marker="o", label=name)

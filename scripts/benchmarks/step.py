@@ -82,14 +82,12 @@ def run(options: argparse.Namespace) -> list[dict]:
 
 
 def _plot(path: Path, options: argparse.Namespace) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     store, _ = demo_of(18)
     counts = np.bincount(store.sizes[store.sizes > 0])
     sizes = [size for size in (6, 10, 14, 18, 24, 30, 40, 50) if size < len(counts) and counts[size]]
     drawing = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(drawing)
     axes = drawing.add_subplot()
     steps = {}
     for mixer in sorted(MIXERS):

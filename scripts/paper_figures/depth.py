@@ -26,9 +26,10 @@ from graphslice.analysis.rank_collapse import attention_gains
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.batch_loader import collate
+from graphslice.evaluation.plots import new_figure
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from paper_figures.panels import demo_molecules, panels
+from paper_figures.panels import PANEL, demo_molecules
 
 #: Mixers whose channels are permuted, kept or pooled where there is no graph: those of Theorem 1.
 PERMUTING = ("csp", "slice-ascend", "slice-interleave", "slice-max", "slice-quantile", "map-only")
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def draw(options: argparse.Namespace) -> None:
     graphs = demo_molecules(options.molecules)
-    figure, axes = panels(len(options.runs), 2)
+    figure, axes = new_figure(2 * len(options.runs), PANEL, len(options.runs))
     print(f"{len(graphs)} molecules of the demo set, medians; residuals over that of the rows that enter\n")
     print("| mixer | weights | residual of | its log10 after 1, 2, ... layers | share of the norm after the last |")
     print("|---|---|---|---|---|")

@@ -1,20 +1,15 @@
-"""What the figures share: panels side by side, and the molecules they are drawn from."""
+"""What the figures share: the size of a panel, and the molecules they are drawn from."""
 
 from __future__ import annotations
 
 import csv
 
-from matplotlib.figure import Figure
-
 import graphslice as gs
 from graphslice.chem.molecule import MolGraph
 from graphslice.package_data import DEMO_CSV
 
-
-def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.6):
-    """A figure, and its axes row by row."""
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    return figure, [figure.add_subplot(rows, columns, i + 1) for i in range(columns * rows)]
+#: Size of a panel in inches.
+PANEL = (4.2, 3.6)
 
 
 def demo_molecules(count: int) -> list[MolGraph]:

@@ -7,7 +7,8 @@ import argparse
 import numpy as np
 import torch
 
-from paper_figures.panels import panels
+from graphslice.evaluation.plots import new_figure
+from paper_figures.panels import PANEL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def draw(options: argparse.Namespace) -> None:
         mean = found[-1][0]
         print(f"| {size:,} | {mean:.3g} | {mean * size:.3f} | {theory:.3f} | {found[-1][2]:.3f} |")
     print("\nThe paper draws it from 1e-1 at N = 10 down to 1e-6 at N = 1,000,000.")
-    figure, (axes,) = panels(1)
+    figure, (axes,) = new_figure(1, PANEL)
     means, spreads, sorts = np.array(found).T
     axes.errorbar(sizes, means, spreads, marker=".", label="softmax")
     axes.plot(sizes, sorts, marker=".", label="sort")

@@ -9,7 +9,8 @@ import numpy as np
 
 import graphslice as gs
 from graphslice.analysis import activations, rank_one_residual, singular_spectrum
-from paper_figures.panels import demo_molecules, panels
+from graphslice.evaluation.plots import new_figure
+from paper_figures.panels import demo_molecules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def draw(options: argparse.Namespace) -> None:
     """Mean over molecules of 20 rows or more: each singular value over the largest, and the effective rank."""
     graphs = demo_molecules(options.molecules)
-    figure, axes = panels(2, width=5)
+    figure, axes = new_figure(2, (5, 3.6))
     print(f"{len(graphs)} molecules of the demo set, 20 to 41 rows\n")
     print("| run | effective rank of the mixer's output, by layer | residual of the rows, by depth |\n|---|---|---|")
     for folder in options.runs:

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 
 from graphslice.config import ModelConfig
+from graphslice.evaluation.plots import new_figure
 from graphslice.hardware import peak_memory
 from graphslice.nn.block import Block
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS
-from paper_figures.panels import panels
+from paper_figures.panels import PANEL
 
 #: Sliceformer, Table 3 (JAX, four NVIDIA 3090): steps a second in training and inference, and GB; None: out of memory.
 PAPER = {
@@ -69,7 +70,7 @@ def draw(options: argparse.Namespace) -> None:
     )
     _print_table(options, found, memory)
     _print_spread(found)
-    figure, axes = panels(3)
+    figure, axes = new_figure(3, PANEL)
     for mixer in options.mixers:
         for axis, mode in zip(axes, MODES, strict=False):
             rates = [found.get((mixer, rows, mode), [np.nan] * 3) for rows in options.rows]

@@ -59,7 +59,7 @@ def test_figure_has_numbers_legend_and_margins(name, tmp_path):
     )
     assert "contribution to logp, in its unit" in texts and "lowers logp" in texts and "raises logp" in texts
     assert f"logp: {explanation.sum}" in texts and explanation.error_bound_text in texts
-    assert smiles in texts or any("..." in text for text in texts)
+    assert smiles in texts or any("…" in text for text in texts)
     image = imread(files[0])
     assert image[0].min() == image[-1].min() == image[:, 0].min() == image[:, -1].min() == 1  # nothing is clipped
 

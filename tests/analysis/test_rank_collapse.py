@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graphslice.analysis import attention_bound, mixer_stack_outputs, permutation_bound, rows_residual
-from graphslice.analysis.spectra import one_inf_norm
+from graphslice.analysis.rank_collapse import one_inf_norm
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 

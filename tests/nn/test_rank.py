@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphslice.analysis.spectra import one_inf_norm
+from graphslice.analysis.rank_collapse import one_inf_norm
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 

@@ -9,11 +9,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from graphslice.evaluation.format_scores import number, plain, with_std
+from graphslice.evaluation.plots import confusion_matrix, report_style
 from graphslice.report.drawing import draw_molecule, scaffold_of
-from graphslice.report.figures import error_by_similarity, histogram, target_figures
+from graphslice.report.figures import error_by_similarity, histogram, new_panel, target_figures, to_svg
 from graphslice.report.molecule_errors import combine_targets, error_scales, errors_by_target, std_by_target
-from graphslice.report.svg import Plot, Scale, number, plain, with_std
 from graphslice.tasks import Task
+from graphslice.training.plots import plot_predicted_vs_true
 
 
 def test_errors_of_all_task_kinds_match_manual_computation():
@@ -42,10 +44,9 @@ def test_bars_show_mean_error_of_each_similarity_bin():
     assert label.endswith(
         "0.0 to 0.2: 1.00 (n = 1); 0.3 to 0.4: 3.00 (n = 2); 0.9 to below 1: 7.00 (n = 1); 1: 1.00 (n = 2)"
     )
-    heights = sorted(float(rect.get("height")) for rect in ElementTree.fromstring(svg).iter("rect"))
-    assert heights[-1] / heights[0] == pytest.approx(7, rel=0.02) and heights[2] / heights[0] == pytest.approx(
-        3, rel=0.02
-    )
+    bars = re.findall(r'd="M [\d.]+ ([\d.]+) L [^"]* ([\d.]+) L [^"]* z "[^>]*fill: var\(--c1\)', svg)
+    heights = sorted(abs(float(bottom) - float(top)) for bottom, top in bars)
+    assert np.divide(heights, heights[0]) == pytest.approx([1, 1, 3, 7], rel=0.02)
 
 
 @pytest.mark.parametrize("values", [[3.0], [5.0, 5.0], [-1e300, 1e300], [1e-12, 2e-12], [1e9, 1e9 + 1], [0.0]])
@@ -53,21 +54,27 @@ def test_bars_show_mean_error_of_each_similarity_bin():
 def test_axes_of_extreme_values_are_finite(values, log):
     if log and min(values) <= 0:
         values = [abs(value) + 1e-3 for value in values]
-    scale = Scale.around("x", np.array(values), log=log)
-    assert scale.low < scale.high and all(scale.low <= at <= scale.high * (1 + 1e-9) for at, _ in scale.ticks)
-    plot = Plot(scale, scale, "summary")
-    plot.dots(np.array([*values, np.nan]), np.array([*values, np.inf]))
-    assert "nan" not in plot.svg("t") and "inf" not in plot.svg("t")
-    ElementTree.fromstring(
-        histogram(Task("y", transform="log" if log else "none"), {"train": np.array(values)}).svgs[0]
-    )
+    task = Task("y", transform="log" if log else "none")
+    y = np.array(values)
+    for figure in (target_figures(task, y, y[:, None], "test")[0], histogram(task, {"train": y})):
+        (svg,) = figure.svgs
+        assert not re.search(r"[ =\">](nan|inf)", svg.split(">", 1)[1])
+        assert len(ElementTree.fromstring(svg).findall(".//text")) >= 4
 
 
+@report_style()
 def test_axis_labels_are_escaped_and_shortened():
-    svg = Plot(Scale('<b "a&', 0, 1), Scale("y" * 500, 0, 1)).svg('"><script>')
+    svg = to_svg(new_panel(xlabel='<b "a&$x$', ylabel="y" * 500), '"><script>')
     root = ElementTree.fromstring(svg)
     texts = [text.text for text in root.iter("text")]
-    assert '<b "a&' in texts and max(map(len, filter(None, texts))) < 60 and root.get("aria-label") == '"><script>'
+    assert '<b "a&$x$' in texts and max(map(len, filter(None, texts))) < 60 and root.get("aria-label") == '"><script>'
+
+
+def test_plots_use_only_the_colours_of_the_page_and_are_deterministic():
+    y = np.random.default_rng(0).normal(size=100)
+    first, second = (target_figures(Task("y"), y, y[:, None], "test")[0].svgs[0] for _ in range(2))
+    assert first == second and "var(--c1)" in first and not re.search(r"#[0-9a-f]{6}|http|<style", first)
+    assert sum(path.count("h0") for path in re.findall(r' d="(.*?)"', first)) == 100
 
 
 def test_number_formats():
@@ -98,26 +105,26 @@ def test_scaffold_ignores_stereochemistry():
     assert scaffold_of("CCO") == ""
 
 
+@pytest.mark.parametrize("name", ["溶解度", "a\nb", "\udcff", "$x_$", "😀", ""])
+@pytest.mark.filterwarnings("error")
+def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
+    tasks = [Task(name), Task(name, "binary", (name + "1", "no")), Task(name, "multiclass", (name + "1", "b", "c"))]
+    y, values = np.array([[0.0] * 3, [1.0] * 3]), np.array([[0.2, 0.2, 0.5, 0.3, 0.2], [0.9, 0.9, 0, 1, 0]], np.float32)
+    for task, true, where in zip(tasks, y.T, (slice(1), slice(1, 2), slice(2, 5)), strict=True):
+        assert all(figure.svgs for figure in target_figures(task, true, values[:, where], "test"))
+    plot_predicted_vs_true(tmp_path / "test.png", tasks, y, values)
+
+
 @pytest.mark.parametrize("count", [3, 9, 10, 11, 40])
 def test_confusion_matrix_of_many_classes_counts_every_molecule(count):
     task = Task("kind", "multiclass", tuple(f"class number {k}" for k in range(count)))
     draw = np.random.default_rng(0)
     y = draw.integers(0, count, 500).astype(float)
     probabilities = draw.dirichlet(np.ones(count), 500).astype(np.float32)
-    matrix, _ = target_figures(task, y, probabilities, "test")
-    cells = re.findall(r'class="heat".*?<text[^>]*>(\d+)</text>', matrix.svgs[0])
+    (matrix,), _ = (figure.svgs for figure in target_figures(task, y, probabilities, "test"))
+    names, cells = confusion_matrix(task, y, probabilities)
     size = min(count, 10)
-    assert len(cells) == size**2 and sum(map(int, cells)) == 500
-    counts = np.bincount(y.astype(int))
-    rows = np.array(cells, int).reshape(size, size).sum(axis=1)
+    assert re.findall(r">(\d+)</text>", matrix) == [str(cell) for cell in cells.ravel()]
+    assert len(names) == size and cells.shape == (size, size) and cells.sum() == 500
+    counts, rows = np.bincount(y.astype(int)), cells.sum(axis=1)
     assert sorted(rows[:-1] if count > 10 else rows) == sorted(np.sort(counts)[::-1][: 9 if count > 10 else count])
-
-
-def test_last_tick_label_fits_into_the_plot():
-    for high in (1e5, 99_999, 1e6, 3.0):
-        scale = Scale("x", 0, high)
-        root = ElementTree.fromstring(Plot(scale, scale, square=True).svg("t"))
-        width = float(root.get("viewBox").split()[2])
-        for text in root.iter("text"):
-            if text.get("text-anchor") == "middle" and text.get("x"):
-                assert float(text.get("x")) + 3.15 * len(text.text or "") <= width

@@ -9,12 +9,12 @@ import numpy as np
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS, Splits, random_subset
+from graphslice.evaluation.format_scores import NONE, plain
 from graphslice.report.drawing import draw_molecule
 from graphslice.report.figures import histogram, split_name
 from graphslice.report.load_run import Run, read_rejected
 from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part, Section, Table, Text
 from graphslice.report.sections.run import MAX_TARGETS
-from graphslice.report.svg import NONE, plain
 from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task
 

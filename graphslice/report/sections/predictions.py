@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
+from graphslice.data.labels import pluralize
 from graphslice.ensemble_check import read_calibration, read_checkpoints
+from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import error_by_similarity, error_by_std, split_name, target_figures
@@ -32,7 +34,6 @@ from graphslice.report.predictions import (
 )
 from graphslice.report.sections.data import label_text
 from graphslice.report.sections.run import MAX_TARGETS
-from graphslice.report.svg import number, plain, with_std
 from graphslice.tasks import REGRESSION, Task, output_slices, predicted_classes
 
 _MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12
@@ -147,8 +148,7 @@ def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarit
     section.parts.append(Heading("By similarity to the training set"))
     error = evaluated.error[np.searchsorted(evaluated.predictions.rows, near.rows)]
     section.parts.append(Figures([error_by_similarity(near.similarity, error, name)]))
-    molecules = f"{len(near.rows):,} molecule{'s' * (len(near.rows) != 1)}"
-    note = f"{molecules}, compared with {near.num_compared:,} training molecules"
+    note = f"{pluralize(len(near.rows), 'molecule')}, compared with {near.num_compared:,} training molecules"
     if near.num_compared < near.num_training:
         note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
     section.parts.append(

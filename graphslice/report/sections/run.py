@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.format_scores import label_noun
+from graphslice.evaluation.format_scores import MINUS, NONE, label_noun, number, with_std
 from graphslice.evaluation.metrics import METRICS, prediction_count
 from graphslice.report.figures import learning_curves, score_histogram, split_name
 from graphslice.report.load_run import Run, read_curve
 from graphslice.report.page_elements import Code, Figure, Figures, Heading, Section, Table, Text
-from graphslice.report.svg import MINUS, NONE, number, with_std
 from graphslice.run_files import is_finished, read_metrics
 from graphslice.tasks import TASK_KINDS
 
@@ -253,11 +252,11 @@ def training_section(run: Run) -> Section:
     best = [curve.best for curve in curves]
     figures = []
     if losses := [curve.loss for curve in curves if len(curve.loss[0])]:
-        svg = learning_curves(losses, "training loss", [None] * len(losses), "c1")
+        svg = learning_curves(losses, "training loss", [None] * len(losses))
         figures.append(Figure([svg], "Loss on the training set, mean of each epoch.", "Training"))
     if valid := [(curve.valid, curve.best) for curve in curves if len(curve.valid[0])]:
         label = f"validation {metric.label}"
-        svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid], "c1")
+        svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid])
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
         lines = "One line per model. " if len(curves) > 1 else ""
         caption = (

@@ -300,7 +300,7 @@ def cached_store(
             descriptor column, or descriptors are requested for a dataset of graphs.
     """
     if dataset.store is not None:
-        check_graphs(dataset.store, config)
+        dataset.store.check_graphs(config)
         dataset.store.check_descriptors(feature_column_names(descriptors))
         if set(descriptors) <= set(dataset.store.info.descriptors):
             return dataset.store
@@ -341,17 +341,6 @@ def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
         print(f"{str(error).split(':')[0]}: recreating it", file=sys.stderr)
         return None
     return store if store.info == info else None
-
-
-def check_graphs(store: GraphStore, config: GraphConfig) -> None:
-    """Raise :class:`InputError` if the graph settings of a store differ from those of a model."""
-    info = store.info
-    if (info.atom_order, info.max_atoms) != (config.atom_order, config.max_atoms):
-        raise InputError(
-            f"{store.name} has atoms in {info.atom_order} order and molecules of at most {info.max_atoms} atoms; "
-            f"the model requires {config.atom_order} order and {config.max_atoms} atoms: featurize with "
-            f"--graph.atom_order {config.atom_order} --graph.max_atoms {config.max_atoms}"
-        )
 
 
 @dataclass

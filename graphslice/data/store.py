@@ -20,7 +20,7 @@ from graphslice.chem.descriptors import descriptor_width
 from graphslice.chem.molecule import MolArrays, MolGraph, bond_features, check_molecules
 from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.chem.parse import MoleculeError
-from graphslice.config import ATOM, MOLECULE, join_names
+from graphslice.config import ATOM, MOLECULE, GraphConfig, join_names
 from graphslice.data.arrow import valid_rows
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
@@ -368,6 +368,20 @@ class GraphStore(Sequence[MolGraph]):
                 for (buffer, dtype), array, column in zip(buffers, values, columns, strict=True)
             ]
         return views
+
+    def has_graphs_of(self, config: GraphConfig) -> bool:
+        """True if the graphs were made with these settings."""
+        return (self.info.atom_order, self.info.max_atoms) == (config.atom_order, config.max_atoms)
+
+    def check_graphs(self, config: GraphConfig) -> None:
+        """Raise :class:`InputError` if the graphs were made with other settings than those of a model."""
+        info = self.info
+        if not self.has_graphs_of(config):
+            raise InputError(
+                f"{self.name} has atoms in {info.atom_order} order and molecules of at most {info.max_atoms} atoms; "
+                f"the model requires {config.atom_order} order and {config.max_atoms} atoms: featurize with "
+                f"--graph.atom_order {config.atom_order} --graph.max_atoms {config.max_atoms}"
+            )
 
     def check_descriptors(self, names: Sequence[str]) -> None:
         """Raise :class:`InputError` if the store lacks any of the named descriptors."""

@@ -16,7 +16,6 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column, quoted_list
 from graphslice.data.featurize import Pool, featurizer_pool
-from graphslice.data.preprocess import check_graphs
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     TableStream,
@@ -227,9 +226,6 @@ def _predict_store(
     store = GraphStore.open(path)
     store.check_descriptors(predictor.feature_columns)
     chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
-    if not len(store.smiles):  # graphs
-        check_graphs(store, predictor.config.graph)
-        store.check_descriptors(predictor.kinds)
     tables = (_identifying_table(store, rows) for rows in chunks)
     if predictor.can_read(store):
         errors = store.errors

@@ -198,10 +198,19 @@ class Predictor:
             )
 
     def can_read(self, store: GraphStore) -> bool:
-        """True if a store has all that the model reads; otherwise its SMILES must be parsed again."""
-        graph, info = self.config.graph, store.info
-        same_graphs = (info.atom_order, info.max_atoms) == (graph.atom_order, graph.max_atoms)
-        return same_graphs and self.level == MOLECULE and set(self.kinds) <= set(info.descriptors)
+        """True if a store has all that the model reads; otherwise its SMILES must be parsed again.
+
+        Raises:
+            InputError: if it lacks something, and has no SMILES.
+        """
+        has_descriptors = set(self.kinds) <= set(store.info.descriptors)
+        if store.has_graphs_of(self.config.graph) and self.level == MOLECULE and has_descriptors:
+            return True
+        if len(store.smiles):
+            return False
+        store.check_graphs(self.config.graph)
+        store.check_descriptors(self.kinds)
+        raise InputError(f"{store.name} has no SMILES, which define the order of {self.level}-level predictions")
 
     @property
     def kinds(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from graphslice.chem.molecule import read_smiles
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.preprocess import featurize_dataset
-from graphslice.data.store import StoreInfo, StoreRows
+from graphslice.data.store import GraphStore, StoreInfo, StoreRows
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
@@ -267,12 +268,34 @@ def test_every_row_has_a_prediction_or_an_error(predictor, content):
     assert all((row["gap_ev_pred"] == "") == (row["error"] != "") for row in output)
 
 
-def test_preprocessed_graphs_are_predicted_by_row(predictor, demo_rows, tmp_path):
+@pytest.fixture
+def graphs(demo_rows, tmp_path):
+    """A preprocessed dataset of five graphs without SMILES."""
     arrays, _ = read_smiles(demo_rows["smiles"][:5])
     schema = StoreInfo().schema()
     with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as writer:
         writer.write_batch(StoreRows(arrays, [None] * 5, keys=hash_molecules(arrays)).record_batch(schema))
-    predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv")
+    return tmp_path / "in.arrow"
+
+
+def test_preprocessed_graphs_are_predicted_by_row(predictor, demo_rows, graphs, tmp_path):
+    predict_file(predictor, graphs, tmp_path / "out.csv")
     output = pd.read_csv(tmp_path / "out.csv")
     assert list(output) == ["row", "gap_ev_pred", "error"] and output["row"].tolist() == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(demo_rows["smiles"][:5])[:, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("section", "setting", "message"),
+    [
+        ("graph", {"max_atoms": 99}, "the model requires canonical order and 99 atoms"),
+        ("data", {"features": "morgan"}, "has no descriptors morgan"),
+        ("model", {"level": "atom"}, "has no SMILES, which define the order of atom-level predictions"),
+    ],
+)
+def test_graphs_that_lack_what_the_model_reads_are_rejected(section, setting, message, predictor, graphs):
+    config = replace(predictor.config, **{section: replace(getattr(predictor.config, section), **setting)})
+    model = copy(predictor)
+    model.config = config
+    with pytest.raises(InputError, match=message):
+        model.can_read(GraphStore.open(graphs))

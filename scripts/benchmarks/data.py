@@ -94,7 +94,7 @@ def _storing(smiles: list[str]) -> list[dict]:
         size = path.stat().st_size
         atoms = store.sizes.mean()
     return [
-        figure(f"store, a label and a split included ({atoms:.1f} atoms)", size / count, "bytes", asked="<= 250"),
+        figure(f"store, a label and a split included ({atoms:.1f} atoms)", size / count, "bytes", asked="<= 300"),
         figure("opening a store, its check included", size / opened / 1e9, "GB/s"),
     ]
 

@@ -85,7 +85,8 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
             raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} is null but has {name}")
     for noun, level, name in lists:
         lengths, counts = np.diff(_offsets(batch.column(name))), np.diff(_offsets(atoms if level == ATOM else bonds))
-        if (wrong := (lengths != 0) & (lengths != counts)).any():
+        optional = (lengths == 0) & (name != "order")  # rows may have no labels
+        if (wrong := (lengths != counts) & ~optional).any():
             row = first_row + int(wrong.argmax()) + 1
             raise StoreFault(f"the number of {noun} in row {row} differs from its number of {level}s")
         if name == "order":

@@ -173,6 +173,7 @@ def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, reason, tmp_pa
     [
         (3, 3, "its order names atoms that a molecule does not have"),
         (1, 0, "number of places in its order in row 1"),
+        (0, 0, "number of places in its order in row 1"),
     ],
 )
 def test_invalid_order_raises(rows, place, reason, tmp_path):

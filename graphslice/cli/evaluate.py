@@ -35,6 +35,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     print(describe_scores(f"{dataset.name} {split}:", result, targets=True, digits=6))
     for line in describe_coverage(split, result, COVERAGE_LEVEL):
         print(line)
+    for note in dataset.notes:
+        print(note, file=sys.stderr)
     if lost := dataset.unreadable():
         row, reason = next(iter(lost.items()))
         print(f"{len(lost):,} rows are not usable; the first, row {row + 1}: {reason}", file=sys.stderr)

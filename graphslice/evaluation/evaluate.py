@@ -23,7 +23,7 @@ from graphslice.evaluation.metrics import score_rows
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.package_data import is_packaged_model
-from graphslice.run_files import find_members, locate_dataset, read_splits, run_directory_of
+from graphslice.run_files import find_members, locate_dataset, read_splits, read_training_smiles, run_directory_of
 from graphslice.tasks import Task
 
 # Number of rows that are predicted at a time.
@@ -48,7 +48,7 @@ def load_evaluation_data(
         data defines; None if there are none.
 
     Raises:
-        InputError: if the dataset cannot be read, has other targets, or has changed since the training.
+        InputError: if the dataset cannot be read, has other targets, or other molecules than at the training.
     """
     trained = predictor.config.data
     if not trained.dataset and "dataset" not in overrides:
@@ -88,10 +88,20 @@ def load_evaluation_data(
         return aligned, evaluation_splits(predictor, model, loaded)
     if overrides.keys() & {"dataset", "targets", "smiles_column"}:
         return aligned, None
+    if model is not None and _has_rows_of_run(loaded, run_directory_of(model)):
+        note = "the data has changed since the training, but not the molecules of the run, which are evaluated"
+        return replace(aligned, notes=(*aligned.notes, note)), _run_splits(predictor, model, loaded)
     raise InputError(
-        f"{dataset} has changed since {model or 'the model'} was trained on it: name it with --dataset to evaluate on "
-        "it as it is now"
+        f"{dataset} has changed since {model or 'the model'} was trained on it, and rows hold other molecules: name it "
+        "with --dataset to evaluate on it as it is now"
     )
+
+
+def _has_rows_of_run(dataset: LabelledDataset, folder: Path | None) -> bool:
+    """True if all rows of a run still have their SMILES; labels may have been corrected, and rows appended."""
+    smiles = read_training_smiles(folder)
+    in_place = (row < len(dataset.smiles) and dataset.smiles[row] == text for row, text in smiles.items())
+    return bool(smiles) and all(in_place)
 
 
 def _columns(dataset: str) -> list[str]:
@@ -197,9 +207,13 @@ def evaluation_splits(predictor: Predictor, model: Path | None, dataset: Labelle
     Raises:
         InputError: if the model is a cross-validation, where every molecule is in the training set of some model.
     """
-    trained = predictor.config.data
-    if model is None or dataset.fingerprint() != trained.fingerprint:
+    if model is None or dataset.fingerprint() != predictor.config.data.fingerprint:
         return dataset.splits
+    return _run_splits(predictor, model, dataset)
+
+
+def _run_splits(predictor: Predictor, model: Path, dataset: LabelledDataset) -> Splits | None:
+    """Return the splits of the run that trained a model on a dataset, as :func:`evaluation_splits`."""
     if predictor.is_cross_validation:
         raise InputError(
             f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "

@@ -226,3 +226,16 @@ def test_evaluate_rejects_changed_training_data(rows, cli, demo_rows, tiny_confi
     table.tail(rows).to_csv(tmp_path / "t.csv", index=False)
     code, out, err = cli("evaluate", tmp_path / "run", "--split", "test")
     assert code == 2 and out == "" and len(err.splitlines()) == 1 and "changed" in err
+
+
+def test_corrected_labels_and_appended_rows_are_evaluated(cli, demo_rows, tiny_config, tmp_path):
+    table = demo_rows[["smiles", "gap_ev"]]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", trainer={"max_epochs": 1}), tmp_path / "run")
+    rows = read_splits(tmp_path / "run")["test"]
+    predicted = gs.load(tmp_path / "run", "cpu").predict(table["smiles"][rows])[:, 0]
+    table.loc[rows[0], "gap_ev"] += 100
+    pd.concat([table, table.head(3)]).to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = cli("evaluate", tmp_path / "run")
+    assert code == 0 and "the data has changed since the training, but not the molecules of the run" in err
+    assert _mae(out) == ("test", pytest.approx(np.abs(predicted - table["gap_ev"][rows]).mean(), abs=1e-4))

@@ -375,6 +375,12 @@ class Trace:
             # A gradient in the memory of that of another input is copied before the other one is overwritten.
             for value in sorted((value for value, _, _ in self._inputs), key=self._gradient_is_in_scratch):
                 self._finish_input_gradient(value)
+            written = {
+                operand for _, operands in self._backward for operand in operands if isinstance(operand, Argument)
+            }
+            for value, _, _ in self._inputs:
+                if value.shared and value.gradient not in written:  # nothing reads it: it has no gradient, as in torch
+                    value.gradient = None
         transposes: list[Instruction] = [
             (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])
             for matrix, transpose in self._transposes.items()

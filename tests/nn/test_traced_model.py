@@ -178,6 +178,15 @@ def test_frozen_parameters_have_no_gradient():
     assert not traced(model, batch_of()).requires_grad
 
 
+def test_parameters_that_nothing_reads_have_no_gradient(monkeypatch):
+    """AdamW would decay them otherwise."""
+    monkeypatch.setitem(MIXERS, "mine", NoGraph)
+    model = model_of("mine")
+    traced(model, batch_of()).sum().backward()
+    assert all(p.grad is None for p in model.pairs.parameters())
+    assert all(p.grad is not None for p in model.blocks.parameters())
+
+
 def test_changes_after_tracing_are_used():
     model, batch = model_of().eval(), batch_of()
 
@@ -300,6 +309,15 @@ class Gated(Mixer):
     def mix(self, x, context):
         y = context.aggregate(self.norm(self.value(x)), self.active_dropout)
         return self.drop(y) * nn.functional.gelu(self.gate(x)) - 0.5 * x
+
+
+class NoGraph(Mixer):
+    def __init__(self, dim, heads, **settings):
+        super().__init__(dim, heads, **settings)
+        self.value = nn.Linear(dim, dim)
+
+    def mix(self, x, context):
+        return self.value(x)
 
 
 class TwoSorts(Mixer):

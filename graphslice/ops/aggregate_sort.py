@@ -39,8 +39,8 @@ def aggregate_sort(
 
 
 def _shapes_agree(attn_weights: Tensor, v: Tensor) -> bool:
-    """True if P is ``[B, H, N, N]``, V is ``[B, N, C]`` and H divides C; the kernels do not check shapes."""
-    if attn_weights.dim() != 4 or v.dim() != 3:
+    """True if P is ``[B, H, N, N]``, V is ``[B, N, C]`` of its dtype and H divides C; the kernels do not check."""
+    if attn_weights.dim() != 4 or v.dim() != 3 or attn_weights.dtype != v.dtype:
         return False
     (batch, width, channels), heads = v.shape, attn_weights.shape[1]
     return attn_weights.shape == (batch, heads, width, width) and channels % heads == 0

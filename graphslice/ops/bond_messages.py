@@ -53,6 +53,8 @@ def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Ten
 def _shapes_agree(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
     if x.dim() != 3 or bonds.shape != (*x.shape[:2], x.shape[1]) or bonds.dtype != torch.int16:
         return False
+    if types.dtype != x.dtype or rings.dtype != x.dtype:
+        return False
     return all(table.dim() == 2 and table.shape[1] == x.shape[2] and len(table) > 0 for table in (types, rings))
 
 

@@ -72,8 +72,9 @@ def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
 
 
 def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:
-    """True if there is one length per sample and one order per channel; the kernels do not check shapes."""
-    if x.dim() != 3 or not (lengths is None or (lengths.shape == x.shape[:1] and not lengths.is_floating_point())):
+    """True if there is one length per sample and one order per channel; the kernels do not check."""
+    integers = (torch.int64, torch.int32)
+    if x.dim() != 3 or not (lengths is None or (lengths.shape == x.shape[:1] and lengths.dtype in integers)):
         return False
     return isinstance(order, str) or (order.shape == x.shape[2:] and order.dtype == torch.bool)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
@@ -352,9 +353,15 @@ class Predictor:
             arguments = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
             predictions.interval, predictions.neighbours, indices = estimate_uncertainty(*arguments, interval)
             if nearest:
-                names = training_molecule_names(self.calibration.domain, indices, self.folder)
-                predictions.neighbours.nearest = names
+                names = self._training_molecule_names
+                predictions.neighbours.nearest = [None if i < 0 else names[i] for i in indices.tolist()]
         return predictions
+
+    @cached_property
+    def _training_molecule_names(self) -> list[str]:
+        """Names of the molecules of the applicability domain; read once, as a file of all rows of a run holds them."""
+        assert self.calibration is not None
+        return training_molecule_names(self.calibration.domain, self.folder)
 
     @property
     def checkpoints(self) -> list[Checkpoint]:

@@ -95,16 +95,14 @@ def estimate_uncertainty(
     return PredictionInterval(interval, low, high, prediction_sets), neighbours, indices
 
 
-def training_molecule_names(domain: ApplicabilityDomain, indices: np.ndarray, folder: Path | None) -> list[str | None]:
-    """Return the SMILES of training molecules, or their rows if the SMILES are not available.
+def training_molecule_names(domain: ApplicabilityDomain, folder: Path | None) -> list[str]:
+    """Return the SMILES of the N training molecules of a domain, or their rows if the SMILES are not available.
 
     Args:
         domain: applicability domain, which holds the training molecules.
-        indices: ``int64 [R]``, into the domain; -1 gives None.
         folder: the run directory, or None.
     """
     if domain.smiles:
-        return [None if index < 0 else domain.smiles[index] for index in indices.tolist()]
+        return list(domain.smiles)
     smiles_by_row = read_training_smiles(folder)
-    rows = (None if index < 0 else int(domain.rows[index]) for index in indices.tolist())
-    return [None if row is None else smiles_by_row.get(row, f"row {row + 1}") for row in rows]
+    return [smiles_by_row.get(row, f"row {row + 1}") for row in domain.rows.tolist()]

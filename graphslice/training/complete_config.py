@@ -21,6 +21,7 @@ from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset
+from graphslice.data.splits import random_subset
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import default_metric, score
@@ -162,8 +163,8 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
         return config
     origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
     elements = set(origin.extra.get("elements", ()))
-    sample = np.random.default_rng(0).choice(rows, min(len(rows), _SAMPLE_ROWS), replace=False)
-    known = [elements.issuperset(store[row].atoms[:, 0].tolist()) for row in sample.tolist()]
+    sample = random_subset(rows, _SAMPLE_ROWS).tolist()
+    known = [elements.issuperset(store[row].atoms[:, 0].tolist()) for row in sample]
     if _architecture(origin.config) != _architecture(config) or np.mean(known) < _MIN_KNOWN_SHARE:
         return config
     optimizer, preset_lr = config.optimizer, RunConfig.preset(PRETRAINED_MODEL).optimizer.peak_lr

@@ -17,9 +17,9 @@ from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
+from graphslice.stacking import Stacking
 from graphslice.tasks import Task, num_network_outputs, num_outputs, regression_tasks
 from graphslice.torch_files import read_torch_file
-from graphslice.trees import Stacking
 
 if TYPE_CHECKING:
     from graphslice.nn import GraphTransformer

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The packages. Each may import from itself and from those before it, but not from others of the same rank.
 ORDER = """_version errors feature_dims hardware progress package_data model_averaging
 < compat processes atomic_write folder_lock torch_files threads < torch_io < config < run_files tasks < chem engines
-< batch < program < ops < nn < network < trees < calibration < checkpoint < ensemble_check < originals < data
+< batch < program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
 < inference < evaluation < doctor < training < pretraining < report < analysis < compare < api < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}
 
@@ -24,7 +24,7 @@ FORBIDDEN = {
     "program": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
     "ops": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
     "nn": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
-    "trees": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric", "sklearn", "scipy"},
+    "stacking": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric", "sklearn", "scipy"},
     "data": {"matplotlib", "lightning_fabric"},
     "cli": {"torch", "pandas", "rdkit", "lightning_fabric", "matplotlib"},
 }

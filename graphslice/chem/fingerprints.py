@@ -33,20 +33,25 @@ def morgan_fingerprints(arrays: MolArrays, bits: int = FINGERPRINT_BITS) -> np.n
     Returns:
         ``bool [G, bits]``.
     """
-    fingerprints = np.zeros((len(arrays), bits), np.bool_)
+    return morgan_counts(arrays, bits) > 0
+
+
+def morgan_counts(arrays: MolArrays, bits: int = FINGERPRINT_BITS) -> np.ndarray:
+    """Count the atom environments of :func:`morgan_fingerprints`: ``uint8 [G, bits]``, at most 255 each."""
+    counts = np.zeros((len(arrays), bits), np.uint8)
     atoms, bonds = np.ascontiguousarray(arrays.atoms), np.ascontiguousarray(arrays.bonds)
-    _set_bits(arrays.atom_ptr, arrays.bond_ptr, atoms, bonds, arrays.bond_type_ids, fingerprints)
-    return fingerprints
+    _count(arrays.atom_ptr, arrays.bond_ptr, atoms, bonds, arrays.bond_type_ids, counts)
+    return counts
 
 
 @njit(cache=True, nogil=True)
-def _set_bits(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, fingerprints):
+def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
     most_atoms = np.int64(1)
     for g in range(len(atom_ptr) - 1):
         most_atoms = max(most_atoms, atom_ptr[g + 1] - atom_ptr[g])
     old, total = np.empty(most_atoms, np.uint64), np.empty(most_atoms, np.uint64)
     bonded = np.empty(most_atoms, np.bool_)
-    bits = np.uint64(fingerprints.shape[1])
+    bits = np.uint64(counts.shape[1])
     for g in range(len(atom_ptr) - 1):
         first, size = atom_ptr[g], atom_ptr[g + 1] - atom_ptr[g]
         for i in range(size):
@@ -55,7 +60,7 @@ def _set_bits(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, fingerprints):
             for f in (0, 2, 3, 4, 8):  # element, degree, charge, hydrogens, in a ring
                 features = features << np.uint64(8) | np.uint64(atoms[a, f])
             old[i] = _mix(features * _ODD)
-            fingerprints[g, np.int64(old[i] % bits)] = True
+            _increment(counts, g, np.int64(old[i] % bits))
             bonded[i] = False
         for _ in range(RADIUS):
             for i in range(size):
@@ -69,7 +74,13 @@ def _set_bits(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, fingerprints):
             for i in range(size):
                 if bonded[i]:  # an isolated atom has no larger environment
                     old[i] = _mix(old[i] * _ODD + total[i])
-                    fingerprints[g, np.int64(old[i] % bits)] = True
+                    _increment(counts, g, np.int64(old[i] % bits))
+
+
+@njit(cache=True)
+def _increment(counts, g, bit):
+    if counts[g, bit] < 255:
+        counts[g, bit] += 1
 
 
 @njit(cache=True)

@@ -8,9 +8,9 @@ import numpy as np
 
 from graphslice.calibration import ENSEMBLE_STD, NETWORK_STD, PARTS_STD
 from graphslice.data.store import GraphStore
+from graphslice.stacking import Stacking
+from graphslice.stacking.stacking import combine_predictions, weighted_std
 from graphslice.tasks import Task, to_predictions, to_standard_deviations
-from graphslice.trees import Stacking
-from graphslice.trees.stacking import combine_predictions, weighted_std
 
 # Number of molecules whose descriptors are passed to the tree ensembles at once.
 _TREE_ROWS = 4096

@@ -53,7 +53,7 @@ class Predictor:
         tasks: the T prediction tasks, one per target.
         config: the :class:`~graphslice.config.RunConfig` of the (first) model.
         networks: the networks of all members, run by torch or without it.
-        stackings: the :class:`~graphslice.trees.Stacking` of each member, or None.
+        stackings: the :class:`~graphslice.stacking.Stacking` of each member, or None.
         calibration: the :class:`~graphslice.calibration.Calibration`, or None.
         folder: the run directory, or None.
     """

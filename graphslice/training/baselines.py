@@ -18,15 +18,15 @@ from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
 from graphslice.run_files import BEST
-from graphslice.tasks import Task, each_target, output_slices
-from graphslice.trees import Stacking, compare_errors, prediction_loss
-from graphslice.trees.stacking import (
+from graphslice.stacking import Stacking, compare_errors, prediction_loss
+from graphslice.stacking.stacking import (
     TREE_DESCRIPTORS,
     combine_predictions,
     fit_target_weights,
     fit_trees,
     predict_trees,
 )
+from graphslice.tasks import Task, each_target, output_slices
 
 _NETWORK, _STACKING = "network", "blend"
 # Keys of the baselines in metrics.json, and the names that are printed.
@@ -164,7 +164,7 @@ def describe_baselines(
 
 
 def _best_model(alone: dict[str, np.ndarray], labels: np.ndarray, where: slice, task: Task) -> str | None:
-    """Return the model with the least loss (as in :func:`~graphslice.trees.compare_errors`); None if undefined."""
+    """Return the model with the least loss (as in :func:`~graphslice.stacking.compare_errors`); None if undefined."""
     losses = {name: prediction_loss(labels, values[:, where], task.kind) for name, values in alone.items()}
     return None if np.isnan(list(losses.values())).any() else min(losses, key=lambda name: losses[name])
 

@@ -44,6 +44,7 @@ from graphslice.run_files import (
     write_splits,
     write_training,
 )
+from graphslice.stacking.stacking import TREE_DESCRIPTORS
 from graphslice.threads import single_threaded_torch
 from graphslice.training.baselines import train_baselines
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
@@ -55,7 +56,6 @@ from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze
-from graphslice.trees.stacking import TREE_DESCRIPTORS
 
 
 @dataclass

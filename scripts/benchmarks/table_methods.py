@@ -17,7 +17,7 @@ import pandas as pd
 import graphslice
 from benchmarks.table_tasks import Table
 from graphslice.chem.descriptors import compute_descriptors
-from graphslice.trees.stacking import predict_trees
+from graphslice.stacking.stacking import predict_trees
 
 ROOT = Path(__file__).parents[2]
 

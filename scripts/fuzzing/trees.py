@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzzing.mutations import NUMBERS
-from graphslice.trees import Trees, fit_boosting, fit_forest
+from graphslice.stacking import Trees, fit_boosting, fit_forest
 
 _FEATURES = 6
 

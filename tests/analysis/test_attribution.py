@@ -19,9 +19,9 @@ from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import read_out
+from graphslice.stacking import Stacking
+from graphslice.stacking.stacking import fit_trees
 from graphslice.tasks import Task, regression_tasks
-from graphslice.trees import Stacking
-from graphslice.trees.stacking import fit_trees
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "C1CC[C@H]2CCCC[C@@H]2C1"]
 

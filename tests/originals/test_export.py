@@ -15,9 +15,9 @@ from graphslice.config import GraphConfig
 from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
+from graphslice.stacking import Stacking
+from graphslice.stacking.stacking import TREE_DESCRIPTORS, fit_trees
 from graphslice.tasks import Task, regression_tasks
-from graphslice.trees import Stacking
-from graphslice.trees.stacking import TREE_DESCRIPTORS, fit_trees
 
 SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
 

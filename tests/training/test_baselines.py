@@ -18,10 +18,10 @@ from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.evaluation import score
 from graphslice.run_files import read_splits
+from graphslice.stacking.stacking import TREE_DESCRIPTORS, predict_trees
 from graphslice.tasks import Task
 from graphslice.training import resume, train
 from graphslice.training.baselines import describe_baselines, describe_seeds
-from graphslice.trees.stacking import TREE_DESCRIPTORS, predict_trees
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from scipy.stats import bootstrap
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 
 from graphslice.errors import InputError
-from graphslice.trees import compare_errors, fit_stacking_weights
-from graphslice.trees.stacking_weights import _WeightedAuroc
+from graphslice.stacking import compare_errors, fit_stacking_weights
+from graphslice.stacking.weights import _WeightedAuroc
 
 
 def numbers(rows: int, *noises: float) -> tuple[np.ndarray, list[np.ndarray]]:

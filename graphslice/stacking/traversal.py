@@ -28,7 +28,7 @@ def add_leaves(
 
     Args:
         x: float32 ``[R, F]``.
-        feature, threshold, child, roots, columns, values: see :class:`~graphslice.trees.model.Trees`.
+        feature, threshold, child, roots, columns, values: see :class:`~graphslice.stacking.trees.Trees`.
         out: float64 ``[R, W]``, changed in place.
         begin, end: range of rows.
     """

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from graphslice.errors import InputError
+from graphslice.stacking.fit_trees import fit_boosting, fit_forest
+from graphslice.stacking.trees import Trees
+from graphslice.stacking.weights import fit_stacking_weights
 from graphslice.tasks import Task, each_target
-from graphslice.trees.fitting import fit_boosting, fit_forest
-from graphslice.trees.model import Trees
-from graphslice.trees.stacking_weights import fit_stacking_weights
 
 #: Descriptors that the tree ensembles use as features.
 TREE_DESCRIPTORS = ("morgan", "rdkit2d")

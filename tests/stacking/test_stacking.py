@@ -6,9 +6,9 @@ from graphslice.checkpoint import Checkpoint, add_to_checkpoint, read_checkpoint
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
+from graphslice.stacking import Stacking
+from graphslice.stacking.stacking import combine_predictions, fit_target_weights, fit_trees, predict_trees, weighted_std
 from graphslice.tasks import Task
-from graphslice.trees import Stacking
-from graphslice.trees.stacking import combine_predictions, fit_target_weights, fit_trees, predict_trees, weighted_std
 
 RANDOM = np.random.default_rng(0)
 TASKS = [Task("size"), Task("kind", "multiclass", ("a", "b", "c")), Task("active", "binary", ("no", "yes"))]

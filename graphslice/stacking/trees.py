@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.errors import InputError
+from graphslice.stacking.traversal import add_leaves
 from graphslice.threads import parallel_for
-from graphslice.trees.traversal import add_leaves
 
 #: Link from the sum of the leaves to a prediction: number, fractions of trees per class, logistic function, softmax.
 NUMBER, TREE_FRACTIONS, LOGISTIC, SOFTMAX = range(4)

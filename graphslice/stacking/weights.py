@@ -52,7 +52,7 @@ def fit_stacking_weights(
     best, paired over molecules, which all count equally. Few molecules therefore give nearly equal weights.
 
     Args:
-        predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.trees.Trees.predict`.
+        predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.stacking.Trees.predict`.
         y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
         kind: "regression" (by MAE), "binary" or "multiclass" (by log loss).
         molecules: int64 ``[R]``, molecule of each row; None if every row is another molecule.

@@ -7,7 +7,7 @@ from sklearn import ensemble
 from test_tree_model import CLASSES, FITS, labels, rows
 
 from graphslice.errors import InputError
-from graphslice.trees import Trees, fit_boosting, fit_forest
+from graphslice.stacking import Trees, fit_boosting, fit_forest
 
 MODELS = {
     ("forest", True): "ExtraTreesRegressor",
@@ -172,7 +172,7 @@ def test_invalid_training_data_is_rejected(fit, x, y, kind, message):
 @pytest.mark.parametrize("shift", [0.0, 1e-3])
 def test_changed_scikit_learn_layout_is_detected(shift, monkeypatch):
     """Trees converted from scikit-learn's private boosting arrays must reproduce its predictions."""
-    from graphslice.trees import fitting
+    from graphslice.stacking import fitting
 
     original = fitting._boosting_tree
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphslice._version import __version__
 from graphslice.errors import InputError
-from graphslice.trees.model import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE_FRACTIONS, Trees, interpolate
+from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE_FRACTIONS, Trees, interpolate
 
 _MAX_KNOTS = 1000
 # Logit of a class without training rows: its probability becomes 0.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, rankdata, spearmanr
 from sklearn import ensemble
-from test_tree_model import CLASSES, FITS, labels, rows
+from test_trees import CLASSES, FITS, labels, rows
 
 from graphslice.errors import InputError
 from graphslice.stacking import Trees, fit_boosting, fit_forest

@@ -92,7 +92,7 @@ def test_stacking_survives_a_checkpoint(stacking, tmp_path):
         )
 
 
-# tests/trees/test_tree_model.py has what is wrong with single trees.
+# tests/trees/test_trees.py has what is wrong with single trees.
 DAMAGE = [
     lambda stacking: stacking.pop("weights"),
     lambda stacking: stacking["trees"].pop("forest"),

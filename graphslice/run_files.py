@@ -27,6 +27,8 @@ FORMER_SMILES = "domain.csv"
 BEST, LAST = "best.ckpt", "last.ckpt"
 #: Prefix of the folders of ensemble members, each of which is a run directory.
 MEMBER = "member-"
+#: Prefix of the folders of networks that are trained without a fold of the training set, while the run lasts.
+HELD_OUT = "held-out-"
 #: Resolved configuration.
 CONFIG = "config.yaml"
 #: Dataset of a run that was trained on a data frame.
@@ -274,7 +276,7 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
     """
     if not _is_started(folder):
         return
-    for written in (*find_members(folder), *_logs(folder)):
+    for written in (*find_members(folder), *_logs(folder), *folder.glob(f"{HELD_OUT}*")):
         shutil.rmtree(written, ignore_errors=True)
     if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
         (folder / _LOGS).rmdir()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from graphslice.chem.fingerprints import morgan_counts
 from graphslice.chem.molecule import MolArrays
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
@@ -131,6 +132,15 @@ _BOUNDS = np.array(_PAIR_BOUNDS)
 _PAIR_INDEX = np.zeros((_N_FEATURES, _N_FEATURES), np.int64)
 for _k, (_a, _b) in enumerate(_PAIRS):
     _PAIR_INDEX[_a, _b] = _PAIR_INDEX[_b, _a] = _k
+
+
+def graph_inputs(arrays: MolArrays) -> np.ndarray:
+    """Return the inputs of the base models: counts of Morgan environments, then :func:`graph_descriptors`.
+
+    Returns:
+        ``float32 [G, 2048 + F]``.
+    """
+    return np.concatenate([morgan_counts(arrays), graph_descriptors(arrays)], axis=1, dtype=np.float32)
 
 
 def graph_descriptors(arrays: MolArrays) -> np.ndarray:

@@ -208,9 +208,13 @@ class TrainerConfig:
             accuracy. Default: mae for regression, auroc for classification, the loss if there are both.
         target_weights: weights of targets in the loss, TARGET=2,OTHER=0.5; default 1.
         class_weights: none, or balanced (every class of a target has the same total weight in the loss).
-        baselines: on: also train a random forest and gradient boosting on Morgan counts and RDKit descriptors, report
-            which model is best, and predict with a weighted ensemble (stacking) of all, with weights chosen on the
-            validation set; off; auto: on with SMILES and up to 20,000 labels.
+        baselines: on: also fit a random forest, gradient boosting and a kernel machine to Morgan counts and descriptors
+            of the molecular graph, report which model is best, and predict with a weighted ensemble (stacking) of all,
+            with weights chosen on held-out molecules; off; auto: on with SMILES and up to 20,000 labels.
+        refit: on: choose the stacking weights, and calibrate, by out-of-fold predictions for folds of the training set,
+            and train the final models on all its rows; off: by a validation set, on which no model is trained; auto: on
+            with baselines and up to 3,000 rows, unless the data name a validation set, or the run is limited by time or
+            patience, or belongs to an ensemble.
         ensemble: number of ensemble members; their mean is predicted, and their standard deviation reported.
         freeze: weights that are not trained: none, embeddings, or blocks:N (the embeddings and the first N blocks).
         seed: random seed of the initial weights, the order of the molecules and the dropout.
@@ -233,6 +237,7 @@ class TrainerConfig:
     target_weights: str | None = None
     class_weights: str = "none"
     baselines: str = "auto"
+    refit: str = "auto"
     ensemble: int = 1
     freeze: str = "none"
     seed: int = 0
@@ -258,8 +263,9 @@ class TrainerConfig:
             self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")
         if self.loss not in LOSSES:
             raise InputError(f"trainer.loss must be {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {shown(self.loss)}")
-        if self.baselines not in ("auto", "on", "off"):
-            raise InputError(f"trainer.baselines must be auto, on or off, not {shown(self.baselines)}")
+        for name in ("baselines", "refit"):
+            if getattr(self, name) not in ("auto", "on", "off"):
+                raise InputError(f"trainer.{name} must be auto, on or off, not {shown(getattr(self, name))}")
         if self.class_weights not in ("none", "balanced"):
             raise InputError(f"trainer.class_weights must be none or balanced, not {shown(self.class_weights)}")
         if self.compile not in ("auto", "on", "off"):

@@ -23,7 +23,7 @@ PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 _MOST_VALUES = 100_000
 
 # String options with the values on and off, which YAML 1.1 reads as booleans if they are not quoted.
-_ON_OFF_KEYS = ("baselines", "compile")
+_ON_OFF_KEYS = ("baselines", "compile", "refit")
 
 
 def read_preset(name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +72,6 @@ class MoleculeData:
         config: RunConfig,
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
-        descriptors: Sequence[str] = (),
     ) -> None:
         """Featurize and split the molecules.
 
@@ -81,24 +80,23 @@ class MoleculeData:
             config: settings of featurization, splitting and batching.
             progress: called at intervals with the number of molecules that were read.
             splits: the splits of a resumed run; they override those of the dataset and of ``config``.
-            descriptors: kinds of descriptors to compute besides those that the network reads.
 
         Raises:
             InputError: if no row is usable, too many rows are rejected, or a target has no training label.
         """
         self.dataset, self.config = dataset, config
         self.rejected = dict(dataset.rejected)
-        self._featurize(progress, descriptors)
+        self._featurize(progress)
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
         self.labels = self._network_labels()
         self._check_labels()
 
-    def _featurize(self, progress: Callable[[int], None] | None, descriptors: Sequence[str]) -> None:
+    def _featurize(self, progress: Callable[[int], None] | None) -> None:
         cache = self.config.data.cache
-        names = tuple(dict.fromkeys([*self.config.data.descriptors, *descriptors]))
         folder = None if cache is None else Path(cache)
+        names = self.config.data.descriptors
         self.store = cached_store(self.dataset, self.config.graph, folder, progress, names)
         limit = self.config.graph.max_atoms
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
@@ -158,16 +156,40 @@ class MoleculeData:
             identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, feature_columns))
         self.duplicates = count_duplicates(identity, targets, classes)
         if existing_splits is not None:
-            self.splits = existing_splits
+            self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
             return
-        maker = SplitMaker(dataset.name, self.store, self.usable_rows, hashes.family, targets[:, classes], config)
+        maker = self._split_maker()
         self.splits = maker.make(predefined)
         maker.check_classes(self.splits["train"], [dataset.tasks[t] for t in np.flatnonzero(classes)])
         if dataset.splits is not None:
             shared = count_shared(self.splits, self.usable_rows, hashes.family)
             self.duplicates = replace(self.duplicates, shared=shared)
+        if self.config.trainer.refit == "on":  # folds of the training rows replace the validation set
+            train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
+            self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
         if config.duplicates == "merge":
             self._merge(identity, classes)
+
+    def _split_maker(self) -> SplitMaker:
+        dataset, rows = self.dataset, self.usable_rows
+        classes = np.array([bool(task.classes) and dataset.level == MOLECULE for task in dataset.tasks])
+        families, labels = molecule_keys(self.store, rows).family, dataset.targets[rows][:, classes]
+        return SplitMaker(dataset.name, self.store, rows, families, labels, self.config.data)
+
+    def inner_folds(self, folds: int) -> list[np.ndarray]:
+        """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
+
+        Families of molecules, and with these splits scaffolds or clusters, are in one fold. Fewer families than folds
+        leave folds empty.
+        """
+        return self._split_maker().inner_folds(self.splits["train"], folds)
+
+    def without(self, rows: np.ndarray) -> MoleculeData:
+        """Return the same molecules with a smaller training set, and no validation set; ``rows``: ``int64``."""
+        rest = copy(self)
+        train = np.setdiff1d(self.splits["train"], rows)
+        rest.splits = self.splits | {"train": train, "valid": np.empty(0, np.int64)}
+        return rest
 
     def _predefined_splits(self) -> Splits | None:
         """Return the predefined splits of the dataset without rejected rows, None if it has none."""

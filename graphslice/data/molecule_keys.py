@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
+from graphslice.chem.graph_descriptors import GRAPH_DESCRIPTORS, graph_inputs
 from graphslice.chem.molecule import MolArrays
 from graphslice.chem.molecule_hash import MoleculeHashes, hash_molecules, hash_scaffolds
 from graphslice.data.store import GraphStore
@@ -45,6 +46,12 @@ def fingerprint_rows(store: GraphStore, rows: np.ndarray, bits: int = FINGERPRIN
     """Compute the Morgan fingerprints of some molecules of a store, ``bool [R, bits]``; see :func:`molecule_keys`."""
     chunks = _map_chunks(store, rows, lambda arrays: morgan_fingerprints(arrays, bits))
     return np.concatenate([np.empty((0, bits), bool), *chunks])
+
+
+def graph_input_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """Compute the inputs of base models for molecules of a store, ``float32 [R, F]``; see :func:`molecule_keys`."""
+    width = FINGERPRINT_BITS + len(GRAPH_DESCRIPTORS)
+    return np.concatenate([np.empty((0, width), np.float32), *_map_chunks(store, rows, graph_inputs)])
 
 
 def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:

@@ -363,6 +363,20 @@ class SplitMaker:
         train, valid = self._split_off_validation(rest, rows, np.random.default_rng([self.seed, repeat, 1 + held_out]))
         return {"train": train, "valid": valid, "test": folds[held_out]}
 
+    def inner_folds(self, rows: np.ndarray, folds: int) -> list[np.ndarray]:
+        """Divide some rows into folds of about equal size.
+
+        Args:
+            rows: ``int64 [R]``, usable rows, ascending.
+            folds: number of folds.
+
+        Returns:
+            The rows of each fold, ascending; none where there are fewer groups than folds.
+        """
+        want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
+        random = np.random.default_rng([self.seed, *b"inner folds"])
+        return self._grouped().subset(rows).partition(want, random, training=False)
+
     def _split_off_validation(
         self, grouped: GroupedRows, total_rows: int, rng: np.random.Generator
     ) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Combination of networks and tree ensembles into ensemble predictions, with difficulty estimates."""
+"""Combination of networks and base models into ensemble predictions, with difficulty estimates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphslice.calibration import ENSEMBLE_STD, NETWORK_STD, PARTS_STD
+from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.data.store import GraphStore
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import combine_predictions, weighted_std
+from graphslice.stacking.stacking import GRAPH_INPUTS, combine_predictions, weighted_std
 from graphslice.tasks import Task, to_predictions, to_standard_deviations
 
-# Number of molecules whose descriptors are passed to the tree ensembles at once.
-_TREE_ROWS = 4096
+# Number of molecules whose inputs are computed for the base models at once.
+_CHUNK_ROWS = 2048
 
 
 def network_predictions(
@@ -43,12 +44,12 @@ def stack_predictions(
     rows: np.ndarray,
     tasks: Sequence[Task],
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Combine the predictions of M networks with those of their tree ensembles by weighted averages (stacking).
+    """Combine the predictions of M networks with those of their base models by weighted averages (stacking).
 
     Args:
         networks: ``float32 [M, R, W]``, predictions of the networks, modified in place.
-        stackings: tree ensembles and weights of each model, or None.
-        store: holds the descriptors that the tree ensembles read.
+        stackings: base models and weights of each model, or None.
+        store: the molecules, with the descriptors that base models of former versions read.
         rows: ``int64 [R]`` of the store.
         tasks: the T prediction tasks.
 
@@ -57,16 +58,31 @@ def stack_predictions(
         (averaged over models) and between the M models, ``float32 [R, T]``.
     """
     values = networks
-    with_trees = [(model, stacking) for model, stacking in enumerate(stackings) if stacking is not None]
+    stacked = [(model, stacking) for model, stacking in enumerate(stackings) if stacking is not None]
     parts_std = np.zeros((len(rows), len(tasks)), np.float32)
-    for model, stacking in with_trees:
-        for start in range(0, len(rows), _TREE_ROWS):
-            chunk = slice(start, start + _TREE_ROWS)
-            parts = stacking.base_predictions(values[model, chunk], store.descriptors(rows[chunk], stacking.kinds))
+    for start in range(0, len(rows) if stacked else 0, _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        inputs = {kinds: base_model_inputs(store, rows[chunk], kinds) for kinds in {each.kinds for _, each in stacked}}
+        for model, stacking in stacked:
+            parts = stacking.base_predictions(values[model, chunk], inputs[stacking.kinds])
             values[model, chunk] = combine_predictions(parts, stacking.weights, tasks)
-            parts_std[chunk] += weighted_std(parts, stacking.weights, tasks) / len(with_trees)
-    difficulty = {PARTS_STD: parts_std} if with_trees else {}
+            parts_std[chunk] += weighted_std(parts, stacking.weights, tasks) / len(stacked)
+    difficulty = {PARTS_STD: parts_std} if stacked else {}
     if len(values) > 1:
         equal = np.full((len(values), len(tasks)), 1 / len(values))
         difficulty[ENSEMBLE_STD] = weighted_std(list(values), equal, tasks)
     return values, difficulty
+
+
+def base_model_inputs(store: GraphStore, rows: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
+    """Return the inputs of the base models of a stack, ``float32 [R, F]``.
+
+    Args:
+        store: the molecules, with the descriptors that base models of former versions read.
+        rows: ``int64 [R]``, each with at least one atom.
+        kinds: see :class:`~graphslice.stacking.Stacking`.
+
+    Raises:
+        InputError: if the store lacks descriptors.
+    """
+    return graph_input_rows(store, rows) if tuple(kinds) == (GRAPH_INPUTS,) else store.descriptors(rows, kinds)

@@ -215,9 +215,9 @@ class Predictor:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of SMILES descriptors that the network or its tree ensembles read."""
-        tree_kinds = [kind for stacking in self.stackings if stacking is not None for kind in stacking.kinds]
-        return list(dict.fromkeys([*descriptor_kinds(self.config.data.descriptors), *tree_kinds]))
+        """Kinds of SMILES descriptors that the network, or base models of former versions, read."""
+        former = [kind for stacking in self.stackings if stacking is not None for kind in stacking.descriptors]
+        return list(dict.fromkeys([*descriptor_kinds(self.config.data.descriptors), *former]))
 
     @property
     def feature_columns(self) -> list[str]:

@@ -1,36 +1,46 @@
-"""Stacking: weighted ensemble of a network, a random forest and gradient boosting.
+"""Stacking: weighted ensemble of a network with base models of other kinds (forest, boosting, kernel).
 
-The prediction is a weighted average of the three; the weights of each target are chosen on the validation set.
+The prediction is a weighted average; the weights of each target are chosen on held-out molecules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphslice.errors import InputError
 from graphslice.stacking.fit_trees import fit_boosting, fit_forest
 from graphslice.stacking.trees import Trees
-from graphslice.stacking.weights import fit_stacking_weights
+from graphslice.stacking.weights import WeightLosses, at_least_as_good, choose_weights
 from graphslice.tasks import Task, each_target
 
-#: Descriptors that the tree ensembles use as features.
-TREE_DESCRIPTORS = ("morgan", "rdkit2d")
-#: Fitting functions of the tree ensembles, by the names shown to users.
+#: Inputs of the base models: counts of atom environments and descriptors, computed from the graph of a molecule.
+GRAPH_INPUTS = "graph"
+# Inputs of models of former versions, which are computed from a SMILES.
+_FORMER_INPUTS = ("morgan", "rdkit2d")
+#: Fitting functions of the base models, by the names shown to users.
 FITTERS = {"forest": fit_forest, "boosting": fit_boosting}
+
+
+BaseModel: TypeAlias = Trees
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray]) -> BaseModel:
+    return Trees.from_arrays(arrays)
 
 
 @dataclass(frozen=True, eq=False)
 class Stacking:
-    """Tree ensembles of each target, and the weights of network and tree ensembles in the stacked prediction.
+    """Base models of each target, and the weights of network and base models in the stacked prediction.
 
     Attributes:
-        kinds: descriptors that the tree ensembles use as features, in order.
-        trees: by name ("forest", "boosting") the tree ensembles of the T targets.
-        weights: ``float64 [1 + len(trees), T]``: weight of the network, then of each entry of ``trees`` in its order;
+        kinds: inputs of the base models, in order: :data:`GRAPH_INPUTS`, or kinds of
+            :data:`~graphslice.chem.descriptors.DESCRIPTORS` in models of former versions.
+        models: by name ("forest", "boosting", ...) the base models of the T targets.
+        weights: ``float64 [1 + len(models), T]``: weight of the network, then of each entry of ``models`` in its order;
             not negative, summing to 1 for each target.
 
     Raises:
@@ -38,51 +48,61 @@ class Stacking:
     """
 
     kinds: tuple[str, ...]
-    trees: dict[str, list[Trees]]
+    models: dict[str, list[BaseModel]]
     weights: np.ndarray
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights)
-        shape = (1 + len(self.trees), weights.shape[-1] if weights.ndim else 0)
-        if weights.shape != shape or any(len(trees) != shape[1] for trees in self.trees.values()):
-            raise InputError("the numbers of tree ensembles and stacking weights differ: train the model again")
+        shape = (1 + len(self.models), weights.shape[-1] if weights.ndim else 0)
+        if weights.shape != shape or any(len(models) != shape[1] for models in self.models.values()):
+            raise InputError("the numbers of base models and stacking weights differ: train the model again")
         if not (np.isfinite(weights).all() and (weights >= 0).all() and np.allclose(weights.sum(axis=0), 1)):
-            raise InputError(
-                "the stacking weights of network and tree ensembles do not sum to 1: train the model again"
-            )
+            raise InputError("the stacking weights of network and base models do not sum to 1: train the model again")
+
+    @property
+    def descriptors(self) -> list[str]:
+        """Kinds of descriptors of the SMILES that the base models read; none unless of a former version."""
+        return [kind for kind in self.kinds if kind != GRAPH_INPUTS]
 
     def fits(self, tasks: Sequence[Task]) -> bool:
-        """True if the descriptors are known and the tree ensembles match the targets."""
-        valid_kinds = len({*self.kinds}) == len(self.kinds) > 0 and {*self.kinds} <= {*TREE_DESCRIPTORS}
+        """True if the inputs are known and the base models match the targets."""
+        known = self.kinds == (GRAPH_INPUTS,) or {*self.kinds} <= {*_FORMER_INPUTS}
         return (
-            valid_kinds
+            known
+            and len({*self.kinds}) == len(self.kinds) > 0
             and self.weights.shape[1] == len(tasks)
             and all(
-                predictor.width == task.outputs and predictor.of_numbers == (not task.classes)
-                for trees in self.trees.values()
-                for predictor, task in zip(trees, tasks, strict=True)
+                model.width == task.outputs and model.of_numbers == (not task.classes)
+                for models in self.models.values()
+                for model, task in zip(models, tasks, strict=True)
             )
         )
 
     def base_predictions(self, network: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
-        """Return the predictions that :func:`combine_predictions` averages: of the network and of each tree ensemble.
+        """Return the predictions that :func:`combine_predictions` averages: of the network and of each base model.
+
+        A base model without weight for any target is not evaluated: its predictions are zeros.
 
         Args:
             network: predictions of the network, ``float32 [R, W]``.
-            x: descriptors, ``float32 [R, F]``.
+            x: inputs of the base models, ``float32 [R, F]``.
 
         Returns:
             ``float32 [R, W]`` for each model, in the order of the weights.
         """
-        return [network, *(predict_trees(trees, x) for trees in self.trees.values())]
+        predictions = [network]
+        for models, weights in zip(self.models.values(), self.weights[1:], strict=True):
+            columns = [
+                model.predict(x) if weight > 0 else np.zeros((len(x), model.width))
+                for model, weight in zip(models, weights, strict=True)
+            ]
+            predictions.append(np.concatenate(columns, axis=1).astype(np.float32))
+        return predictions
 
     def to_dict(self) -> dict[str, Any]:
         """Return names and arrays for a checkpoint."""
-        trees = {
-            name: [ensemble.to_arrays() for ensemble in target_ensembles]
-            for name, target_ensembles in self.trees.items()
-        }
-        return {"kinds": list(self.kinds), "trees": trees, "weights": self.weights}
+        models = {name: [model.to_arrays() for model in models] for name, models in self.models.items()}
+        return {"kinds": list(self.kinds), "models": models, "weights": self.weights}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Stacking:
@@ -91,10 +111,11 @@ class Stacking:
         Raises:
             InputError, KeyError, TypeError, AttributeError: if ``values`` is not such an output.
         """
-        if set(values) != {"kinds", "trees", "weights"}:
-            raise KeyError("kinds, trees and weights")
-        trees = {name: [Trees.from_arrays(arrays) for arrays in values["trees"][name]] for name in values["trees"]}
-        return cls(tuple(values["kinds"]), trees, np.asarray(values["weights"], np.float64))
+        values = {"models" if name == "trees" else name: value for name, value in values.items()}  # a former name
+        if set(values) != {"kinds", "models", "weights"}:
+            raise KeyError("kinds, models and weights")
+        models = {name: [_from_arrays(arrays) for arrays in of_name] for name, of_name in values["models"].items()}
+        return cls(tuple(values["kinds"]), models, np.asarray(values["weights"], np.float64))
 
 
 def _to_training_scale(predictions: np.ndarray, task: Task) -> np.ndarray:
@@ -147,20 +168,21 @@ def weighted_std(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: 
     return std
 
 
-def fit_trees(
+def fit_base_models(
     x: np.ndarray, labels: np.ndarray, tasks: Sequence[Task], seed: int, threads: int
-) -> dict[str, list[Trees]]:
-    """Fit a random forest and gradient boosting for each target.
+) -> dict[str, list[BaseModel]]:
+    """Fit the base models of each target.
 
     Args:
-        x: descriptors of the training molecules, ``float32 [R, F]``.
-        labels: ``float64 [R, T]`` in the units of the dataset, or class indices; nan where missing.
+        x: inputs of the training molecules, ``float32 [R, F]``.
+        labels: ``float64 [R, T]`` in the units of the dataset, or class indices; nan where missing. A target without a
+            label gets a constant prediction.
         tasks: T targets.
-        seed: random seed of the tree ensembles.
+        seed: random seed.
         threads: number of threads.
 
     Returns:
-        Tree ensembles of the T targets, by the names of :data:`FITTERS`.
+        The base models of the T targets, by the names of :data:`FITTERS`.
     """
     return {
         name: [fit(x, labels[:, t], task.kind, len(task.classes), seed, threads) for t, task in enumerate(tasks)]
@@ -168,29 +190,44 @@ def fit_trees(
     }
 
 
-def predict_trees(trees: Sequence[Trees], x: np.ndarray) -> np.ndarray:
-    """Predict all targets, each with its tree ensemble: ``float32 [R, W]``."""
-    return np.concatenate([ensemble.predict(x) for ensemble in trees], axis=1).astype(np.float32)
+def predict_base_models(models: Sequence[BaseModel], x: np.ndarray) -> np.ndarray:
+    """Predict all targets, each with its base model: ``float32 [R, W]``."""
+    return np.concatenate([model.predict(x) for model in models], axis=1).astype(np.float32)
 
 
-def fit_target_weights(
-    predictions: Sequence[np.ndarray], labels: np.ndarray, tasks: Sequence[Task], molecules: np.ndarray | None = None
+def fit_weights(
+    predictions: Sequence[np.ndarray],
+    labels: np.ndarray,
+    tasks: Sequence[Task],
+    loss: Callable[[Task, np.ndarray, np.ndarray], float],
+    molecules: np.ndarray | None = None,
+    squared: bool = False,
 ) -> np.ndarray:
-    """Choose the stacking weights of M models for each target on the validation set.
+    """Choose the stacking weights of M models for each target on held-out molecules.
 
     Args:
         predictions: predictions of each model, ``float32 [R, W]``.
         labels: ``float64 [R, T]``, nan where missing.
         tasks: T targets.
+        loss: metric of a target, of its labels ``[R]`` and predictions ``[R, W]``; lower is better, nan where it is
+            undefined. By it, no target's stack is worse than its best model alone.
         molecules: ``int64 [R]``, molecule of each row; None if every row is another molecule.
+        squared: choose by squared instead of absolute errors of regression.
 
     Returns:
         ``float64 [M, T]``.
     """
 
-    def fit_weights(t: int, task: Task, where: slice) -> np.ndarray:
+    def losses(t: int, task: Task, where: slice) -> WeightLosses:
         scaled = [_to_training_scale(each[:, where], task) for each in predictions]
-        return fit_stacking_weights(scaled, _to_training_scale(labels[:, t], task), task.kind, molecules)
+        return WeightLosses.of(scaled, _to_training_scale(labels[:, t], task), task.kind, molecules, squared)
 
-    weights = [fit_weights(*each) for each in each_target(tasks)]
-    return np.stack(weights, axis=1)
+    weights = choose_weights([losses(*each) for each in each_target(tasks)])
+    for t, task, where in each_target(tasks):
+        parts = [each[:, where] for each in predictions]
+
+        def stack_loss(column: np.ndarray, t: int = t, task: Task = task, parts: list = parts) -> float:
+            return loss(task, labels[:, t], combine_predictions(parts, column[:, None], [task]))
+
+        weights[:, t] = at_least_as_good(weights[:, t], stack_loss)
+    return weights

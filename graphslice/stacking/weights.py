@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,11 @@ _STEPS = 10
 #: With fewer molecules the weights are equal.
 _MIN_MOLECULES = 5
 _RESAMPLES = 1000
-# Weights within this many standard errors of the best loss are averaged. Two here and one elsewhere: the validation set
-# also selected the epoch of the network, so its validation loss is optimistic (docs/log.md).
+# Weights within this many standard errors of the best loss are averaged. Two here and one elsewhere: a validation set
+# also selects the epoch of the network, so its validation loss is optimistic (docs/log.md).
 _STANDARD_ERRORS = 2.0
+# Number of molecules that the mean loss over targets counts as.
+_SHARED_MOLECULES = 50
 # A forest of some hundred trees predicts no smaller probability but 0, whose log loss would be infinite.
 _SMALLEST_PROBABILITY = 1e-3
 
@@ -43,43 +45,104 @@ class ErrorDifference:
     high: float
 
 
-def fit_stacking_weights(
-    predictions: Sequence[np.ndarray], y: np.ndarray, kind: str, molecules: np.ndarray | None = None
-) -> np.ndarray:
-    """Fit the stacking weights of models on the validation set.
+@dataclass(frozen=True)
+class WeightLosses:
+    """Losses of one target for each choice of the weights, of which :func:`choose_weights` takes the best.
 
-    The result is the mean of all weights on a grid (steps of 0.1) whose loss is within two standard errors of the
-    best, paired over molecules, which all count equally. Few molecules therefore give nearly equal weights.
+    Attributes:
+        grid: float64 ``[G, M]``, choices of the weights of M models: multiples of 0.1 that sum to 1.
+        losses: float64 ``[G, K]``, loss of each choice on each of K molecules, relative to the best model alone; None
+            with fewer than 5 molecules, or labels of one class.
+    """
 
-    Args:
-        predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.stacking.Trees.predict`.
-        y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
-        kind: "regression" (by MAE), "binary" or "multiclass" (by log loss).
-        molecules: int64 ``[R]``, molecule of each row; None if every row is another molecule.
+    grid: np.ndarray
+    losses: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        predictions: Sequence[np.ndarray],
+        y: np.ndarray,
+        kind: str,
+        molecules: np.ndarray | None = None,
+        squared: bool = False,
+    ) -> WeightLosses:
+        """Compute the losses on held-out rows; all molecules count equally.
+
+        Args:
+            predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.stacking.Trees.predict`.
+            y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
+            kind: "regression" (absolute or squared error), "binary" or "multiclass" (log loss).
+            molecules: int64 ``[R]``, molecule of each row; None if every row is another molecule.
+            squared: squared errors for regression.
+
+        Raises:
+            InputError: if there are no predictions, or their rows do not match the labels.
+        """
+        y, stacked, molecule = _labelled_predictions(y, predictions, molecules)
+        grid = np.array(list(simplex_grid(_STEPS, len(predictions)))) / _STEPS
+        if len(np.unique(molecule)) < _MIN_MOLECULES or (kind != "regression" and len(np.unique(y)) < 2):
+            return cls(grid, None)
+        rows = [_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid]
+        sums = np.stack([np.bincount(molecule, loss**2 if squared else loss) for loss in rows])
+        losses = sums / np.bincount(molecule)
+        best_alone = losses[grid.max(axis=1) == 1].mean(axis=1).min()
+        return cls(grid, losses / max(best_alone, 1e-300))
+
+
+def choose_weights(targets: Sequence[WeightLosses]) -> np.ndarray:
+    """Choose the stacking weights of M models for each of T targets.
+
+    The weights of a target are the mean of all choices whose loss is within two standard errors of the best, paired
+    over molecules: few molecules give nearly equal weights. With several targets, the mean loss over targets counts as
+    much as 50 more molecules, so that a target with few labels has the weights of the others.
 
     Returns:
-        float64 ``[M]``, not negative, summing to 1; equal with fewer than 5 molecules, or rows of one class.
-
-    Raises:
-        InputError: if there are no predictions, or their rows do not match the labels.
+        float64 ``[M, T]``, not negative, summing to 1; equal if no target has losses.
     """
-    y, stacked, molecule = _labelled_predictions(y, predictions, molecules)
-    models = len(predictions)
-    equal = np.full(models, 1 / models)
-    if len(np.unique(molecule)) < _MIN_MOLECULES or (kind != "regression" and len(np.unique(y)) < 2):
-        return equal
-    grid = np.array(list(simplex_grid(_STEPS, models))) / _STEPS
-    losses = np.stack([_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid])
-    losses = np.stack([np.bincount(molecule, loss) for loss in losses]) / np.bincount(molecule)
-    weights = grid[within_standard_errors(losses, _STANDARD_ERRORS)].mean(axis=0)
-    return weights / weights.sum()
+    grid = targets[0].grid
+    known = [target.losses.mean(axis=1) for target in targets if target.losses is not None]
+    if not known:
+        return np.full((grid.shape[1], len(targets)), 1 / grid.shape[1])
+    shared = np.repeat(np.mean(known, axis=0)[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
+    columns = []
+    for target in targets:
+        losses = shared if target.losses is None else np.concatenate([target.losses, shared], axis=1)
+        weights = grid[within_standard_errors(losses, _STANDARD_ERRORS)].mean(axis=0)
+        columns.append(weights / weights.sum())
+    return np.stack(columns, axis=1)
+
+
+def at_least_as_good(
+    weights: np.ndarray, loss: Callable[[np.ndarray], float], steps: Sequence[float] = (0, 0.25, 0.5, 0.75)
+) -> np.ndarray:
+    """Move weights towards the best model alone until the stack is better than it; that model wins ties.
+
+    Args:
+        weights: float64 ``[M]``.
+        loss: loss of the predictions with given weights ``[M]``; lower is better, nan where it is undefined.
+        steps: shares of the way to the best model that are tried before it.
+
+    Returns:
+        float64 ``[M]``.
+    """
+    alone = np.eye(len(weights))
+    losses = np.array([loss(single) for single in alone])
+    if np.isnan(losses).any():
+        return weights
+    best = int(losses.argmin())
+    for step in steps:
+        moved = (1 - step) * weights + step * alone[best]
+        if loss(moved) < losses[best]:
+            return moved
+    return alone[best]
 
 
 def prediction_loss(y: np.ndarray, predictions: np.ndarray, kind: str) -> float:
     """Compute the loss of a model: MAE (regression), minus AUROC (binary), or log loss (multiclass).
 
     Args:
-        y, kind: as for :func:`fit_stacking_weights`.
+        y, kind: as for :meth:`WeightLosses.of`.
         predictions: float64 ``[R, W]``.
 
     Returns:
@@ -97,12 +160,12 @@ def compare_errors(
     """Compare two models by a paired bootstrap over molecules (1,000 resamples).
 
     Args:
-        y: as for :func:`fit_stacking_weights`.
+        y: as for :meth:`WeightLosses.of`.
         a: predictions of the first model, float64 ``[R, W]``.
         b: predictions of the second model, float64 ``[R, W]``.
         kind: "regression" (MAE), "binary" (AUROC) or "multiclass" (log loss).
         seed: random seed of the resamples.
-        molecules: as for :func:`fit_stacking_weights`; all rows of a molecule are resampled as one unit.
+        molecules: as for :meth:`WeightLosses.of`; all rows of a molecule are resampled as one unit.
 
     Raises:
         InputError: if rows do not match, or no row has a label and both predictions.

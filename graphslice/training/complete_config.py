@@ -8,6 +8,7 @@ the molecules and the machine (:func:`complete_config`): initial weights, learni
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.config import MOLECULE, GraphConfig, RunConfig, TrainerConfig, join_names
+from graphslice.config import MOLECULE, DataConfig, GraphConfig, RunConfig, TrainerConfig, join_names
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
@@ -28,10 +29,12 @@ from graphslice.evaluation.metrics import default_metric, score
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.run_files import MEMBER
 from graphslice.tasks import num_network_outputs, num_outputs
-from graphslice.training.devices import Devices, choose_devices
+from graphslice.training.devices import Devices, choose_devices, launched_processes
 
-# Up to this many labels, tree ensembles are trained by default; with more, they take longer than they help.
-_MOST_TREE_LABELS = 20_000
+# Up to this many labels, base models are stacked by default; with more, they take longer than they help.
+_MOST_BASELINE_LABELS = 20_000
+# Up to this many labelled rows, all of them are trained on by default.
+_MOST_REFIT = 3_000
 # Training sets of at most this many molecules are fine-tuned from the packaged model by default.
 _MAX_FINE_TUNED = 50_000
 # At least this share of a sample of this many training molecules must consist of elements known to that model.
@@ -39,6 +42,8 @@ _SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
 # Default length: 30 epochs of up to 10,000 molecules. With more molecules the number of steps grows with the square
 # root of their number, down to 5 epochs; with few molecules there are at least 100 steps.
 _EPOCHS, _MOLECULES, _MIN_STEPS, _MIN_EPOCHS = 30, 10_000, 100, 5
+# Epochs of fine-tuning on a small training set, where 30 were no better (docs/log.md).
+_REFIT_EPOCHS = 20
 #: Number of epochs, and least number of steps, of a run that is limited only by time.
 NO_STEP_LIMIT = 1_000_000
 
@@ -77,7 +82,7 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
         config = _choose_init_from(config, data.store, rows)
     devices = choose_devices(config.trainer)
     steps_per_epoch = batches_per_epoch(len(rows), config.trainer.batch_size, devices.total)
-    steps = run_steps(config.trainer, len(rows), steps_per_epoch)
+    steps = run_steps(config, len(rows), steps_per_epoch)
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
 
@@ -100,6 +105,9 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
     data = replace(data, targets=join_names(dataset.all_target_names), fingerprint=dataset.fingerprint())
     data = replace(data, features=join_names(data.descriptors) or None)
     trainer = replace(config.trainer, baselines=_choose_baselines(config.trainer.baselines, dataset))
+    trainer = replace(trainer, refit=_choose_refit(trainer, data, dataset))
+    if trainer.refit == "on":
+        trainer = replace(trainer, devices="1")
     outputs, width = num_network_outputs(dataset.tasks, trainer.loss), descriptor_width(data.descriptors)
     model = replace(config.model, tasks=outputs, descriptors=width, level=dataset.level)
     return replace(config, data=data, model=model, trainer=trainer)
@@ -139,17 +147,27 @@ def check_atom_bond_options(config: RunConfig) -> None:
 
 
 def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
-    """Decide whether tree ensembles are trained with the network: on or off."""
+    """Decide whether base models are stacked with the network: on or off."""
     if dataset.level != MOLECULE:
         return "off"
-    readable = len(dataset.smiles) > 0
-    if setting == "on" and not readable:
-        raise InputError(
-            f"{dataset.name} has no SMILES, which the descriptors of random forest and gradient boosting are computed "
-            "from: leave out --baselines"
-        )
     labels = int((~np.isnan(dataset.targets)).sum())
-    return setting if setting != "auto" else "on" if readable and labels <= _MOST_TREE_LABELS else "off"
+    return setting if setting != "auto" else "on" if dataset.smiles and labels <= _MOST_BASELINE_LABELS else "off"
+
+
+def _choose_refit(trainer: TrainerConfig, data: DataConfig, dataset: LabelledDataset) -> str:
+    """Decide whether folds of the training set replace the validation set: on or off."""
+    obstacles = {
+        "--baselines on": trainer.baselines == "off",
+        "molecules without a validation set of their own": "valid" in (dataset.splits or {}),
+        "a run that no time limit or patience ends": trainer.max_minutes is not None or trainer.patience is not None,
+        "a single device": trainer.devices not in ("auto", "1") or (launched_processes(os.environ)[0] or 1) > 1,
+        "a single model, no ensemble or cross-validation": trainer.ensemble > 1 or data.is_cross_validation,
+    }
+    needed = next((name for name, is_met in obstacles.items() if is_met), None)
+    if trainer.refit == "on" and needed is not None:
+        raise InputError(f"--refit on needs {needed}: leave it out")
+    labelled = int((~np.isnan(dataset.targets)).any(axis=1).sum())
+    return trainer.refit if trainer.refit != "auto" else "on" if needed is None and labelled <= _MOST_REFIT else "off"
 
 
 def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunConfig:
@@ -181,19 +199,28 @@ def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     return config.graph, {name: value for name, value in vars(config.model).items() if name not in ignored}
 
 
-def default_epochs(molecules: int, steps_per_epoch: int) -> int:
-    """Return the default number of epochs for a training set of so many molecules."""
+def default_epochs(molecules: int, steps_per_epoch: int, refit: bool = False) -> int:
+    """Return the default number of epochs.
+
+    Args:
+        molecules: size of the training set.
+        steps_per_epoch: optimiser steps per epoch.
+        refit: the model is fine-tuned, and networks without a fold of the training set are trained too.
+    """
     factor = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
-    return max(_MIN_EPOCHS, round(_EPOCHS * factor), math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
+    epochs = round((_REFIT_EPOCHS if refit else _EPOCHS) * factor)
+    return max(_MIN_EPOCHS, epochs, math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
 
 
-def run_steps(config: TrainerConfig, molecules: int, steps_per_epoch: int) -> int:
+def run_steps(config: RunConfig, molecules: int, steps_per_epoch: int) -> int:
     """Return the length of a run in optimiser steps, unless its time limit ends it earlier."""
-    epochs = config.max_epochs
+    settings = config.trainer
+    epochs = settings.max_epochs
     if epochs is None:
-        limited = config.max_steps is not None or config.max_minutes is not None
-        epochs = NO_STEP_LIMIT if limited else default_epochs(molecules, steps_per_epoch)
-    return min(config.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
+        limited = settings.max_steps is not None or settings.max_minutes is not None
+        refit = settings.refit == "on" and config.origin is not None
+        epochs = NO_STEP_LIMIT if limited else default_epochs(molecules, steps_per_epoch, refit)
+    return min(settings.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
 
 
 def _choose_metric(name: str | None, data: MoleculeData) -> str:
@@ -203,7 +230,7 @@ def _choose_metric(name: str | None, data: MoleculeData) -> str:
     """
     tasks = data.dataset.tasks
     metric = name or default_metric(tasks)
-    labels = data.dataset.labels(data.splits["valid"])
+    labels = data.dataset.labels(data.splits["valid"] if len(data.splits["valid"]) else data.splits["train"])
     # Whether a metric is defined depends only on the labels; predictions are random, since correlations need variance.
     predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
     return metric if np.isfinite(score(metric, data.dataset.name, tasks, labels, predictions)) else "loss"

@@ -153,8 +153,14 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
     return "32-true" if kind == "32" else f"{kind}-mixed"
 
 
-def make_fabric(devices: Devices, out: Path, *, fresh: bool) -> Fabric:
+def make_fabric(devices: Devices, out: Path, *, fresh: bool, log: bool = True) -> Fabric:
     """Make the access to the devices of a run, and its loggers; every resumption has a log directory of its own.
+
+    Args:
+        devices: devices and precision.
+        out: run directory.
+        fresh: the run is new; otherwise it is continued.
+        log: write logs.
 
     Raises:
         InputError: if this machine does not support them.
@@ -169,7 +175,7 @@ def make_fabric(devices: Devices, out: Path, *, fresh: bool) -> Fabric:
             devices=devices.count,
             num_nodes=devices.machines,
             precision=devices.precision,  # type: ignore[arg-type]
-            loggers=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)],
+            loggers=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)] if log else [],
         )
     except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
         reason = str(error).strip().splitlines()[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,12 +12,10 @@ import numpy as np
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.arrow import json_lists, list_array, number_array
+from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labels import pointers
 from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
@@ -26,10 +23,9 @@ from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split, write_out_of_fold
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
 from graphslice.hardware import cores, visible_gpus
-from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor, load
 from graphslice.processes import in_processes
 from graphslice.run_files import (
@@ -46,7 +42,6 @@ from graphslice.run_files import (
     write_metrics,
     write_training,
 )
-from graphslice.tasks import prediction_columns
 from graphslice.training.baselines import describe_seeds
 from graphslice.training.complete_config import complete_config
 from graphslice.training.data_summary import print_data_summary
@@ -254,31 +249,6 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     write_metrics(out, metrics)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
     return metrics
-
-
-def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, predictions: np.ndarray) -> None:
-    """Write out-of-fold predictions as CSV: row (from 1), SMILES (empty without one), one column per prediction.
-
-    Args:
-        path: path of the file.
-        data: molecules of the run.
-        rows: ``int64 [R]``, rows of the dataset.
-        predictions: ``float32 [R, W]``; for atom- or bond-level targets ``[M, W]``, row by row in the order of the
-            preprocessed dataset. They are written as lists in the order of the SMILES.
-    """
-    dataset = data.dataset
-    smiles = [dataset.smiles[row] if dataset.smiles else "" for row in rows.tolist()]
-    if dataset.level == MOLECULE:
-        columns = [[f"{value:.7g}" for value in column] for column in predictions.T.tolist()]
-    else:
-        ptr, known = pointers(dataset.all_labels.counts_of(rows)), np.ones(len(rows), bool)
-        by_atom = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr)
-        ordered = by_atom.in_smiles_order(data.store.order(rows)).values
-        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in ordered.T]
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["row", "smiles", *(f"{name}_pred" for name in prediction_columns(dataset.tasks))])
-        writer.writerows(zip((rows + 1).tolist(), smiles, *columns, strict=True))
 
 
 def _describe_members(

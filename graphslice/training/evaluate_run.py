@@ -11,26 +11,23 @@ import torch
 from rich.console import Console
 
 from graphslice.calibration import ApplicabilityDomain, Calibration, fit_calibration, temperature_scaled
-from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAINING_MOLECULES
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
+from graphslice.data.molecule_keys import molecule_ids
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.format_scores import describe_coverage, describe_scores
 from graphslice.evaluation.metrics import score, score_rows
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split, write_out_of_fold
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
-from graphslice.run_files import BEST, TEST_PLOT, write_metrics
+from graphslice.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, write_metrics
 from graphslice.tasks import each_target
 from graphslice.training.plots import plot_predicted_vs_true
-
-#: Maximum number of molecules used for calibration; of more, a random sample is used.
-MAX_CALIBRATION_ROWS = 5_000
+from graphslice.training.stack import MAX_CALIBRATION_ROWS, HeldOut, fit_domain
 
 
 def evaluate_split(
@@ -81,38 +78,54 @@ def evaluate_split(
 
 
 def evaluate_run(
-    folder: Path, data: MoleculeData, metric: str, device: torch.device, console: Console, baselines: dict | None = None
+    folder: Path,
+    data: MoleculeData,
+    metric: str,
+    device: torch.device,
+    console: Console,
+    baselines: dict | None = None,
+    held_out: HeldOut | None = None,
 ) -> dict:
-    """Calibrate the best checkpoint, evaluate it on the validation and test set, and write ``metrics.json``.
+    """Calibrate the best checkpoint, evaluate it on held-out molecules and the test set, and write ``metrics.json``.
 
     Args:
         folder: run directory.
         data: molecules of the run.
-        metric: metric that selected the best epoch.
+        metric: metric of the run.
         device: device that predicts.
         console: where to report.
-        baselines: scores of the network, the tree ensembles and the weighted ensemble, by split.
+        baselines: scores of the network, the base models and the stack, by split.
+        held_out: predictions of held-out molecules; None if the model predicts the validation set.
 
     Returns:
-        Contents of ``metrics.json``: ``metric``, the scores of each split, ``baselines`` if given, and ``init_from``
-        for a fine-tuned model.
+        Contents of ``metrics.json``: ``metric``, the scores of each split (``valid``: of the held-out molecules),
+        ``baselines`` if given, and ``init_from`` for a fine-tuned model.
 
     Raises:
         InputError: if training diverged.
     """
     dataset = data.dataset
-    calibration = calibrate(folder, data, device)
+    if held_out is None:
+        held_out = _predict_validation_set(folder, data, device)
+    calibration = calibrate(folder, data, held_out)
     predictor = Predictor(read_checkpoint(folder), device)
     metrics: dict = {"metric": metric}
-    for split in ("valid", "test"):
-        rows = data.splits.get(split, np.empty(0, np.int64))
-        if len(rows) == 0 or np.isnan(dataset.targets[rows]).all():
-            continue
-        predicted = predictor.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL if split == "test" else None)
+    valid, predictions = held_out.rows, calibration.probabilities(held_out.predictions, dataset.tasks)
+    if len(valid) and not np.isnan(dataset.targets[valid]).all():
+        if not np.isfinite(predictions).all():
+            raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
+        metrics["valid"] = evaluate_split(
+            folder, dataset, "valid", valid, predictions, metric, console, calibration, None
+        )
+        if not len(data.splits["valid"]):
+            write_out_of_fold(folder / OUT_OF_FOLD, data, valid, predictions)
+    test = data.splits.get("test", np.empty(0, np.int64))
+    if len(test) and not np.isnan(dataset.targets[test]).all():
+        predicted = predictor.predict_store_rows(data.store, test, interval=COVERAGE_LEVEL)
         if any(predicted.errors):
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
-        arguments = (folder, dataset, split, rows, predicted.values, metric, console)
-        metrics[split] = evaluate_split(*arguments, calibration, predicted.interval)
+        arguments = (folder, dataset, "test", test, predicted.values, metric, console)
+        metrics["test"] = evaluate_split(*arguments, calibration, predicted.interval)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.origin) is not None:
@@ -122,24 +135,36 @@ def evaluate_run(
     return metrics
 
 
-def calibrate(folder: Path, data: MoleculeData, device: torch.device) -> Calibration:
-    """Calibrate the best checkpoint of a run on its validation set, and save the calibration in the checkpoint.
+def _predict_validation_set(folder: Path, data: MoleculeData, device: torch.device) -> HeldOut:
+    """Predict the validation set with the best checkpoint."""
+    predictor = Predictor(replace(read_checkpoint(folder), calibration=None), device)
+    rows = np.sort(data.splits["valid"])
+    predictions, difficulty = predictor.predict_uncalibrated(data.store, rows)
+    sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
+    counts = data.store.atom_bond_counts(predictor.level, rows)
+    domain, in_sample = fit_domain(data, data.splits["train"]), np.repeat(sample, counts)
+    similarity = nearest_training_molecules(domain, data.store, rows[sample])[0]
+    difficulty = {name: values[in_sample] for name, values in difficulty.items()}
+    estimates = difficulty_estimates(difficulty, similarity, counts[sample], len(predictor.tasks))
+    return HeldOut(rows, predictions, sample, estimates)
+
+
+def calibrate(folder: Path, data: MoleculeData, held_out: HeldOut) -> Calibration:
+    """Calibrate the best checkpoint of a run on held-out molecules, and save the calibration in the checkpoint.
 
     Args:
         folder: run directory.
         data: molecules of the run.
-        device: device that predicts.
+        held_out: predictions of held-out molecules.
 
     Returns:
         The calibration.
     """
-    predictor, dataset = Predictor(replace(read_checkpoint(folder), calibration=None), device), data.dataset
-    seed = data.config.trainer.seed
-    rows = random_subset(data.splits["valid"], MAX_CALIBRATION_ROWS, seed)
-    domain = _fit_domain(data, data.splits["train"], seed)
-    predictions, difficulty = _predict_with_difficulty(predictor, domain, data, rows)
-    molecules = _molecule_ids(data, rows)
-    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    dataset, domain = data.dataset, fit_domain(data, data.splits["train"])
+    rows = held_out.rows[held_out.sample]
+    predictions = held_out.predictions[np.repeat(held_out.sample, dataset.all_labels.counts_of(held_out.rows))]
+    molecules, labels = _molecule_ids(data, rows), dataset.labels(rows)
+    calibration = fit_calibration(predictions, held_out.difficulty, labels, molecules, dataset.tasks, domain)
     add_to_checkpoint(folder / BEST, calibration)
     return calibration
 
@@ -166,7 +191,7 @@ def calibrate_ensemble(
     dataset = data.dataset
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
-    domain = _fit_domain(data, training, data.config.trainer.seed)
+    domain = fit_domain(data, training)
     rows = np.sort(random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data.config.trainer.seed))
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
@@ -195,12 +220,3 @@ def _predict_with_difficulty(
         data.store.atom_bond_counts(predictor.level, rows),
     )
     return predictions, difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
-
-
-def _fit_domain(data: MoleculeData, rows: np.ndarray, seed: int) -> ApplicabilityDomain:
-    """Return the applicability domain of a training set, or of a sample of it."""
-    max_training_atoms = int(data.store.sizes[rows].max(initial=0))
-    rows = np.sort(random_subset(rows, MAX_TRAINING_MOLECULES, seed))
-    return ApplicabilityDomain.from_fingerprints(
-        fingerprint_rows(data.store, rows, DOMAIN_BITS), rows, seed, max_training_atoms
-    )

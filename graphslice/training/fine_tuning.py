@@ -160,7 +160,8 @@ def _difference(model: GraphTransformer, origin: Checkpoint) -> str:
 def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set.
 
-    The penalty of each output is chosen on the validation set. Nothing is fitted for an MLP head, atom- or bond-level
+    The penalty of each output is chosen on the validation set, or without one on a tenth of the training set. Nothing
+    is fitted for an MLP head, atom- or bond-level
     targets, or a head with descriptors; nor are regression targets of which the fit explains little variance.
 
     Args:
@@ -173,8 +174,11 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False
-    seed, splits = data.config.trainer.seed, ("train", "valid")
-    rows = {split: random_subset(data.splits[split], _MAX_PROBE_ROWS, seed) for split in splits}
+    seed, splits = data.config.trainer.seed, dict(data.splits)
+    if not len(splits["valid"]):
+        splits["valid"] = random_subset(splits["train"], max(1, len(splits["train"]) // 10), seed)
+        splits["train"] = np.setdiff1d(splits["train"], splits["valid"])
+    rows = {split: random_subset(splits[split], _MAX_PROBE_ROWS, seed) for split in ("train", "valid")}
     embeddings = {split: _embeddings(model, data, sample) for split, sample in rows.items()}
     targets = {split: _head_targets(model, data, sample) for split, sample in rows.items()}
     regression = {where.start for _, task, where in each_target(data.dataset.tasks) if task.kind == REGRESSION}

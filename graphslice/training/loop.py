@@ -26,7 +26,7 @@ from graphslice.training.devices import autocast, device_share
 from graphslice.training.fast_steps import FastSteps
 from graphslice.training.module import MONITOR, PropertyModule
 from graphslice.training.optimizer import make_optimizer
-from graphslice.training.progress import RunProgress, StepProfile
+from graphslice.training.progress import Part, RunProgress, StepProfile
 
 # Interval in steps at which last.ckpt may be due, and at which several devices agree on the time or a stop.
 _SYNC_EVERY = 20
@@ -105,6 +105,7 @@ class TrainingLoop:
         out: run directory.
         steps: length of the run in optimiser steps.
         console, profile: where to report, also the time per stage of a step at the end.
+        part: the part of the whole work that this training is, for the progress bar.
         evaluated: the run was evaluated before. If its time is used up, no further step is made.
 
     Attributes:
@@ -124,13 +125,16 @@ class TrainingLoop:
         console: Console,
         profile: bool,
         evaluated: bool,
+        part: Part | None = None,
     ) -> None:
         self.fabric, self.module, self.data, self.out, self.steps = fabric, module, data, out, steps
         self.evaluated, self.settings = evaluated, module.config.trainer
         self.state, self.steps_done = TrainingState(), 0
         self.budget = budget = TimeBudget(self.settings.max_minutes)
         self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
-        self.progress = RunProgress(steps, self.settings.batch_size, module.metric, console, lambda: budget.fraction)
+        self.progress = RunProgress(
+            steps, self.settings.batch_size, module.metric, console, lambda: budget.fraction, part or Part()
+        )
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
         self.profile = StepProfile(console, fabric.device, self.train_batches, profile)
@@ -231,7 +235,16 @@ class TrainingLoop:
         return loss.detach()
 
     def _validate(self) -> None:
-        """Score the validation set, log the scores, and write ``best.ckpt`` if they are the best so far."""
+        """Score the validation set, log the scores, and write ``best.ckpt`` if they are the best so far.
+
+        Without a validation set ``best.ckpt`` is the model after the last step.
+        """
+        if not len(self.data.splits["valid"]):
+            self.state.seconds, self.state.validated = self.budget.seconds, self.state.step
+            if self.state.step >= self.steps:
+                self._save(BEST, self.module.checkpoint())
+            self.progress.validated(self.state.step, len(self.train_batches), {})
+            return
         self.module.zero_grad()  # frees memory
         self.module.eval()
         with torch.inference_mode(), autocast(self.fabric):

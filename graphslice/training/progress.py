@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from rich.console import Console
@@ -12,6 +13,21 @@ from rich.table import Table
 
 from graphslice.data.batch_loader import BatchLoader
 from graphslice.evaluation.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class Part:
+    """A training as a part of the whole work.
+
+    Attributes:
+        name: what is trained.
+        before: optimiser steps of the trainings before it.
+        after: optimiser steps of the trainings after it.
+    """
+
+    name: str = "training"
+    before: int = 0
+    after: int = 0
 
 
 class RunProgress:
@@ -26,15 +42,23 @@ class RunProgress:
         metric: metric that selects the best epoch.
         console: where to print; a quiet one in all but the first process.
         elapsed: returns the fraction of the run's time limit that has passed.
+        part: the part of the whole work that this training is; progress and remaining time are of the whole.
     """
 
     def __init__(
-        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float]
+        self,
+        steps: int,
+        batch_size: int,
+        metric: str,
+        console: Console,
+        elapsed: Callable[[], float],
+        part: Part,
     ) -> None:
         self.steps, self.batch_size, self.console, self.elapsed = steps, batch_size, console, elapsed
+        self.part = part
         self.logged, self.label = f"val_{metric}", f"validation {METRICS[metric].label}"
         self.bar = Progress(
-            TextColumn("training"),
+            TextColumn(part.name),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TextColumn("{task.fields[status]}"),
@@ -44,7 +68,7 @@ class RunProgress:
             console=console,
             disable=not console.is_terminal or console.quiet,
         )
-        self._printed = 0.0
+        self._printed = part.before / max(1, part.before + steps + part.after)
         self._score = ""
 
     def __enter__(self) -> RunProgress:
@@ -67,21 +91,23 @@ class RunProgress:
         self.bar.update(self._task, completed=self._fraction_done(step), status=status)
 
     def validated(self, step: int, steps_per_epoch: int, scores: Mapping[str, float]) -> None:
-        """Show the score of a validation; without a terminal, print a line if the run has progressed by 5%."""
-        score = f"{self.label} {scores[self.logged]:.4f}"
-        self._score = f" · {score}"
+        """Show the score of a validation, if any; without a terminal, print a line if the run has progressed by 5%."""
+        score = f"{self.label} {scores[self.logged]:.4f}, " if scores else ""
+        self._score = f" · {score.removesuffix(', ')}" if scores else ""
         share = self._fraction_done(step)
         if not self.console.is_terminal and (share - self._printed >= 0.05 or share >= 1):
             self._printed = share
             passed = time.monotonic() - self._begin
             left = passed / max(1e-9, share - self._from) * (1 - share)
             where = f"epoch {-(-step // steps_per_epoch)}, step {step:,}, {100 * share:.0f}%"
-            text = f"{where}: {score}, {passed:.0f} s elapsed, {left:.0f} s remaining"
+            name = "" if self.part == Part() else f"{self.part.name}, "
+            text = f"{name}{where}: {score}{passed:.0f} s elapsed, {left:.0f} s remaining"
             self.console.print(text, highlight=False)
 
     def _fraction_done(self, step: int) -> float:
-        """Return the completed fraction of the run, by steps or time, whichever is larger."""
-        return max(step / self.steps, self.elapsed())
+        """Return the completed fraction of the whole work, by steps or time, whichever is larger."""
+        part = self.part
+        return max((part.before + step) / (part.before + self.steps + part.after), self.elapsed())
 
 
 class StepProfile:

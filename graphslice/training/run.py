@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
 from lightning_fabric import Fabric
@@ -19,16 +21,19 @@ from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
+from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 from graphslice.hardware import device_name, hardware_info, peak_memory
+from graphslice.inference.predictor import Predictor
 from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
 from graphslice.run_files import (
     BEST,
     CONFIG,
+    HELD_OUT,
     LAST,
     METRICS,
     MOLECULES,
@@ -44,10 +49,8 @@ from graphslice.run_files import (
     write_splits,
     write_training,
 )
-from graphslice.stacking.stacking import TREE_DESCRIPTORS
 from graphslice.threads import single_threaded_torch
-from graphslice.training.baselines import train_baselines
-from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
+from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config, run_steps
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
 from graphslice.training.evaluate_run import evaluate_run
@@ -56,6 +59,8 @@ from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze
+from graphslice.training.progress import Part
+from graphslice.training.stack import FOLDS, Stack, held_out_folds
 
 
 @dataclass
@@ -116,9 +121,10 @@ def run(
     data = load_molecule_data(config, dataset, console, splits)
     complete = complete_config(config, data, fresh=fresh)
     config, devices, metric = complete.config, complete.devices, complete.metric
-    module = PropertyModule(
-        config, dataset.tasks, data.train_labels, metric, data.train_auxiliary_labels(), devices.total
-    )
+    evaluated = not fresh and is_finished(out) and (out / BEST).exists()
+    if evaluated and config.trainer.refit == "on":
+        return finished_result(out, data, console)
+    module = _new_module(complete, data)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
     _initialise_weights(config, module, data, last is None, console)
@@ -128,20 +134,84 @@ def run(
             init_run_directory(out, config, data, command)
         print_data_summary(console, data)
         _describe_run(console, module, complete, fabric)
-        evaluated = not fresh and is_finished(out) and (out / BEST).exists()
-        on_cpu = fabric.device.type == "cpu"
-        with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
-            loop = TrainingLoop(fabric, module, data, out, complete.steps, console, profile, evaluated)
-            loop.run(last)
+        folds = held_out_folds(data) if config.trainer.refit == "on" else []
+        stack = Stack(data, folds, console) if config.trainer.baselines == "on" and is_first_process() else None
+        parts = _parts(complete, data, folds)
+        networks = [
+            _train_without(fold, complete, data, out / f"{HELD_OUT}{number}", part, console)
+            for number, (fold, part) in enumerate(zip(folds, parts, strict=False), 1)
+        ]
+        loop = TrainingLoop(fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
+        _run_loop(loop, fabric, last)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:
         return finished_result(out, data, console)
     training = _training_summary(module, fabric, loop)
     write_training(out, training)
-    trees = config.trainer.baselines == "on"
-    baselines = train_baselines(out, data, metric, fabric.device, console) if trees else None
-    return RunResult(out, evaluate_run(out, data, metric, fabric.device, console, baselines), training, data)
+    scores, held_out = stack.finish(out, metric, fabric.device, networks) if stack is not None else (None, None)
+    metrics = evaluate_run(out, data, metric, fabric.device, console, scores, held_out)
+    for number in range(len(folds)):
+        shutil.rmtree(out / f"{HELD_OUT}{number + 1}", ignore_errors=True)
+    return RunResult(out, metrics, training, data)
+
+
+def _new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
+    labels, tasks = data.train_auxiliary_labels(), data.dataset.tasks
+    return PropertyModule(complete.config, tasks, data.train_labels, complete.metric, labels, complete.devices.total)
+
+
+def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:
+    """Divide the work into the trainings without each fold, and the final one."""
+    if not folds:
+        return [Part()]
+    steps = [_fold_steps(complete, len(data.splits["train"]) - len(fold)) for fold in folds]
+    total, before = sum(steps) + complete.steps, np.cumsum([0, *steps]).tolist()
+    parts = [
+        Part(f"network without fold {number} of {FOLDS}", done, total - done - count)
+        for number, (done, count) in enumerate(zip(before, steps, strict=False), 1)
+    ]
+    return [*parts, Part("network", before[-1])]
+
+
+def _fold_steps(complete: CompleteConfig, rows: int) -> int:
+    """Number of steps of the training without a fold."""
+    return run_steps(complete.config, rows, batches_per_epoch(rows, complete.config.trainer.batch_size, 1))
+
+
+def _train_without(
+    fold: np.ndarray, complete: CompleteConfig, data: MoleculeData, folder: Path, part: Part, console: Console
+) -> Predictor:
+    """Train the network without a fold of the training set, or continue its training.
+
+    Args:
+        fold: ``int64``, rows of the fold.
+        complete: configuration of the run.
+        data: molecules of the run.
+        folder: where its checkpoints are written.
+        part: its part of the whole work.
+        console: where to report.
+
+    Returns:
+        The predictor of the network.
+    """
+    rest = data.without(fold)
+    steps = _fold_steps(complete, len(rest.splits["train"]))
+    fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
+    if not (folder / BEST).exists():
+        folder.mkdir(exist_ok=True)
+        last = folder / LAST if (folder / LAST).exists() else None
+        module = _new_module(complete, rest)
+        _initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
+        _run_loop(TrainingLoop(fabric, module, rest, folder, steps, console, False, False, part), fabric, last)
+    return Predictor(read_checkpoint(folder / BEST), fabric.device)
+
+
+def _run_loop(loop: TrainingLoop, fabric: Fabric, last: Path | None) -> None:
+    """Run a training loop on all devices, from scratch or from a checkpoint."""
+    on_cpu = fabric.device.type == "cpu"
+    with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
+        loop.run(last)
 
 
 @contextmanager
@@ -224,8 +294,7 @@ def load_molecule_data(
     """
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:
-        more = TREE_DESCRIPTORS if config.trainer.baselines == "on" else ()
-        return MoleculeData(dataset, config, advance, splits, more)
+        return MoleculeData(dataset, config, advance, splits)
 
 
 def _initialise_weights(

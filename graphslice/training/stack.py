@@ -1,0 +1,221 @@
+"""The stack of a run: base models beside the network, and weights chosen by predictions of held-out molecules.
+
+Held-out molecules are a validation set, or folds of the training set (Wolpert 1992, doi:10.1016/S0893-6080(05)80023-1):
+every model predicts the molecules of a fold after being trained without them, and the final models are trained on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from graphslice.calibration import PARTS_STD
+from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAINING_MOLECULES, ApplicabilityDomain
+from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
+from graphslice.data.splits import random_subset
+from graphslice.evaluation.metrics import METRICS, score
+from graphslice.inference.ensemble import base_model_inputs
+from graphslice.inference.predictor import Predictor
+from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
+from graphslice.run_files import BEST
+from graphslice.stacking import Stacking
+from graphslice.stacking.stacking import (
+    GRAPH_INPUTS,
+    BaseModel,
+    combine_predictions,
+    fit_base_models,
+    fit_weights,
+    predict_base_models,
+    weighted_std,
+)
+from graphslice.tasks import Task
+from graphslice.training.baselines import NETWORK, STACK, describe_baselines, describe_weights
+
+#: Maximum number of molecules used for calibration; of more, a random sample is used.
+MAX_CALIBRATION_ROWS = 5_000
+#: Folds of the training set. Only some of them are held out if these have enough rows, since each costs a training.
+FOLDS = 5
+_ENOUGH_ROWS = 120
+# Groups of held-out molecules whose stacked predictions use weights chosen on the other groups.
+_CROSS_FIT_GROUPS = 5
+# If the network has at least this weight for every target, it predicts alone, which is faster.
+_NETWORK_ALONE = 0.9
+_INPUTS = (GRAPH_INPUTS,)
+_SQUARED_METRICS = ("rmse", "r2", "pearson")
+
+#: Base models of the T targets, by the name of their kind.
+BaseModels = dict[str, list[BaseModel]]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of held-out molecules, from which a model is calibrated.
+
+    Attributes:
+        rows: ``int64 [R]``, rows of the dataset, ascending.
+        predictions: ``float32 [R, W]``, of models that were trained without them, by weights that were chosen without
+            them; for atom- or bond-level targets ``[S, W]``, row by row.
+        sample: ``bool [R]``, the molecules that calibrate, at most :data:`MAX_CALIBRATION_ROWS`.
+        difficulty: difficulty estimates of their predictions by name, ``float32 [S, T]``.
+    """
+
+    rows: np.ndarray
+    predictions: np.ndarray
+    sample: np.ndarray
+    difficulty: dict[str, np.ndarray]
+
+
+def held_out_folds(data: MoleculeData) -> list[np.ndarray]:
+    """Return the folds of the training set that are held out in turn: ``int64`` rows of each."""
+    folds = data.inner_folds(FOLDS)
+    count = int(np.clip(np.ceil(FOLDS * _ENOUGH_ROWS / max(1, len(data.splits["train"]))), 1, FOLDS))
+    return [fold for fold in folds if len(fold)][:count]
+
+
+class Stack:
+    """Base models of a run, fitted on creation: the final ones, and those for held-out molecules.
+
+    Args:
+        data: molecules of the run.
+        folds: folds of the training set that are held out in turn; empty if the validation set is held out, for which
+            the final models predict.
+        console: where to report.
+    """
+
+    def __init__(self, data: MoleculeData, folds: Sequence[np.ndarray], console: Console) -> None:
+        self.data, self.console = data, console
+        self.held_out = list(folds) or [data.splits["valid"]]
+        self.train_rows = [np.setdiff1d(data.splits["train"], held) for held in self.held_out]
+        rows = data.splits["train"]
+        console.print(
+            f"fitting random forest, gradient boosting and a kernel machine to {len(rows):,} training molecules",
+            highlight=False,
+        )
+        with console.status("fitting base models"):
+            self.models = self._fit(rows)
+            self.fold_models = [self._fit(fold_rows) for fold_rows in self.train_rows] if folds else [self.models]
+
+    def _fit(self, rows: np.ndarray) -> BaseModels:
+        dataset, seed = self.data.dataset, self.data.config.trainer.seed
+        x = base_model_inputs(self.data.store, rows, _INPUTS)
+        return fit_base_models(x, dataset.targets[rows], dataset.tasks, seed, torch.get_num_threads())
+
+    def finish(
+        self,
+        folder: Path,
+        metric: str,
+        device: torch.device,
+        fold_networks: Sequence[Predictor],
+    ) -> tuple[dict[str, dict[str, float]], HeldOut]:
+        """Choose the weights, add the stack to the best checkpoint, and report the scores.
+
+        Args:
+            folder: run directory, whose network is trained.
+            metric: metric of the run.
+            device: device of the network.
+            fold_networks: the network that was trained without each fold; empty if the validation set is held out.
+
+        Returns:
+            For each split, the metric by model: ``network``, the base models, and ``blend`` (the stack); of ``valid``
+            these are scores of held-out molecules. And the held-out predictions.
+        """
+        data, dataset = self.data, self.data.dataset
+        # In a resumed run the checkpoint may already have a stack and a calibration.
+        network = Predictor(replace(read_checkpoint(folder), stacking=None, calibration=None), device)
+        parts, held_out, weights = self._predict_held_out(list(fold_networks) or [network], metric)
+        if alone := bool((weights[0] >= _NETWORK_ALONE).all()):
+            weights = np.zeros_like(weights)
+            weights[0] = 1
+        else:
+            add_to_checkpoint(folder / BEST, Stacking(_INPUTS, self.models, weights))
+        predictions = {"valid": (held_out.rows, parts | {STACK: held_out.predictions})}
+        test = data.splits.get("test", np.empty(0, np.int64))
+        if len(test) and not np.isnan(dataset.targets[test]).all():
+            x = base_model_inputs(data.store, test, _INPUTS)
+            by_model = {NETWORK: network.predict_store(data.store, test)}
+            by_model |= {name: predict_base_models(models, x) for name, models in self.models.items()}
+            by_model[STACK] = combine_predictions(list(by_model.values()), weights, dataset.tasks)
+            predictions["test"] = test, by_model
+        scores = {
+            split: {
+                name: score(metric, dataset.name, dataset.tasks, dataset.targets[rows], values)
+                for name, values in by_model.items()
+            }
+            for split, (rows, by_model) in predictions.items()
+        }
+        self.console.print(describe_weights(weights, list(parts), dataset.tasks, alone), highlight=False)
+        split = "test" if "test" in predictions else "valid"
+        rows, by_model = predictions[split]
+        molecules = molecule_ids(data.store, rows)
+        for line in describe_baselines(split, by_model, data, rows, metric, scores[split], molecules):
+            self.console.print(line, highlight=False, soft_wrap=True)
+        return scores, held_out
+
+    def _predict_held_out(
+        self, networks: Sequence[Predictor], metric: str
+    ) -> tuple[dict[str, np.ndarray], HeldOut, np.ndarray]:
+        """Return the held-out predictions of each model ``float32 [R, W]``, those of the stack, and the weights."""
+        data, dataset = self.data, self.data.dataset
+        parts: list[dict[str, np.ndarray]] = []
+        estimates: list[dict[str, np.ndarray]] = []
+        for held, train, network, models in zip(
+            self.held_out, self.train_rows, networks, self.fold_models, strict=True
+        ):
+            values, difficulty = network.predict_uncalibrated(data.store, held)
+            x = base_model_inputs(data.store, held, _INPUTS)
+            parts.append({NETWORK: values} | {name: predict_base_models(each, x) for name, each in models.items()})
+            domain = fit_domain(data, train)
+            similarity = nearest_training_molecules(domain, data.store, held)[0]
+            ones = np.ones(len(held), np.int64)
+            estimates.append(difficulty_estimates(difficulty, similarity, ones, len(dataset.tasks)))
+        all_rows = np.concatenate(self.held_out)
+        order = np.argsort(all_rows, kind="stable")
+        rows = all_rows[order]
+        by_model = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
+        difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
+        labels, molecules = dataset.targets[rows], molecule_ids(data.store, rows)
+        predictions = list(by_model.values())
+
+        def loss(task: Task, y: np.ndarray, predicted: np.ndarray) -> float:
+            name = metric if task.kind in METRICS[metric].kinds else "loss"
+            return METRICS[name].loss(score(name, dataset.name, [task], y[:, None], predicted))
+
+        def weights_of(chosen: np.ndarray) -> np.ndarray:
+            return fit_weights(
+                [each[chosen] for each in predictions],
+                labels[chosen],
+                dataset.tasks,
+                loss,
+                molecules[chosen],
+                squared=metric in _SQUARED_METRICS,
+            )
+
+        stacked = np.empty_like(predictions[0])
+        spread = np.zeros((len(rows), len(dataset.tasks)), np.float32)
+        for group in range(_CROSS_FIT_GROUPS):  # no molecule helps to choose the weights of its own prediction
+            own = molecules % _CROSS_FIT_GROUPS == group
+            if own.any():
+                weights = weights_of(~own)
+                stacked[own] = combine_predictions([each[own] for each in predictions], weights, dataset.tasks)
+                spread[own] = weighted_std([each[own] for each in predictions], weights, dataset.tasks)
+        sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
+        difficulty |= {PARTS_STD: spread}
+        held_out = HeldOut(rows, stacked, sample, {name: values[sample] for name, values in difficulty.items()})
+        return by_model, held_out, weights_of(np.ones(len(rows), bool))
+
+
+def fit_domain(data: MoleculeData, rows: np.ndarray) -> ApplicabilityDomain:
+    """Return the applicability domain of training molecules, or of a sample of them; ``rows``: ``int64 [R]``."""
+    seed = data.config.trainer.seed
+    max_training_atoms = int(data.store.sizes[rows].max(initial=0))
+    rows = np.sort(random_subset(rows, MAX_TRAINING_MOLECULES, seed))
+    return ApplicabilityDomain.from_fingerprints(
+        fingerprint_rows(data.store, rows, DOMAIN_BITS), rows, seed, max_training_atoms
+    )

@@ -44,7 +44,7 @@ class Checkpoint:
         weights: the state dict of :class:`~graphslice.nn.GraphTransformer`. Tensors on the CPU are converted to arrays,
             which share their memory.
         extra: other values that the run stored, such as the version that wrote it and the fingerprint of its data.
-        stacking: tree ensembles and their weights in the prediction, or None.
+        stacking: base models and their weights in the prediction, or None.
         calibration: the calibration of prediction intervals and probabilities, or None.
     """
 
@@ -114,7 +114,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
-    """Add tree ensembles or a calibration to a checkpoint file; its other contents are unchanged.
+    """Add base models or a calibration to a checkpoint file; its other contents are unchanged.
 
     Raises:
         InputError: if the checkpoint cannot be read.

@@ -47,7 +47,7 @@ class Attribution:
         prediction: ``float64 [W]``.
         baseline: ``float64 [W]``, prediction for the same bonds between blank atoms.
         names: W names, such as ``"logp"``, ``"log clearance"`` and ``"active, logit of yes"``.
-        network_weight: ``float64 [W]``, weight of the network in the model's prediction; 1 without tree ensembles.
+        network_weight: ``float64 [W]``, weight of the network in the model's prediction; 1 without base models.
         smiles: SMILES whose atom order ``values`` have; None for a graph, whose atom order they have then. Hydrogens
             that RDKit merges into their heavy atoms have no row.
     """
@@ -96,7 +96,7 @@ def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descrip
     miss the discontinuities of a sort.
 
     Molecular descriptors stay those of the complete molecule throughout, also in the baseline, so their contribution is
-    not assigned to any atom. For an ensemble the mean prediction is explained. For a model with tree ensembles, only
+    not assigned to any atom. For an ensemble the mean prediction is explained. For a model with base models, only
     the network is explained.
 
     Args:

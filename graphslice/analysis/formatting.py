@@ -117,7 +117,7 @@ class Explanation:
             return ""
         return (
             f"these atom contributions explain little of the model's predictions: the weight of the network is "
-            f"{self.weight:.2f}; tree ensembles, which are not explained, have the rest"
+            f"{self.weight:.2f}; base models, which are not explained, have the rest"
         )
 
     @property
@@ -150,7 +150,7 @@ def explain_target(
     weight = float(attribution.network_weight[column])
     notes = [f"mean of {models} networks"] if models > 1 else []
     if weight < 1:
-        notes.append(f"network only: weight {weight:.2f} in the prediction, tree ensembles have the rest")
+        notes.append(f"network only: weight {weight:.2f} in the prediction, base models have the rest")
     plain = task.kind == REGRESSION and task.transform == "none" and weight == 1
     model_prediction = "" if plain else _model_prediction(task, predictions[where])
     totals = float(attribution.prediction[column]), float(attribution.baseline[column])

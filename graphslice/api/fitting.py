@@ -62,7 +62,7 @@ def fit(
 ) -> Model:
     """Train a model as ``graphslice train`` does, and return it.
 
-    Task types, split, number of epochs and the use of tree ensembles are chosen as on the command line. The members of
+    Task types, split, number of epochs and the use of base models are chosen as on the command line. The members of
     an ensemble or cross-validation are trained in processes of their own, so a script that uses ``ensemble`` or
     ``folds`` needs ``if __name__ == "__main__":``. A notebook does not.
 

@@ -92,7 +92,7 @@ class Model(Predictor):
         more = f" and {len(self.tasks) - 4} more" if len(self.tasks) > 4 else ""
         summary = self.describe()
         count = f"{summary['models']} x " if summary["models"] > 1 else ""
-        trees = ", with tree ensembles" if summary["trees"] else ""
+        trees = ", with base models" if summary["trees"] else ""
         network = f"{count}{summary['mixer']}, {summary['parameters']:,} parameters{trees}"
         return f"Model({targets}{more}; {network}; {self._device})"
 
@@ -107,7 +107,7 @@ class Model(Predictor):
             - ``classes``: class names of every classification target;
             - ``models``: number of ensemble members;
             - ``mixer``, ``layers``, ``dim``, ``parameters``: architecture of each member;
-            - ``trees``: whether random forest and gradient boosting are stacked with the network;
+            - ``trees``: whether base models, such as random forest and gradient boosting, are stacked with the network;
             - ``features``: descriptors and feature columns that the model reads in addition to the graph;
             - ``device``; ``folder``: the run directory, or None.
         """
@@ -157,7 +157,7 @@ class Model(Predictor):
     ) -> np.ndarray:
         """Compute Shapley values of the atoms: see :func:`graphslice.analysis.attribute`.
 
-        Classification targets are explained on the logit, log-transformed targets on the logarithm. If tree ensembles
+        Classification targets are explained on the logit, log-transformed targets on the logarithm. If base models
         are stacked with the network, only the network is explained. Ensemble members are averaged.
 
         Args:

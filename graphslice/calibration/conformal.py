@@ -27,7 +27,7 @@ MIN_CALIBRATION_MOLECULES = 20
 _STEPS = 8
 #: Difficulty estimates: the same for every molecule; 1 minus the similarity to the nearest training molecule.
 CONSTANT, DOMAIN_DISTANCE = "constant", "distance"
-#: Standard deviations: predicted by the network; of network and tree ensembles (stacking); of the ensemble members.
+#: Standard deviations: predicted by the network; of network and base models (stacking); of the ensemble members.
 NETWORK_STD = "deviation of the network"
 PARTS_STD, ENSEMBLE_STD = "disagreement of the parts", "disagreement of the models"
 

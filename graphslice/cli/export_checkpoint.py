@@ -30,7 +30,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if checkpoint.stacking is not None:
         weight = checkpoint.stacking.weights[0].mean()
         print(
-            f"note: only the network is exported, which has the weight {weight:.2f} in the ensemble; tree ensembles "
+            f"note: only the network is exported, which has the weight {weight:.2f} in the ensemble; base models "
             "cannot be exported",
             file=sys.stderr,
         )

@@ -21,7 +21,7 @@ FIXED_OPTIONS = {
     **dict.fromkeys(
         ("trainer.max_epochs", "trainer.max_steps", "trainer.max_minutes"), "--budget sets the length of each run"
     ),
-    "trainer.baselines": "networks are compared without tree ensembles",
+    "trainer.baselines": "networks are compared without base models",
     "trainer.devices": "every run uses one device, and --jobs sets the number of parallel runs",
     **dict.fromkeys(("model.tasks", "model.level", "model.descriptors"), "it is determined by the data"),
 }

@@ -73,7 +73,7 @@ def compare(
     jobs = max(1, len(gpus)) if jobs is None else jobs
     if seeds < 1 or jobs < 1:
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
-    # Without tree ensembles, which would be the same for all variants.
+    # Without base models, which would be the same for all variants.
     base = replace(base, trainer=replace(base.trainer, baselines="off", **parse_budget(budget)))
     check_runs(plan_runs(variants, range(seeds), base, out))
     work = _Comparison(base, budget, out, jobs, gpus, console)

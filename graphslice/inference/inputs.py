@@ -159,7 +159,7 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         inputs: as in :func:`as_molecules`, or a data frame, whose columns are detected by name.
         columns: feature columns, for a model that reads some.
         config: configuration of the model.
-        kinds: kinds of SMILES descriptors that the network or its tree ensembles read.
+        kinds: kinds of SMILES descriptors that the model reads.
 
     Raises:
         InputError: if the input holds no molecules, lacks what the model reads, or has RDKit molecules for an atom- or

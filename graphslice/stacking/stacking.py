@@ -21,7 +21,17 @@ from graphslice.tasks import Task, each_target
 GRAPH_INPUTS = "graph"
 # Inputs of models of former versions, which are computed from a SMILES.
 _FORMER_INPUTS = ("morgan", "rdkit2d")
-#: Fitting functions of the base models, by the names shown to users.
+#: Keys of the network and of the stack beside those of the base models, as in ``metrics.json``.
+NETWORK, STACK = "network", "blend"
+#: Names that are printed.
+NAMES = {
+    NETWORK: "network",
+    "forest": "random forest",
+    "boosting": "gradient boosting",
+    "kernel": "kernel machine",
+    STACK: "weighted ensemble",
+}
+#: Fitting functions of the base models.
 FITTERS = {"forest": fit_forest, "boosting": fit_boosting}
 
 

@@ -10,18 +10,9 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.metrics import METRICS
 from graphslice.stacking import compare_errors, prediction_loss
+from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import Task, each_target, output_slices
 
-#: Keys of the network and of the stack in ``metrics.json``.
-NETWORK, STACK = "network", "blend"
-# Names that are printed.
-_NAMES = {
-    NETWORK: "network",
-    "forest": "random forest",
-    "boosting": "gradient boosting",
-    "kernel": "kernel machine",
-    STACK: "weighted ensemble",
-}
 # With fewer molecules no significance is reported: resampling a dozen molecules does not show how others would differ.
 _FEW_MOLECULES = 30
 _SPLIT_NAMES = {"valid": "held-out"}
@@ -39,7 +30,7 @@ def describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[
     if alone:
         return "weighted ensemble: 100% network (other models add little and are not used)"
     shares = ", ".join(
-        f"{100 * share:.0f}% {_NAMES[name]}"
+        f"{100 * share:.0f}% {NAMES[name]}"
         for name, share in zip(names, weights.mean(axis=1), strict=True)
         if share > 0
     )
@@ -70,7 +61,7 @@ def describe_baselines(
     Returns:
         Lines to print.
     """
-    scores = ", ".join(f"{_NAMES[name]} {value:.4f}" for name, value in values.items())
+    scores = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in values.items())
     lines = [f"{_SPLIT_NAMES.get(split, split)} {METRICS[metric].label}: {scores}"]
     tasks, labels = data.dataset.tasks, data.dataset.targets[rows]
     if split != "test" or len(np.unique(molecules)) < _FEW_MOLECULES:
@@ -79,7 +70,7 @@ def describe_baselines(
     if len(tasks) > 1:
         best = [_best_model(alone, labels[:, t], where, task) for t, task, where in each_target(tasks)]
         counts = {name: best.count(name) for name in alone}
-        won = ", ".join(f"{_NAMES[name]} {count:,}" for name, count in counts.items() if count)
+        won = ", ".join(f"{NAMES[name]} {count:,}" for name, count in counts.items() if count)
         return [*lines, f"best single model by number of targets ({len(tasks):,}): {won}"] if won else lines
     (task,), (where,) = tasks, output_slices(tasks)
     winner = _best_model(alone, labels[:, 0], where, task)
@@ -94,8 +85,8 @@ def describe_baselines(
         return lines
     significant = "significant" if difference.low > 0 else "not significant"
     lines.append(
-        f"best single model: {_NAMES[winner]}, {difference.metric} {difference.a:.4f}, "
-        f"{difference.difference:.3g} better than {_NAMES[rival]} (95% confidence interval: "
+        f"best single model: {NAMES[winner]}, {difference.metric} {difference.a:.4f}, "
+        f"{difference.difference:.3g} better than {NAMES[rival]} (95% confidence interval: "
         f"{difference.low:.3g} to {difference.high:.3g}, {significant} for these test molecules)"
     )
     return lines
@@ -125,7 +116,7 @@ def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, 
     if len(scores) < 2 or NETWORK not in means:
         return []
     spread = {name: float(values[name].std(ddof=1)) for name in means}
-    summary = ", ".join(f"{_NAMES[name]} {mean:.4f} ± {spread[name]:.4f}" for name, mean in means.items())
+    summary = ", ".join(f"{NAMES[name]} {mean:.4f} ± {spread[name]:.4f}" for name, mean in means.items())
     lines = [
         f"{split} {METRICS[metric].label} of the {len(scores)} individual models (mean ± standard deviation): {summary}"
     ]
@@ -135,7 +126,7 @@ def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, 
         rival = min(rivals, key=lambda name: loss(means[name]))
         winner, loser = sorted((NETWORK, rival), key=lambda name: loss(means[name]))
         gains = (values[loser] - values[winner]) * loss(1.0)
-        summary = f"{_NAMES[winner]} is better than {_NAMES[loser]} by {gains.mean():.3g}"
+        summary = f"{NAMES[winner]} is better than {NAMES[loser]} by {gains.mean():.3g}"
         kind = "folds" if folds else "seeds"
         if len(scores) < MIN_SEEDS:
             return [*lines, f"{summary}; {len(scores)} models are too few to estimate the variation between {kind}"]

@@ -1,7 +1,7 @@
 """Completion of a run's configuration: everything that the dataset, its molecules and the machine decide.
 
 Decided by the dataset, before its molecules are read (:func:`fit_to_dataset`): paths, targets, outputs, level,
-descriptors, tree ensembles; for an ensemble, the seed and the split of each member (:func:`member_configs`). Decided by
+descriptors, base models; for an ensemble, the seed and the split of each member (:func:`member_configs`). Decided by
 the molecules and the machine (:func:`complete_config`): initial weights, learning rate, length, metric, devices.
 """
 

@@ -254,7 +254,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
 def _describe_members(
     folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, folds: int, console: Console
 ) -> None:
-    """Print mean and standard deviation of the members' scores, and the comparison with the tree ensembles."""
+    """Print mean and standard deviation of the members' scores, and the comparison with the base models."""
     member_metrics = [read_metrics(folder) for folder in folders]
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
     baselines = [own.get("baselines", {}) if own.get("metric", "mae") == metric else {} for own in member_metrics]

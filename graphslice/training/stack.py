@@ -28,6 +28,8 @@ from graphslice.run_files import BEST
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
     GRAPH_INPUTS,
+    NETWORK,
+    STACK,
     BaseModel,
     combine_predictions,
     fit_base_models,
@@ -36,7 +38,7 @@ from graphslice.stacking.stacking import (
     weighted_std,
 )
 from graphslice.tasks import Task
-from graphslice.training.baselines import NETWORK, STACK, describe_baselines, describe_weights
+from graphslice.training.baselines import describe_baselines, describe_weights
 
 #: Maximum number of molecules used for calibration; of more, a random sample is used.
 MAX_CALIBRATION_ROWS = 5_000

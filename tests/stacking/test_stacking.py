@@ -7,7 +7,13 @@ from graphslice.config import ModelConfig, RunConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import combine_predictions, fit_target_weights, fit_trees, predict_trees, weighted_std
+from graphslice.stacking.stacking import (
+    combine_predictions,
+    fit_base_models,
+    fit_weights,
+    predict_base_models,
+    weighted_std,
+)
 from graphslice.tasks import Task
 
 RANDOM = np.random.default_rng(0)
@@ -20,12 +26,16 @@ LABELS = np.stack([X[:, 0] * 2, (X[:, 1] > 0) + (X[:, 1] > 1), X[:, 2] > 0], axi
 def trees():
     labels = LABELS.copy()
     labels[::7, 0] = np.nan
-    return fit_trees(X, labels, TASKS, seed=0, threads=1)
+    return fit_base_models(X, labels, TASKS, seed=0, threads=1)
 
 
 @pytest.fixture(scope="module")
 def stacking(trees):
-    return Stacking(("morgan", "rdkit2d"), trees, np.array([[0.5, 1.0, 0.2], [0.5, 0.0, 0.3], [0.0, 0.0, 0.5]]))
+    return Stacking(("graph",), trees, np.array([[0.5, 1.0, 0.2], [0.5, 0.0, 0.3], [0.0, 0.0, 0.5]]))
+
+
+def weights_of(predictions, labels, tasks):
+    return fit_weights(predictions, labels, tasks, lambda task, y, predicted: np.nan)
 
 
 def stacked_predictions(stacking, network, x, tasks):
@@ -35,7 +45,7 @@ def stacked_predictions(stacking, network, x, tasks):
 def test_tree_ensembles_predict_every_target(trees):
     assert set(trees) == {"forest", "boosting"}
     for target_trees in trees.values():
-        predictions = predict_trees(target_trees, X)
+        predictions = predict_base_models(target_trees, X)
         assert predictions.shape == (60, 5) and predictions.dtype == np.float32
         np.testing.assert_allclose(predictions[:, 1:4].sum(axis=1), 1, rtol=1e-5)
         assert np.corrcoef(predictions[:, 0], LABELS[:, 0])[0, 1] > 0.8
@@ -52,7 +62,7 @@ def test_weighted_std_matches_manual_computation():
 
 def test_stacked_prediction_is_the_weighted_sum(trees, stacking):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
-    forest, boosting = (predict_trees(trees[name], X) for name in ("forest", "boosting"))
+    forest, boosting = (predict_base_models(trees[name], X) for name in ("forest", "boosting"))
     predictions = stacked_predictions(stacking, network, X, TASKS)
     np.testing.assert_allclose(predictions[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
     np.testing.assert_array_equal(predictions[:, 1:4], network[:, 1:4])
@@ -71,9 +81,44 @@ def test_weights_favour_the_accurate_model():
     good = np.stack([LABELS[:, 0], *np.eye(3)[LABELS[:, 1].astype(int)].T, LABELS[:, 2]], axis=1)
     bad = RANDOM.uniform(size=good.shape)
     bad[:, 1:4] /= bad[:, 1:4].sum(axis=1, keepdims=True)
-    weights = fit_target_weights([bad, 0.98 * good + 0.005], LABELS, TASKS)
+    weights = weights_of([bad, 0.98 * good + 0.005], LABELS, TASKS)
     assert weights.shape == (2, 3) and (weights[1] > 0.9).all()
     np.testing.assert_allclose(weights.sum(axis=0), 1)
+
+
+def test_no_target_is_worse_than_its_best_model_by_the_metric():
+    random = np.random.default_rng(1)
+    y = random.normal(size=(30, 1))
+    parts = [(y + random.normal(size=y.shape) * noise).astype(np.float32) for noise in (0.5, 0.6, 3.0)]
+    wanted = {}
+
+    def worst_error(task, labels, predicted):  # not what the weights are fitted to
+        wanted[task.name] = True
+        return float(np.abs(labels - predicted[:, 0]).max())
+
+    tasks = [Task("a")]
+    weights = fit_weights(parts, y, tasks, worst_error)
+    best = min(worst_error(tasks[0], y[:, 0], part) for part in parts)
+    assert wanted and worst_error(tasks[0], y[:, 0], combine_predictions(parts, weights, tasks)) <= best
+
+
+def test_a_base_model_without_weight_is_not_evaluated(trees):
+    stacking = Stacking(("graph",), trees, np.array([[1.0] * 3, *[[0.0] * 3] * (len(trees))]))
+    network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
+    parts = stacking.base_predictions(network, X)
+    assert all((part == 0).all() for part in parts[1:])
+    np.testing.assert_array_equal(combine_predictions(parts, stacking.weights, TASKS), network)
+
+
+def test_a_checkpoint_of_a_former_version_is_read(stacking):
+    values = stacking.to_dict()
+    former = {"kinds": ["morgan", "rdkit2d"], "trees": values["models"], "weights": values["weights"]}
+    read = Stacking.from_dict(former)
+    assert read.descriptors == ["morgan", "rdkit2d"] and stacking.descriptors == [] and read.fits(TASKS)
+    np.testing.assert_array_equal(
+        stacked_predictions(read, np.zeros((60, 5), np.float32), X, TASKS),
+        stacked_predictions(stacking, np.zeros((60, 5), np.float32), X, TASKS),
+    )
 
 
 def test_stacking_survives_a_checkpoint(stacking, tmp_path):
@@ -86,24 +131,27 @@ def test_stacking_survives_a_checkpoint(stacking, tmp_path):
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
     for name in ("plain.ckpt", "whole.ckpt"):
         back = read_checkpoint(tmp_path / name)
-        assert back.tasks == TASKS and back.stacking.kinds == ("morgan", "rdkit2d")
+        assert back.tasks == TASKS and back.stacking.kinds == ("graph",)
         np.testing.assert_array_equal(
             stacked_predictions(back.stacking, network, X, TASKS), stacked_predictions(stacking, network, X, TASKS)
         )
 
 
-# tests/trees/test_trees.py has what is wrong with single trees.
+# tests/stacking/test_trees.py has what is wrong with single trees.
 DAMAGE = [
     lambda stacking: stacking.pop("weights"),
-    lambda stacking: stacking["trees"].pop("forest"),
+    lambda stacking: stacking["models"].pop("forest"),
     *(lambda stacking, w=w: stacking.update(weights=w) for w in (torch.ones(3, 3), torch.full((3, 2), 1 / 3))),
-    *(lambda stacking, k=k: stacking.update(kinds=k) for k in (["unheard"], ["morgan", "morgan"], [[]])),
-    *(lambda stacking, name=name: stacking.update({name: 3}) for name in ("trees", "later")),
-    lambda stacking: stacking["trees"]["forest"].pop(),
-    lambda stacking: stacking["trees"]["forest"].reverse(),
-    lambda stacking: stacking["trees"].update(forest=[stacking["trees"]["forest"][place] for place in (2, 1, 0)]),
-    lambda stacking: stacking["trees"]["forest"][0].pop("child"),
-    lambda stacking: stacking["trees"]["forest"][0]["child"].fill_(10**6),
+    *(
+        lambda stacking, k=k: stacking.update(kinds=k)
+        for k in (["unheard"], ["morgan", "morgan"], ["graph", "morgan"], [[]])
+    ),
+    *(lambda stacking, name=name: stacking.update({name: 3}) for name in ("models", "later")),
+    lambda stacking: stacking["models"]["forest"].pop(),
+    lambda stacking: stacking["models"]["forest"].reverse(),
+    lambda stacking: stacking["models"].update(forest=[stacking["models"]["forest"][place] for place in (2, 1, 0)]),
+    lambda stacking: stacking["models"]["forest"][0].pop("child"),
+    lambda stacking: stacking["models"]["forest"][0]["child"].fill_(10**6),
 ]
 
 
@@ -122,11 +170,11 @@ def test_damaged_stacking_is_rejected(stacking, damage, tmp_path):
 def test_log_transformed_targets_are_averaged_as_logarithms():
     x, labels = X, np.exp(X[:, :1].astype(np.float64))
     task = [Task("clearance", transform="log")]
-    trees = fit_trees(x, labels, task, seed=0, threads=1)
+    trees = fit_base_models(x, labels, task, seed=0, threads=1)
     network = np.exp(RANDOM.normal(size=(60, 1))).astype(np.float32)
-    forest = predict_trees(trees["forest"], x).astype(np.float64)
+    forest = predict_base_models(trees["forest"], x).astype(np.float64)
     predictions = stacked_predictions(Stacking(("morgan",), trees, np.array([[0.25], [0.75], [0.0]])), network, x, task)
     np.testing.assert_allclose(predictions, network**0.25 * forest**0.75, rtol=1e-5)
     # One extreme label would dominate the mean error, but not that of logarithms.
     with_outlier = np.where(np.arange(60)[:, None] == 7, 1e6 * labels, labels)
-    assert fit_target_weights([labels * 1.01, labels * 3], with_outlier, task)[0, 0] > 0.9
+    assert weights_of([labels * 1.01, labels * 3], with_outlier, task)[0, 0] > 0.9

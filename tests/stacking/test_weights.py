@@ -10,8 +10,13 @@ from scipy.stats import bootstrap
 from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 
 from graphslice.errors import InputError
-from graphslice.stacking import compare_errors, fit_stacking_weights
-from graphslice.stacking.weights import _WeightedAuroc
+from graphslice.stacking import compare_errors
+from graphslice.stacking.weights import WeightLosses, _WeightedAuroc, at_least_as_good, choose_weights
+
+
+def fit_stacking_weights(predictions, y, kind, molecules=None) -> np.ndarray:
+    """Weights of a single target."""
+    return choose_weights([WeightLosses.of(predictions, y, kind, molecules)])[:, 0]
 
 
 def numbers(rows: int, *noises: float) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -176,3 +181,40 @@ def test_weights_are_non_negative_and_sum_to_one(rows, models, seed):
     for kind, y in [("regression", random.normal(size=rows)), ("binary", random.integers(2, size=rows) * 1.0)]:
         weights = fit_stacking_weights(predictions, y, kind)
         assert weights.shape == (models,) and (weights >= 0).all() and weights.sum() == pytest.approx(1)
+
+
+def test_a_target_with_few_labels_has_the_weights_of_the_others():
+    y, good_first = numbers(400, 0.3, 0.6)
+    few_y, few = numbers(8, 0.5, 0.45)
+    many = WeightLosses.of(good_first, y, "regression")
+    both = choose_weights([many, WeightLosses.of(few, few_y, "regression")])
+    alone = choose_weights([WeightLosses.of(few, few_y, "regression")])[:, 0]
+    assert both[0, 1] > alone[0] + 0.05
+    unknown = WeightLosses.of([each[:2] for each in few], few_y[:2], "regression")
+    shared = choose_weights([many, unknown])
+    assert unknown.losses is None and shared[0, 1] == pytest.approx(shared[0, 0], abs=0.15)
+    assert choose_weights([many, many]) == pytest.approx(np.stack([choose_weights([many])[:, 0]] * 2, axis=1), abs=0.1)
+
+
+def test_squared_errors_weigh_large_errors_more():
+    y = np.zeros(200)
+    often, rarely = np.full((200, 1), 1.0), np.where(np.arange(200) % 10 == 0, 7.0, 0.0)[:, None]
+    absolute, squared = (
+        choose_weights([WeightLosses.of([often, rarely], y, "regression", squared=flag)])[0, 0]
+        for flag in (False, True)
+    )
+    assert absolute < 0.2 and squared > 0.7
+
+
+def test_the_stack_is_never_worse_than_its_best_model():
+    losses = {(1.0, 0.0): 2.0, (0.0, 1.0): 1.0}
+    assert at_least_as_good(np.array([0.5, 0.5]), lambda w: 0.9 if w[0] == 0.5 else losses[tuple(w)]).tolist() == [
+        0.5,
+        0.5,
+    ]
+    halfway = at_least_as_good(np.array([0.5, 0.5]), lambda w: losses.get(tuple(w), 0.5 + 2 * w[0]))
+    assert halfway.tolist() == [0.125, 0.875]
+    tied = at_least_as_good(np.array([0.5, 0.5]), lambda w: losses.get(tuple(w), 1.0))
+    assert tied.tolist() == [0.0, 1.0]
+    undefined = at_least_as_good(np.array([0.3, 0.7]), lambda w: np.nan)
+    assert undefined.tolist() == [0.3, 0.7]

@@ -15,10 +15,11 @@ from scipy.stats import ttest_1samp
 
 import graphslice as gs
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
-from graphslice.chem.descriptors import compute_descriptors
+from graphslice.chem.graph_descriptors import graph_inputs
+from graphslice.chem.molecule import MolArrays
 from graphslice.evaluation import score
 from graphslice.run_files import read_splits
-from graphslice.stacking.stacking import TREE_DESCRIPTORS, predict_trees
+from graphslice.stacking.stacking import FITTERS, NAMES, predict_base_models
 from graphslice.tasks import Task
 from graphslice.training import resume, train
 from graphslice.training.baselines import describe_baselines, describe_seeds
@@ -37,15 +38,15 @@ def stacked_run(demo_rows, tiny_config, tmp_path_factory):
 
 
 def test_prediction_is_the_weighted_ensemble(stacked_run):
-    """Predictions are the weighted sum of network, random forest and gradient boosting, also after reloading."""
+    """Predictions are the weighted sum of network and base models, also after reloading."""
     folder, _, table = stacked_run
     predictor = gs.load(folder, "cpu")
     (stacking,) = predictor.stackings
     smiles = table["smiles"].tolist()[:20]
     ensemble = predictor.predict(smiles)
-    x = np.concatenate(list(compute_descriptors(smiles, TREE_DESCRIPTORS).values()), axis=1, dtype=np.float32)
+    x = graph_inputs(MolArrays.from_graphs([gs.smiles_to_graph(each) for each in smiles]))
     predictor.stackings = [None]
-    parts = [predictor.predict(smiles), *(predict_trees(stacking.trees[name], x) for name in ("forest", "boosting"))]
+    parts = [predictor.predict(smiles), *(predict_base_models(models, x) for models in stacking.models.values())]
     expected = sum(weights * part for weights, part in zip(stacking.weights, parts, strict=True))
     np.testing.assert_allclose(ensemble, expected, rtol=1e-5)
     np.testing.assert_allclose(stacking.weights.sum(axis=0), 1)
@@ -69,31 +70,25 @@ def test_scores_of_network_trees_and_ensemble(stacked_run):
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["metric"] == "loss" and set(metrics["baselines"]) == {"valid", "test"}
     for split, values in metrics["baselines"].items():
-        assert set(values) == {"network", "forest", "boosting", "blend"}
+        assert set(values) == {"network", *FITTERS, "blend"}
         assert values["blend"] == pytest.approx(metrics[split]["loss"], rel=1e-5)
     rows = read_splits(folder)["test"]
     predictions = gs.load(folder, "cpu").predict(table["smiles"][rows])[:, 0]
     assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
         np.abs(predictions - table["gap_ev"][rows]).mean(), rel=1e-5
     )
-    assert "fitting a random forest and gradient boosting to morgan and rdkit2d of 47 training molecules" in output
-    assert "% network" in output
-    names = {"forest": "random forest", "boosting": "gradient boosting", "blend": "weighted ensemble"}
+    assert "to 47 training molecules" in output
+    assert "(weights chosen on held-out molecules, mean over 2 targets)" in output
     for name, value in metrics["baselines"]["test"].items():
-        assert f"{names.get(name, name)} {value:.4f}" in output
+        assert f"{NAMES[name]} {value:.4f}" in output
 
 
-def test_resumed_run_evaluates_the_network_without_trees(stacked_run):
-    """The checkpoint already contains tree ensembles, which are not part of the network."""
-    folder, _, _ = stacked_run
-    before = json.loads((folder / "metrics.json").read_text())
-    again = resume(folder)
-    assert again.metrics["baselines"]["test"] == pytest.approx(before["baselines"]["test"], rel=1e-5)
-
-
-def test_graphs_are_rejected_for_lack_of_descriptors(stacked_run):
-    with pytest.raises(gs.InputError, match="give SMILES instead of graphs"):
-        gs.load(stacked_run[0], "cpu").predict(gs.smiles_to_graph("CCO"))
+def test_graphs_are_predicted_like_their_smiles(stacked_run):
+    """Base models read the graph, so they need no SMILES."""
+    model = gs.load(stacked_run[0], "cpu")
+    smiles = stacked_run[2]["smiles"].tolist()[:5]
+    graphs = [gs.smiles_to_graph(each) for each in smiles]
+    np.testing.assert_array_equal(model.predict(graphs), model.predict(smiles))
 
 
 def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
@@ -153,8 +148,8 @@ def test_metric_undefined_for_one_seed_is_omitted():
     assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"
 
 
-def test_resuming_a_finished_run_changes_nothing(stacked_run, tmp_path):
-    """Stacking weights are chosen without the stacking and calibration that the checkpoint already has."""
+def test_evaluating_again_changes_nothing(stacked_run, tmp_path):
+    """Weights are chosen without the stack and the calibration that the checkpoint already has."""
     shutil.copytree(stacked_run[0], tmp_path / "run")
     set_temperature(tmp_path / "run" / "best.ckpt")
     (tmp_path / "run" / "metrics.json").unlink()
@@ -171,12 +166,10 @@ def set_temperature(path) -> None:
     add_to_checkpoint(path, replace(calibration, targets=targets))
 
 
-def test_network_predicts_alone_at_a_weight_of_80_percent(stacked_run, tiny_config, tmp_path, monkeypatch):
-    """Computing descriptors would take longer than the prediction of the network."""
-    monkeypatch.setattr(
-        "graphslice.training.baselines.fit_target_weights",
-        lambda predictions, labels, tasks, molecules: np.array([[0.8], [0.1], [0.1]]),
-    )
+def test_network_predicts_alone_at_a_weight_of_90_percent(stacked_run, tiny_config, tmp_path, monkeypatch):
+    """The other models would add time and little else."""
+    weights = np.array([[0.9], [0.1], *[[0.0]] * (len(FITTERS) - 1)])
+    monkeypatch.setattr("graphslice.training.stack.fit_weights", lambda *arguments, **options: weights.copy())
     output = io.StringIO()
     config = tiny_config(stacked_run[0].parent / "t.csv", data={"targets": "gap_ev"}, trainer={"baselines": "on"})
     result = train(config, tmp_path / "run", console=Console(file=output, width=300))
@@ -198,7 +191,7 @@ def described(
     data = SimpleNamespace(dataset=dataset, splits={"test": np.arange(len(labels))}, train_labels=labels)
     values = {name: score(metric, "t", tasks, labels, each) for name, each in predictions.items()}
     molecules = np.arange(len(labels)) if molecules is None else molecules
-    return describe_baselines("test", predictions, data, metric, values, molecules)
+    return describe_baselines("test", predictions, data, np.arange(len(labels)), metric, values, molecules)
 
 
 def test_best_model_and_its_significance():

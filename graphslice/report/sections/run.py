@@ -14,6 +14,7 @@ from graphslice.report.figures import learning_curves, score_histogram, split_na
 from graphslice.report.load_run import Run, read_curve
 from graphslice.report.page_elements import Code, Figure, Figures, Heading, Section, Table, Text
 from graphslice.run_files import is_finished, read_metrics
+from graphslice.stacking.stacking import NAMES
 from graphslice.tasks import TASK_KINDS
 
 #: Maximum number of targets shown in detail.
@@ -24,7 +25,6 @@ _MAX_LISTED = 50
 # Splits on which a model is evaluated, in the order of the table columns.
 _SPLITS = ("valid", "test")
 # Display names of the components of a weighted ensemble, by their keys in metrics.json.
-_COMPONENTS = {"forest": "random forest", "boosting": "gradient boosting", "blend": "weighted ensemble"}
 
 
 def dataset_name(run: Run) -> str:
@@ -101,7 +101,7 @@ def training_command(run: Run) -> Code:
 
 
 def scores_section(run: Run) -> Section:
-    """Build the section on scores: per split, per target, and of network and tree ensembles separately."""
+    """Build the section on scores: per split, per target, and of network and base models separately."""
     section = Section("scores", "Scores")
     section.parts.append(_table_of_means(run))
     section.parts += _targets(run)
@@ -216,19 +216,19 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
     rows = []
     for name in baselines[0][splits[0]] if splits else ():
         means = (_mean([scores[split].get(name) for scores in baselines]) for split in splits)
-        rows.append([_COMPONENTS.get(name, name), *means])
+        rows.append([NAMES.get(name, name), *means])
     metric, several = METRICS[run.metric], len(baselines) > 1
     better = "higher is better" if metric.higher_is_better else "lower is better"
     of = (
         f"mean ± standard deviation over {len(baselines)} models, each evaluated alone"
         if several
         else (
-            "weights are chosen on the validation set and shrunk towards equal weights if it is small, so a single "
+            "weights are chosen on held-out molecules and shrunk towards equal weights if these are few, so a single "
             "component may score better"
         )
     )
     caption = f"{metric.label} ({better}) of the weighted ensemble and of each component alone; {of}."
-    return [Heading("Network and tree ensembles"), Table(caption, ["component", *map(split_name, splits)], rows)]
+    return [Heading("Network and base models"), Table(caption, ["component", *map(split_name, splits)], rows)]
 
 
 def _mean(values: list[float | None]) -> str:

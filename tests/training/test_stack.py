@@ -1,0 +1,153 @@
+"""Stacks whose weights are chosen by predictions of held-out folds, and final models that are trained on all rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.chem.graph_descriptors import graph_inputs
+from graphslice.chem.molecule import MolArrays
+from graphslice.config import read_yaml
+from graphslice.run_files import read_splits
+from graphslice.training import resume, train
+from graphslice.training.loop import TrainingLoop
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def table(demo_rows):
+    return demo_rows.drop(columns="split")
+
+
+@pytest.fixture(scope="module")
+def configured(tiny_config, tmp_path_factory, table):
+    """Return a configuration of a table of 60 molecules, which is refitted by default."""
+    folder = tmp_path_factory.mktemp("stack")
+
+    def make(rows: pd.DataFrame = table, data: dict | None = None, **trainer):
+        path = folder / f"{len(list(folder.iterdir()))}.csv"
+        rows.to_csv(path, index=False)
+        settings = {"baselines": "auto", "refit": "auto", **trainer}
+        return tiny_config(path, data={"targets": "gap_ev", **(data or {})}, trainer=settings)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(configured, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "run"
+    train(configured(), out, console=QUIET)
+    return out
+
+
+def test_all_rows_but_the_test_set_train_the_final_models(run):
+    splits = read_splits(run)
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 54, "test": 6}
+    assert read_yaml(run / "config.yaml")["trainer"]["refit"] == "on"
+    assert not list(run.glob("held-out-*"))
+    domain = read_checkpoint(run).calibration.domain
+    assert len(domain.rows) == 54
+
+
+def test_out_of_fold_predictions_are_written_and_scored(run, table):
+    found = pd.read_csv(run / "out_of_fold.csv")
+    splits = read_splits(run)
+    assert set(found["row"] - 1) <= set(splits["train"].tolist()) and len(found) == len(set(found["row"])) >= 40
+    assert found["smiles"].tolist() == table["smiles"][found["row"] - 1].tolist()
+    error = np.abs(found["gap_ev_pred"] - table["gap_ev"].to_numpy()[found["row"] - 1]).mean()
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["valid"]["mae"] == pytest.approx(error, rel=1e-4)
+    assert metrics["baselines"]["valid"]["blend"] == pytest.approx(error, rel=1e-4)
+
+
+def test_held_out_predictions_know_nothing_of_their_labels(configured, table, tmp_path):
+    """With random labels no model can predict a molecule that it was not trained on."""
+    noise = table.assign(gap_ev=np.random.default_rng(0).normal(size=len(table)))
+    result = train(configured(noise), tmp_path / "run", console=QUIET)
+    found = pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
+    labels = noise["gap_ev"].to_numpy()[found["row"] - 1]
+    assert np.corrcoef(found["gap_ev_pred"], labels)[0, 1] < 0.3
+    forest = read_checkpoint(tmp_path / "run").stacking.models["forest"][0]
+    x = graph_inputs(MolArrays.from_graphs([gs.smiles_to_graph(each) for each in found["smiles"]]))
+    assert np.corrcoef(forest.predict(x)[:, 0], labels)[0, 1] > 0.5
+    assert result.metrics["valid"]["r2"] < 0.1
+
+
+@pytest.mark.parametrize("at", [3, 20, -2])
+def test_a_stopped_run_continues_exactly(run, configured, tmp_path, monkeypatch, at):
+    """Stopped in the training without the first fold, without a later one, and in the final training."""
+    step, done = TrainingLoop._step, []
+
+    def stop(loop, batch):
+        done.append(loop.out.name)
+        final = loop.out.name == "run"
+        if (at > 0 and len(done) == at) or (at < 0 and final and loop.state.step == 3):
+            raise KeyboardInterrupt
+        return step(loop, batch)
+
+    monkeypatch.setattr(TrainingLoop, "_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(configured(), tmp_path / "run", console=QUIET)
+    monkeypatch.setattr(TrainingLoop, "_step", step)
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    resume(tmp_path / "run", console=QUIET)
+    before, after = (
+        json.loads((run / "metrics.json").read_text()),
+        json.loads((tmp_path / "run" / "metrics.json").read_text()),
+    )
+    assert after == before
+    for name, weight in read_checkpoint(run).weights.items():
+        np.testing.assert_array_equal(read_checkpoint(tmp_path / "run").weights[name], weight)
+
+
+def test_a_finished_run_is_not_trained_again(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "run")
+    monkeypatch.setattr(TrainingLoop, "_step", None)
+    assert resume(tmp_path / "run", console=QUIET).metrics == json.loads((run / "metrics.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_minutes": 1.0}, {"patience": 3}, {"ensemble": 2}, {"baselines": "off"}, {"devices": "2"}],
+)
+def test_refit_that_is_not_possible_is_refused(configured, tmp_path, settings):
+    with pytest.raises(gs.InputError, match="--refit on needs"):
+        train(configured(refit="on", **settings), tmp_path / "run", console=QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_validation_set_of_the_table_never_trains(configured, table, tmp_path):
+    split = np.array(["train"] * 44 + ["valid"] * 8 + ["test"] * 8)
+    result = train(configured(table.assign(split=split)), tmp_path / "run", console=QUIET)
+    splits = read_splits(tmp_path / "run")
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 44, "valid": 8, "test": 8}
+    assert result.metrics["valid"]["molecules"] == 8
+    with pytest.raises(gs.InputError, match="without a validation set of their own"):
+        train(configured(table.assign(split=split), refit="on"), tmp_path / "other", console=QUIET)
+
+
+def test_refit_off_keeps_a_validation_set(configured, tmp_path):
+    train(configured(refit="off"), tmp_path / "run", console=QUIET)
+    assert {name: len(rows) for name, rows in read_splits(tmp_path / "run").items()} == {
+        "train": 48,
+        "valid": 6,
+        "test": 6,
+    }
+    assert not (tmp_path / "run" / "out_of_fold.csv").exists()
+
+
+def test_the_stack_of_each_target_is_not_worse_than_its_best_model(configured, table, tmp_path):
+    """Also of a target with few labels, which has nearly the weights of the other."""
+    few = table.assign(other=np.where(np.arange(60) % 5 == 0, -table["gap_ev"], np.nan))
+    result = train(configured(few, {"targets": "gap_ev,other"}), tmp_path / "run", console=QUIET)
+    assert set(result.metrics["valid"]["targets"]) == {"gap_ev", "other"}
+    weights = read_checkpoint(tmp_path / "run").stacking.weights
+    np.testing.assert_allclose(weights.sum(axis=0), 1)

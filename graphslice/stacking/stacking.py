@@ -13,9 +13,12 @@ import numpy as np
 
 from graphslice.errors import InputError
 from graphslice.stacking.fit_trees import fit_boosting, fit_forest
+from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.trees import Trees
 from graphslice.stacking.weights import WeightLosses, at_least_as_good, choose_weights
 from graphslice.tasks import Task, each_target
+
+BaseModel: TypeAlias = Trees | KernelMachine
 
 #: Inputs of the base models: counts of atom environments and descriptors, computed from the graph of a molecule.
 GRAPH_INPUTS = "graph"
@@ -32,14 +35,11 @@ NAMES = {
     STACK: "weighted ensemble",
 }
 #: Fitting functions of the base models.
-FITTERS = {"forest": fit_forest, "boosting": fit_boosting}
-
-
-BaseModel: TypeAlias = Trees
+FITTERS: dict[str, Callable[..., BaseModel]] = {"forest": fit_forest, "boosting": fit_boosting, "kernel": fit_kernel}
 
 
 def _from_arrays(arrays: Mapping[str, np.ndarray]) -> BaseModel:
-    return Trees.from_arrays(arrays)
+    return (KernelMachine if "ptr" in arrays else Trees).from_arrays(arrays)
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,7 @@ class Trees:
         if link == NUMBER:
             return interpolate(sums, self.knots) if self.knots.size else sums
         if link == LOGISTIC:
-            return np.array([_logistic(value) for value in sums[:, 0]]).reshape(-1, 1)
+            return np.array([logistic(value) for value in sums[:, 0]]).reshape(-1, 1)
         if link == SOFTMAX:
             sums = sums - sums.max(axis=1, keepdims=True)
             sums = np.array([math.exp(value) for value in sums.ravel()]).reshape(sums.shape)
@@ -158,9 +158,10 @@ def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
     return (low * (1 - share) + high * share).clip(low, high)
 
 
-def _logistic(value: float) -> float:
+def logistic(value: float) -> float:
+    """Compute the logistic function without overflow."""
     if value < 0:
-        return 1 - _logistic(-value)
+        return 1 - logistic(-value)
     return 1 / (1 + math.exp(-value))
 
 

@@ -1,0 +1,393 @@
+"""Support vector machines on the sum of two kernels: of counts of atom environments, and of descriptors.
+
+The kernel of the counts is that of Tanimoto, also called min-max (Ralaivola et al. 2005,
+doi:10.1016/j.neunet.2005.07.009); that of the descriptors is Gaussian:
+
+    k(a, b) = (sum_i min(a_i, b_i) / sum_i max(a_i, b_i)  +  exp(-|z_a - z_b|^2 / (2 D))) / 2
+
+where z are the logarithms of the D descriptors, standardised on the training set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from graphslice.chem.fingerprints import FINGERPRINT_BITS
+from graphslice.errors import InputError
+from graphslice.stacking.fit_trees import _labelled_rows, _normal_scores
+from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, interpolate, logistic
+from graphslice.threads import parallel_for
+
+#: Largest number of training rows; of more, a random sample is used.
+MAX_ROWS = 4_000
+# Hyperparameters, chosen by cross-validation on datasets of ADMET properties: 1, 3 and 10 hardly differ.
+_C, _EPSILON = 3.0, 0.1
+_PLATT_FOLDS = 3
+# Standardised logarithms of descriptors are clipped to this magnitude.
+_CLIP = 4.0
+# Decision value of a class without training rows, or of the only class.
+_SURE = 1e9
+
+_FORMS: dict[str, tuple[str, int]] = {
+    "ptr": ("int64", 1),
+    "vectors": ("int32", 1),
+    "counts": ("uint8", 1),
+    "sizes": ("float64", 1),
+    "descriptors": ("float32", 2),
+    "shift": ("float32", 1),
+    "scale": ("float32", 1),
+    "coefficients": ("float64", 2),
+    "intercepts": ("float64", 1),
+    "knots": ("float64", 2),
+    "link": ("int64", 1),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMachine:
+    """Support vector machine with S support vectors. Arrays are validated on construction.
+
+    An input has C counts, then D descriptors. The counts of the support vectors are stored by column.
+
+    Attributes:
+        ptr: int64 ``[C + 1]``: count c is not 0 for the entries ``ptr[c]`` to ``ptr[c + 1]`` of the next two arrays.
+        vectors: int32 ``[Z]``, support vectors of the entries, ascending within a count.
+        counts: uint8 ``[Z]``, their counts, at least 1.
+        sizes: float64 ``[S]``, sum of the counts of each support vector.
+        descriptors: float32 ``[S, D]``, standardised logarithms.
+        shift, scale: float32 ``[D]``, mean and standard deviation of the logarithms of the training set.
+        coefficients: float64 ``[S, W]``.
+        intercepts: float64 ``[W]``.
+        knots: float64 ``[2, P]``, map from decision values to numbers as in :class:`~graphslice.stacking.Trees`.
+        link: int64 ``[1]``: :data:`~graphslice.stacking.trees.NUMBER`, or ``LOGISTIC`` for probabilities: of class 1
+            (W = 1), or of W classes, normalised.
+
+    Raises:
+        InputError: if the arrays are not valid.
+    """
+
+    ptr: np.ndarray
+    vectors: np.ndarray
+    counts: np.ndarray
+    sizes: np.ndarray
+    descriptors: np.ndarray
+    shift: np.ndarray
+    scale: np.ndarray
+    coefficients: np.ndarray
+    intercepts: np.ndarray
+    knots: np.ndarray
+    link: np.ndarray
+
+    def __post_init__(self) -> None:
+        if error := _array_error(self.to_arrays()) or _index_error(self):
+            raise InputError(f"the arrays are not a valid kernel machine: {error}; fit it again")
+
+    @property
+    def width(self) -> int:
+        """W, number of columns of a prediction."""
+        return len(self.intercepts)
+
+    @property
+    def features(self) -> int:
+        """C + D, number of input features."""
+        return len(self.ptr) - 1 + len(self.shift)
+
+    @property
+    def of_numbers(self) -> bool:
+        """True for regression: the prediction is a number, not probabilities."""
+        return int(self.link[0]) == NUMBER
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Predict each row independently: the result is bitwise the same in any batch.
+
+        Args:
+            x: float32 ``[R, C + D]``; counts are rounded down and limited to 0 to 255, nan counts as 0.
+
+        Returns:
+            float64 ``[R, W]``: a number, the probability of class 1 (W = 1), or those of all classes, summing to 1.
+
+        Raises:
+            InputError: if ``x`` does not have C + D columns.
+        """
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise InputError(f"inputs of shape {list(x.shape)} do not match a kernel of {self.features} features")
+        counts, logs = _split(x, len(self.ptr) - 1)
+        z = _standardise(logs, self.shift, self.scale)
+        values = np.zeros((len(x), self.width))
+        arrays = self.ptr, self.vectors, self.counts, self.sizes, self.descriptors, self.coefficients
+
+        def decide(begin: int, end: int) -> None:
+            _decide(counts, z, *arrays, values, begin, end)
+
+        if len(self.sizes):
+            parallel_for(decide, len(x), len(x) * self.descriptors.size)
+        values += self.intercepts
+        if self.of_numbers:
+            return interpolate(values, self.knots) if self.knots.size else values
+        probabilities = np.array([logistic(value) for value in values.ravel()]).reshape(values.shape)
+        if self.width == 1:
+            return probabilities
+        probabilities = np.maximum(probabilities, 1e-12)
+        totals = probabilities[:, 0].copy()
+        for column in range(1, self.width):  # fixed order of summation for any number of rows
+            totals += probabilities[:, column]
+        return probabilities / totals[:, None]
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors."""
+        return {name: getattr(self, name) for name in _FORMS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KernelMachine:
+        """Restore the output of :meth:`to_arrays`.
+
+        Raises:
+            InputError: if an array is missing or unknown, or the arrays are not valid.
+        """
+        if set(arrays) != set(_FORMS):
+            names = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
+            raise InputError(f"the arrays are not a valid kernel machine: missing or unknown: {names}; fit it again")
+        return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
+
+
+def fit_kernel(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int, counts: int = FINGERPRINT_BITS
+) -> KernelMachine:
+    """Fit a support vector machine by scikit-learn.
+
+    Regression labels are transformed to normal scores of their ranks, as by :func:`~graphslice.stacking.fit_forest`.
+    Decision values of classes become probabilities by a logistic function (Platt 1999), fitted to decision values of
+    three inner folds; of more than two classes, each has a machine against the rest.
+
+    Args:
+        x: float32 ``[R, F]``: counts, then descriptors.
+        y: float64 ``[R]``, numbers or class indices; rows with nan are ignored.
+        kind: "regression", "binary" or "multiclass".
+        classes: number of classes; ignored for regression.
+        seed: random seed of the folds, and of the sample of more than :data:`MAX_ROWS` rows.
+        threads: ignored; the result does not depend on threads.
+        counts: number C of columns of ``x`` that are counts.
+
+    Raises:
+        InputError: if shapes or labels are invalid, or no row has a label.
+    """
+    from sklearn.svm import SVC, SVR
+
+    x, y = _labelled_rows(x, y, kind, classes)
+    if len(y) > MAX_ROWS:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(y), MAX_ROWS, replace=False))
+        x, y = x[chosen], y[chosen]
+    rows, logs = _split(x, counts)
+    shift, scale = logs.mean(axis=0, dtype=np.float64), logs.std(axis=0, dtype=np.float64)
+    shift, scale = shift.astype(np.float32), np.where(scale > 1e-6, scale, np.inf).astype(np.float32)
+    scale = np.where(np.isfinite(scale), scale, np.float32(1e30))  # a constant descriptor does not count
+    z = _standardise(logs, shift, scale)
+    training = {"rows": rows, "z": z, "shift": shift, "scale": scale}
+    if (y == y[0]).all():
+        return _constant(y[0], kind, classes, training)
+    kernel = kernel_matrix(rows, z)
+    if kind == "regression":
+        knots, scores = _normal_scores(y, kind)
+        model = SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, scores)
+        coefficients = np.zeros((len(y), 1))
+        coefficients[model.support_, 0] = model.dual_coef_[0]
+        return _machine(training, coefficients, model.intercept_, knots, NUMBER)
+    positives = [1] if kind == "binary" else range(classes)
+    coefficients, intercepts = np.zeros((len(y), len(positives))), np.full(len(positives), -_SURE)
+    for column, positive in enumerate(positives):
+        is_positive = y == positive
+        if is_positive.all() or not is_positive.any():
+            intercepts[column] = _SURE if is_positive.all() else -_SURE
+            continue
+        slope, offset = _platt(kernel, is_positive, seed)
+        model = SVC(kernel="precomputed", C=_C).fit(kernel, is_positive)
+        coefficients[model.support_, column] = slope * model.dual_coef_[0]
+        intercepts[column] = slope * model.intercept_[0] + offset
+    return _machine(training, coefficients, intercepts, np.empty((2, 0)), LOGISTIC)
+
+
+def kernel_matrix(counts: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Return the kernel of all pairs of rows, ``float64 [R, R]``.
+
+    Args:
+        counts: uint8 ``[R, C]``.
+        z: float32 ``[R, D]``, standardised logarithms of descriptors.
+    """
+    ptr, vectors, values = _by_column(counts)
+    sizes = counts.sum(axis=1, dtype=np.float64)
+    kernel = np.empty((len(counts), len(counts)))
+
+    def fill(begin: int, end: int) -> None:
+        for row in range(begin, end):
+            _kernel_row(counts[row], z[row], ptr, vectors, values, sizes, z, kernel[row])
+
+    parallel_for(fill, len(counts), len(counts) * z.size)
+    return kernel
+
+
+# --- fitting ---------------------------------------------------------------------------------------
+
+
+def _split(x: np.ndarray, counts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split inputs into counts uint8 ``[R, C]`` and signed logarithms of descriptors float32 ``[R, D]``."""
+    rows = np.ascontiguousarray(np.nan_to_num(x[:, :counts]).clip(0, 255).astype(np.uint8))
+    values = np.nan_to_num(np.asarray(x[:, counts:], np.float64))
+    return rows, (np.sign(values) * np.log1p(np.abs(values))).astype(np.float32)
+
+
+def _standardise(logs: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(((logs - shift) / scale).clip(-_CLIP, _CLIP))
+
+
+def _platt(kernel: np.ndarray, is_positive: np.ndarray, seed: int) -> tuple[float, float]:
+    """Return slope and offset of the logit as a function of the decision value, fitted to inner folds."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.svm import SVC
+
+    positive, negative = is_positive.sum(), (~is_positive).sum()
+    if min(positive, negative) < 2:
+        return 1.0, 0.0
+    folds = StratifiedKFold(int(min(_PLATT_FOLDS, positive, negative)), shuffle=True, random_state=seed)
+    values = np.empty(len(is_positive))
+    for train, held_out in folds.split(kernel, is_positive):
+        model = SVC(kernel="precomputed", C=_C).fit(kernel[np.ix_(train, train)], is_positive[train])
+        values[held_out] = model.decision_function(kernel[np.ix_(held_out, train)])
+    # Labels count as less than certain by their number, as Platt proposed.
+    targets = np.where(is_positive, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    labels = np.repeat([True, False], len(values))
+    weights = np.concatenate([targets, 1 - targets])
+    fit = LogisticRegression(C=1e6).fit(np.tile(values, 2)[:, None], labels, weights)
+    return max(0.0, float(fit.coef_[0, 0])), float(fit.intercept_[0])
+
+
+def _by_column(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the counts that are not 0 by column: ``ptr``, ``vectors`` and ``counts`` of :class:`KernelMachine`."""
+    columns, vectors = np.nonzero(counts.T)
+    ptr = np.searchsorted(columns, np.arange(counts.shape[1] + 1)).astype(np.int64)
+    return ptr, vectors.astype(np.int32), counts[vectors, columns]
+
+
+def _machine(
+    training: Mapping[str, Any], coefficients: np.ndarray, intercepts: np.ndarray, knots: np.ndarray, link: int
+) -> KernelMachine:
+    """Return the machine of the training rows with a coefficient other than 0."""
+    support = (coefficients != 0).any(axis=1)
+    rows = training["rows"][support]
+    ptr, vectors, counts = _by_column(rows)
+    return KernelMachine(
+        ptr=ptr,
+        vectors=vectors,
+        counts=counts,
+        sizes=rows.sum(axis=1, dtype=np.float64),
+        descriptors=np.ascontiguousarray(training["z"][support]),
+        shift=training["shift"],
+        scale=training["scale"],
+        coefficients=np.ascontiguousarray(coefficients[support]),
+        intercepts=np.asarray(intercepts, np.float64).copy(),
+        knots=np.ascontiguousarray(knots),
+        link=np.array([link]),
+    )
+
+
+def _constant(label: float, kind: str, classes: int, training: Mapping[str, Any]) -> KernelMachine:
+    """Return a constant prediction, for rows that all have the same label."""
+    intercepts = np.array([label if kind == "regression" else _SURE if label == 1 else -_SURE])
+    if kind == "multiclass":
+        intercepts = np.where(np.arange(classes) == label, _SURE, -_SURE)
+    coefficients = np.zeros((len(training["rows"]), len(intercepts)))
+    return _machine(training, coefficients, intercepts, np.empty((2, 0)), NUMBER if kind == "regression" else LOGISTIC)
+
+
+# --- compiled --------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _squared_distance(a, b):
+    total = np.float32(0)
+    for k in range(len(a)):
+        difference = a[k] - b[k]
+        total += difference * difference
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _kernel_row(counts, z, ptr, vectors, values, sizes, descriptors, out):
+    """Fill ``out`` with the kernel of one row, of counts and ``z``, and each support vector."""
+    size = 0.0
+    for s in range(len(sizes)):
+        out[s] = 0.0
+    for c in range(len(counts)):
+        count = counts[c]
+        if count:
+            size += count
+            for k in range(ptr[c], ptr[c + 1]):
+                out[vectors[k]] += min(count, values[k])
+    width = 0.5 / max(1, len(z))
+    for s in range(len(sizes)):
+        either = size + sizes[s] - out[s]
+        tanimoto = out[s] / either if either > 0 else 0.0
+        out[s] = 0.5 * tanimoto + 0.5 * np.exp(-width * _squared_distance(z, descriptors[s]))
+
+
+@njit(cache=True, nogil=True)
+def _decide(counts, z, ptr, vectors, values, sizes, descriptors, coefficients, out, begin, end):
+    """Add the decision values without intercepts to rows ``begin`` to ``end`` of ``out``, in a fixed order."""
+    kernel = np.empty(len(sizes))
+    for row in range(begin, end):
+        _kernel_row(counts[row], z[row], ptr, vectors, values, sizes, descriptors, kernel)
+        for s in range(len(sizes)):
+            for k in range(out.shape[1]):
+                out[row, k] += coefficients[s, k] * kernel[s]
+
+
+# --- validation ------------------------------------------------------------------------------------
+
+
+def _array_error(arrays: dict[str, np.ndarray]) -> str:
+    for name, (dtype, dimensions) in _FORMS.items():
+        array = arrays[name]
+        if not isinstance(array, np.ndarray) or array.dtype.name != dtype or array.ndim != dimensions:
+            return f"{name} is not an array of {dimensions} dimensions and dtype {dtype}"
+        if not array.flags.c_contiguous or not array.dtype.isnative:
+            return f"{name} is not contiguous or not in native byte order"
+        if not np.isfinite(array).all():
+            return f"{name} contains nan or infinities"
+    return ""
+
+
+def _index_error(machine: KernelMachine) -> str:
+    """Check what the compiled code assumes, and that predictions are finite."""
+    ptr, support, width = machine.ptr, len(machine.sizes), machine.width
+    shapes = (
+        machine.descriptors.shape == (support, len(machine.shift)),
+        machine.scale.shape == machine.shift.shape,
+        machine.coefficients.shape == (support, width),
+        len(machine.counts) == len(machine.vectors),
+        machine.link.shape == (1,),
+        len(machine.knots) == 2,
+        width >= 1,
+    )
+    if not all(shapes):
+        return "arrays of different lengths"
+    if len(ptr) < 1 or ptr[0] != 0 or ptr[-1] != len(machine.vectors) or (np.diff(ptr) < 0).any():
+        return "ptr is not ascending"
+    if ((machine.vectors < 0) | (machine.vectors >= support)).any() or (machine.counts < 1).any():
+        return "a count of no support vector"
+    if not np.array_equal(np.bincount(machine.vectors, machine.counts, support), machine.sizes):
+        return "sizes are not the sums of counts"
+    if (machine.scale <= 0).any() or (np.abs(machine.descriptors) > _CLIP).any():
+        return "descriptors are not standardised"
+    link, (points, numbers) = int(machine.link[0]), machine.knots
+    if link not in (NUMBER, LOGISTIC) or (link == NUMBER and width != 1) or (link == LOGISTIC and points.size):
+        return "unknown kind of prediction"
+    if (np.abs(machine.coefficients) > 1e12).any() or (np.abs(machine.intercepts) > MAX_LABEL).any():
+        return "numbers are out of range"
+    if (np.abs(numbers) > MAX_LABEL).any() or (np.diff(points) <= 0).any() or (np.diff(numbers) < 0).any():
+        return "knots are not ascending"
+    return ""

@@ -1,0 +1,204 @@
+"""Kernel machines against scikit-learn with a kernel computed by numpy."""
+
+import numpy as np
+import pytest
+from sklearn.svm import SVC, SVR
+
+from graphslice.errors import InputError
+from graphslice.stacking import KernelMachine, fit_kernel
+from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix
+
+COUNTS, DESCRIPTORS = 40, 6
+RANDOM = np.random.default_rng(0)
+
+
+def inputs(rows: int, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    counts = random.poisson(0.6, size=(rows, COUNTS))
+    return np.concatenate([counts, 100 * random.normal(size=(rows, DESCRIPTORS))], axis=1).astype(np.float32)
+
+
+X = inputs(90)
+Y = X[:, 0] + 0.5 * X[:, 1] - 0.01 * X[:, COUNTS]
+LABELS = {
+    "regression": Y,
+    "binary": (Y.mean() < Y) * 1.0,
+    "multiclass": np.digitize(Y, np.quantile(Y, [0.3, 0.7])) * 1.0,
+}
+
+
+def fitted(kind: str, x: np.ndarray = X, y: np.ndarray | None = None, classes: int = 3) -> KernelMachine:
+    return fit_kernel(x, LABELS[kind] if y is None else y, kind, classes, 0, 1, counts=COUNTS)
+
+
+def slow_kernel(a: np.ndarray, b: np.ndarray, training: np.ndarray) -> np.ndarray:
+    """The formula of the module, pair by pair, in double precision."""
+
+    def standardised(x):
+        logs = np.sign(x[:, COUNTS:]) * np.log1p(np.abs(x[:, COUNTS:].astype(np.float64)))
+        reference = np.sign(training[:, COUNTS:]) * np.log1p(np.abs(training[:, COUNTS:].astype(np.float64)))
+        return np.clip((logs - reference.mean(axis=0)) / reference.std(axis=0), -4, 4)
+
+    za, zb, kernel = standardised(a), standardised(b), np.empty((len(a), len(b)))
+    for i in range(len(a)):
+        for j in range(len(b)):
+            largest = np.maximum(a[i, :COUNTS], b[j, :COUNTS]).sum()
+            tanimoto = np.minimum(a[i, :COUNTS], b[j, :COUNTS]).sum() / largest if largest else 0.0
+            kernel[i, j] = (tanimoto + np.exp(-((za[i] - zb[j]) ** 2).sum() / (2 * DESCRIPTORS))) / 2
+    return kernel
+
+
+def test_kernel_matches_the_formula():
+    x = X.copy()
+    x[3, :COUNTS] = 0
+    logs = np.sign(x[:, COUNTS:]) * np.log1p(np.abs(x[:, COUNTS:]))
+    z = ((logs - logs.mean(axis=0)) / logs.std(axis=0)).clip(-4, 4).astype(np.float32)
+    found = kernel_matrix(x[:, :COUNTS].astype(np.uint8), np.ascontiguousarray(z))
+    np.testing.assert_allclose(found, slow_kernel(x, x, x), rtol=1e-5)
+    np.testing.assert_allclose(np.diag(found)[np.arange(len(x)) != 3], 1, rtol=1e-6)
+    assert found[3, 3] == pytest.approx(0.5)
+
+
+def test_regression_matches_scikit_learn():
+    """On normal scores of the labels: the ranks of predictions are those of scikit-learn's decision values."""
+    from scipy.stats import norm, rankdata, spearmanr
+
+    new = inputs(30, seed=1)
+    scores = norm.ppf((rankdata(Y) - 0.5) / len(Y))
+    model = SVR(kernel="precomputed", C=3.0, epsilon=0.1).fit(slow_kernel(X, X, X), scores)
+    expected = model.predict(slow_kernel(new, X, X))
+    found = fitted("regression").predict(new)[:, 0]
+    assert spearmanr(found, expected).statistic > 0.999
+    back = np.interp(expected, np.sort(scores), np.sort(Y))
+    np.testing.assert_allclose(found, back, atol=0.02 * np.ptp(Y))
+    assert Y.min() <= found.min() and found.max() <= Y.max()
+
+
+def test_probabilities_rank_as_the_decision_values_of_scikit_learn():
+    new = inputs(30, seed=1)
+    model = SVC(kernel="precomputed", C=3.0).fit(slow_kernel(X, X, X), LABELS["binary"])
+    decision = model.decision_function(slow_kernel(new, X, X))
+    found = fitted("binary").predict(new)
+    assert found.shape == (30, 1) and (found > 0).all() and (found < 1).all()
+    assert np.array_equal(np.argsort(found[:, 0]), np.argsort(decision))
+
+
+def test_probabilities_are_calibrated_on_labels_that_cannot_be_predicted():
+    """The decision values of training rows would be far too sure; those of held-out rows are not."""
+    x, y = inputs(300, seed=2), (np.random.default_rng(3).random(300) < 0.3) * 1.0
+    found = fitted("binary", x, y).predict(inputs(200, seed=4))
+    assert abs(found.mean() - 0.3) < 0.1 and found.max() < 0.7
+
+
+def test_classes_sum_to_one_and_absent_ones_have_no_probability():
+    found = fitted("multiclass").predict(X)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    assert (found.argmax(axis=1) == LABELS["multiclass"]).mean() > 0.8
+    absent = fitted("multiclass", classes=4).predict(X)
+    assert absent.shape == (90, 4) and absent[:, 3].max() < 1e-9
+    two = fitted("multiclass", y=np.where(LABELS["multiclass"] == 1, 0.0, LABELS["multiclass"]))
+    assert two.predict(X)[:, 1].max() < 1e-9
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_a_prediction_does_not_depend_on_the_batch(kind):
+    machine = fitted(kind)
+    batch = machine.predict(X)
+    alone = np.concatenate([machine.predict(X[i : i + 1]) for i in range(len(X))])
+    np.testing.assert_array_equal(batch, alone)
+    np.testing.assert_array_equal(machine.predict(np.asfortranarray(X[::-1]))[::-1], batch)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_machines_survive_their_arrays(kind):
+    machine = fitted(kind)
+    back = KernelMachine.from_arrays({name: array.copy() for name, array in machine.to_arrays().items()})
+    np.testing.assert_array_equal(back.predict(X), machine.predict(X))
+    assert back.features == COUNTS + DESCRIPTORS and back.of_numbers == (kind == "regression")
+    assert len(back.sizes) <= len(X) and back.width == (3 if kind == "multiclass" else 1)
+
+
+def test_unusual_inputs_get_finite_predictions():
+    machine = fitted("regression")
+    x = np.zeros((7, COUNTS + DESCRIPTORS), np.float32)
+    x[1], x[2], x[3], x[4], x[5, COUNTS:], x[6, 0] = np.nan, np.inf, -np.inf, -3, 1e30, 1e9
+    with np.errstate(invalid="ignore", over="ignore"):
+        assert np.isfinite(machine.predict(x)).all()
+    with pytest.raises(InputError, match="do not match a kernel of 46 features"):
+        machine.predict(x[:, 1:])
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_few_or_equal_labels_are_predicted(kind):
+    one = fitted(kind, X[:1], np.ones(1))
+    constant = fitted(kind, X, np.ones(90))
+    missing = np.where(np.arange(90) < 5, LABELS[kind], np.nan)
+    for machine in (one, constant, fitted(kind, X, missing), fitted(kind, X[:2], np.array([0.0, 1.0]))):
+        assert np.isfinite(machine.predict(X)).all()
+    expected = {"regression": [1.0], "binary": [1.0], "multiclass": [0.0, 1.0, 0.0]}[kind]
+    np.testing.assert_allclose(constant.predict(X[:3]), [expected] * 3, atol=1e-9)
+    assert len(constant.sizes) == 0
+    with pytest.raises(InputError, match="no row has a label"):
+        fitted(kind, X, np.full(90, np.nan))
+
+
+def test_huge_labels_do_not_overflow():
+    machine = fitted("regression", y=np.where(Y > 0, 1e300, -1e300))
+    assert np.isfinite(machine.predict(X)).all()
+
+
+def test_of_many_rows_a_sample_is_used(monkeypatch):
+    monkeypatch.setattr("graphslice.stacking.kernel.MAX_ROWS", 50)
+    machine, again = fitted("regression"), fitted("regression")
+    assert len(machine.sizes) <= 50 < MAX_ROWS
+    np.testing.assert_array_equal(machine.predict(X), again.predict(X))
+
+
+def changed(name, value):
+    return lambda arrays: arrays.update({name: value(arrays[name])})
+
+
+def with_value(index, value):
+    def change(array):
+        array = array.copy()
+        array.flat[index] = value
+        return array
+
+    return change
+
+
+DAMAGE = [
+    lambda arrays: arrays.pop("ptr"),
+    lambda arrays: arrays.update(more=np.zeros(1)),
+    *(changed("ptr", with_value(*each)) for each in ((0, 1), (-1, 10**9), (3, -1), (5, 10**6))),
+    *(changed("vectors", with_value(0, value)) for value in (-1, 10**6)),
+    changed("counts", with_value(0, 0)),
+    changed("counts", with_value(0, 9)),
+    changed("sizes", with_value(0, 1e9)),
+    changed("sizes", lambda array: array[:-1]),
+    changed("descriptors", with_value(0, 5.0)),
+    changed("descriptors", with_value(0, np.nan)),
+    changed("descriptors", lambda array: np.ascontiguousarray(array[:, :-1])),
+    changed("scale", with_value(0, 0.0)),
+    changed("scale", lambda array: array[:-1]),
+    changed("coefficients", with_value(0, np.inf)),
+    changed("coefficients", with_value(0, 1e200)),
+    changed("coefficients", lambda array: array.astype(np.float32)),
+    changed("intercepts", lambda array: array[:0]),
+    changed("intercepts", lambda array: np.zeros(2)),
+    changed("knots", lambda array: array[:1]),
+    changed("knots", lambda array: np.ascontiguousarray(array[:, ::-1])),
+    changed("link", with_value(0, 7)),
+    changed("link", with_value(0, 2)),
+    changed("link", lambda array: array[:0]),
+    changed("vectors", lambda array: array.astype(np.int64)),
+    changed("counts", lambda array: array[:-1]),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_arrays_are_refused(damage):
+    arrays = dict(fitted("regression").to_arrays())
+    damage(arrays)
+    with pytest.raises(InputError, match="not a valid kernel machine"):
+        KernelMachine.from_arrays(arrays)

@@ -42,8 +42,9 @@ _SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
 # Default length: 30 epochs of up to 10,000 molecules. With more molecules the number of steps grows with the square
 # root of their number, down to 5 epochs; with few molecules there are at least 100 steps.
 _EPOCHS, _MOLECULES, _MIN_STEPS, _MIN_EPOCHS = 30, 10_000, 100, 5
-# Epochs of fine-tuning on a small training set, where 30 were no better (docs/log.md).
-_REFIT_EPOCHS = 20
+# Epochs of fine-tuning without a fold of a small training set, where 30 were no better; and the length of the training
+# on all rows that continues from it, as a share of that length (docs/log.md).
+_REFIT_EPOCHS, _CONTINUED = 20, 0.6
 #: Number of epochs, and least number of steps, of a run that is limited only by time.
 NO_STEP_LIMIT = 1_000_000
 
@@ -82,7 +83,7 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
         config = _choose_init_from(config, data.store, rows)
     devices = choose_devices(config.trainer)
     steps_per_epoch = batches_per_epoch(len(rows), config.trainer.batch_size, devices.total)
-    steps = run_steps(config, len(rows), steps_per_epoch)
+    steps = run_steps(config, len(rows), steps_per_epoch, continued=config.trainer.refit == "on")
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
 
@@ -199,27 +200,28 @@ def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     return config.graph, {name: value for name, value in vars(config.model).items() if name not in ignored}
 
 
-def default_epochs(molecules: int, steps_per_epoch: int, refit: bool = False) -> int:
-    """Return the default number of epochs.
+def default_epochs(molecules: int, steps_per_epoch: int, epochs: int = _EPOCHS) -> int:
+    """Return the default number of epochs of a training set: ``epochs`` for a small one, then fewer."""
+    factor = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
+    return max(_MIN_EPOCHS, round(epochs * factor), math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
+
+
+def run_steps(config: RunConfig, molecules: int, steps_per_epoch: int, continued: bool = False) -> int:
+    """Return the length of a training in optimiser steps, unless its time limit ends it earlier.
 
     Args:
+        config: configuration of the run.
         molecules: size of the training set.
         steps_per_epoch: optimiser steps per epoch.
-        refit: the model is fine-tuned, and networks without a fold of the training set are trained too.
+        continued: the training continues from a network that was trained without a fold of the training set.
     """
-    factor = math.sqrt(min(1.0, _MOLECULES / max(molecules, 1)))
-    epochs = round((_REFIT_EPOCHS if refit else _EPOCHS) * factor)
-    return max(_MIN_EPOCHS, epochs, math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
-
-
-def run_steps(config: RunConfig, molecules: int, steps_per_epoch: int) -> int:
-    """Return the length of a run in optimiser steps, unless its time limit ends it earlier."""
     settings = config.trainer
     epochs = settings.max_epochs
     if epochs is None:
         limited = settings.max_steps is not None or settings.max_minutes is not None
-        refit = settings.refit == "on" and config.origin is not None
-        epochs = NO_STEP_LIMIT if limited else default_epochs(molecules, steps_per_epoch, refit)
+        shorter = settings.refit == "on" and config.origin is not None
+        default = default_epochs(molecules, steps_per_epoch, _REFIT_EPOCHS if shorter else _EPOCHS)
+        epochs = NO_STEP_LIMIT if limited else math.ceil(_CONTINUED * default) if continued else default
     return min(settings.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
 
 

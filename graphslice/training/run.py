@@ -141,6 +141,9 @@ def run(
             _train_without(fold, complete, data, out / f"{HELD_OUT}{number}", part, console)
             for number, (fold, part) in enumerate(zip(folds, parts, strict=False), 1)
         ]
+        if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
+            first = read_checkpoint(out / f"{HELD_OUT}1")
+            load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
         loop = TrainingLoop(fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
         _run_loop(loop, fabric, last)
     if not fabric.is_global_zero:

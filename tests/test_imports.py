@@ -24,7 +24,7 @@ FORBIDDEN = {
     "program": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
     "ops": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
     "nn": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric"},
-    "stacking": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric", "sklearn", "scipy"},
+    "stacking": {"rdkit", "pandas", "pyarrow", "lightning_fabric", "torch_geometric", "sklearn", "scipy", "lightgbm"},
     "data": {"matplotlib", "lightning_fabric"},
     "cli": {"torch", "pandas", "rdkit", "lightning_fabric", "matplotlib"},
 }

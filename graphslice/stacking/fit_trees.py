@@ -1,4 +1,6 @@
-"""Random forest and gradient boosting fitted by scikit-learn.
+"""Random forest by scikit-learn, and gradient boosting by LightGBM, as arrays.
+
+Both are read through public interfaces: ``tree_`` of scikit-learn's trees, and LightGBM's ``dump_model``.
 
 The hyperparameters were chosen by cross-validation on small datasets of ADMET properties.
 """
@@ -18,7 +20,7 @@ from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE
 _MAX_KNOTS = 1000
 # Logit of a class without training rows: its probability becomes 0.
 _ABSENT_CLASS_LOGIT = -1e9
-# Number of rows on which the converted trees are compared with scikit-learn's predictions.
+# Number of rows on which the converted trees are compared with the predictions of the library.
 _CHECKED_ROWS = 1000
 # A column is dropped if fewer rows than this differ from its median, so that splits try informative columns more often.
 _MIN_SHARE, _MAX_NEEDED = 0.03, 20
@@ -49,6 +51,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     Raises:
         InputError: if shapes or labels are invalid, or no row has a label.
     """
+    import sklearn
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
     x, y = _labelled_rows(x, y, kind, classes)
@@ -57,14 +60,18 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     rows, used = len(y), _informative_columns(x)
     inputs = x[:, used]
     settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, 100, 300))}
-    settings |= {"max_features": _max_features(used), "min_samples_leaf": 2 + rows // 5000}
+    settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
     settings |= {"random_state": seed, "n_jobs": threads}
     knots, labels = _normal_scores(y, kind)
     if kind == "regression":
         model = ExtraTreesRegressor(**settings).fit(inputs, labels)
     else:
         model = ExtraTreesClassifier(**settings).fit(inputs, labels)
-    expected = _sklearn_predictions(model, inputs[:_CHECKED_ROWS], kind, classes)
+    checked = inputs[:_CHECKED_ROWS]
+    if kind == "regression":
+        expected = model.predict(checked)[:, None]
+    else:
+        expected = _all_class_columns(model.predict_proba(checked), model.classes_, kind, classes)
     tree_arrays = [_forest_tree(estimator.tree_, used) for estimator in model.estimators_]
     if kind != "regression":
         tree_arrays = [
@@ -72,51 +79,47 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
         ]
     link = NUMBER if kind == "regression" else TREE_FRACTIONS
     base, columns = np.zeros(classes if kind == "multiclass" else 1), np.zeros(len(tree_arrays), np.int16)
-    return _check_against_sklearn(
-        _assemble_trees(tree_arrays, columns, base, 1 / len(tree_arrays), knots, (x.shape[1], link)), x, expected
-    )
+    trees = _assemble_trees(tree_arrays, columns, base, 1 / len(tree_arrays), knots, (x.shape[1], link))
+    return _check_conversion(trees, x, expected, f"scikit-learn {sklearn.__version__}")
 
 
 def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int) -> Trees:
-    """Fit histogram-based gradient boosting; the loss is the squared error of normal scores, or log loss.
+    """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
 
     Args, returns and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at
-    most 16 leaves, or 31 from 1,500 rows. Results depend on ``threads`` by rounding.
+    most 16 leaves, or 31 from 1,500 rows. Results do not depend on ``threads``.
     """
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
+    import lightgbm
 
     x, y = _labelled_rows(x, y, kind, classes)
     if (y == y[0]).all():
         return _constant_trees(y[0], kind, classes, x.shape[1])
     used = _informative_columns(x)
-    inputs = x[:, used]
-    settings: dict[str, Any] = {
-        "max_iter": 200,
-        "learning_rate": 0.05,
-        "max_bins": 63,
-        "max_features": _max_features(used),
-    }
-    settings |= {"early_stopping": False, "random_state": seed, **_leaf_settings(len(y), kind)}
+    inputs = x[:, used].astype(np.float64)
     knots, labels = _normal_scores(y, kind)
-    is_regression = kind == "regression"
-    model = (HistGradientBoostingRegressor if is_regression else HistGradientBoostingClassifier)(**settings)
-    with threadpool_limits(threads, user_api="openmp"):
-        model.fit(inputs, labels)
-        expected = _sklearn_predictions(model, inputs[:_CHECKED_ROWS], kind, classes)
-    # scikit-learn has no public access to these trees: the conversion is checked against its predictions below.
-    rounds, baseline = model._predictors, np.ravel(model._baseline_prediction)
-    tree_arrays = [_boosting_tree(predictor.nodes, used) for trees in rounds for predictor in trees]
-    base, columns, link = baseline, np.zeros(len(rounds[0]), np.int64), NUMBER if is_regression else LOGISTIC
-    if kind == "multiclass":
-        base, columns, link = np.full(classes, _ABSENT_CLASS_LOGIT), np.asarray(model.classes_, np.int64), SOFTMAX
-        base[columns] = 0
-        columns = columns[-len(baseline) :]  # of two classes, only the second has trees
-        base[columns] = baseline
-    columns = np.tile(columns, len(rounds)).astype(np.int16)
-    return _check_against_sklearn(
-        _assemble_trees(tree_arrays, columns, base, 1.0, knots, (x.shape[1], link)), x, expected
+    present = np.unique(labels) if kind == "multiclass" else np.array([0])
+    several = len(present) > 2
+    link = {"regression": NUMBER, "binary": LOGISTIC}.get(kind, SOFTMAX)
+    objective = {"regression": "regression", "binary": "binary"}.get(kind, "multiclass" if several else "binary")
+    settings: dict[str, Any] = {"objective": objective, "learning_rate": 0.05, "feature_fraction_bynode": _share(used)}
+    settings |= {"max_bin": 63, "min_data_in_bin": 1, "min_sum_hessian_in_leaf": 1e-3, "feature_pre_filter": False}
+    settings |= {"deterministic": True, "force_row_wise": True, "num_threads": threads, "seed": seed, "verbosity": -1}
+    settings |= {"num_class": len(present)} if several else {}
+    settings |= _leaf_settings(len(y), kind)
+    training = lightgbm.Dataset(inputs, np.searchsorted(present, labels) if kind == "multiclass" else labels)
+    model = lightgbm.train(settings, training, num_boost_round=200)
+    expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True)).reshape(
+        -1, len(present) if several else 1
     )
+    trees = [_boosting_tree(tree["tree_structure"], used) for tree in model.dump_model()["tree_info"]]
+    base, columns = np.zeros(1), np.zeros(len(trees), np.int64)
+    if kind == "multiclass":
+        base = np.full(classes, _ABSENT_CLASS_LOGIT)
+        base[present] = 0
+        columns = np.resize(present if several else present[1:], len(trees))  # of two classes, the second has the trees
+        expected = _all_classes(expected, present if several else present[1:], classes)
+    result = _assemble_trees(trees, columns, base, 1.0, knots, (x.shape[1], link))
+    return _check_conversion(result, x, expected, f"LightGBM {lightgbm.__version__}")
 
 
 # --- labels and inputs -----------------------------------------------------------------------------
@@ -152,7 +155,7 @@ def _informative_columns(x: np.ndarray) -> np.ndarray:
     return columns if len(columns) else np.zeros(1, np.int64)
 
 
-def _max_features(used: np.ndarray) -> float:
+def _share(used: np.ndarray) -> float:
     """Fraction of the columns that a split tries: a tenth, more of few columns."""
     return max(0.1, len(used) ** -0.5)
 
@@ -160,11 +163,11 @@ def _max_features(used: np.ndarray) -> float:
 def _leaf_settings(rows: int, kind: str) -> dict[str, Any]:
     """Hyperparameters of boosting that depend on the number of rows; few class labels need regularisation."""
     if rows >= 1500:
-        return {"max_leaf_nodes": 31, "min_samples_leaf": 20}
+        return {"num_leaves": 31, "min_data_in_leaf": 20}
     leaf_size = max(2, rows // 25)
     if kind == "regression":
-        return {"max_leaf_nodes": 16, "min_samples_leaf": min(leaf_size, 20)}
-    return {"max_leaf_nodes": 16, "min_samples_leaf": min(leaf_size, 10), "l2_regularization": 10}
+        return {"num_leaves": 16, "min_data_in_leaf": min(leaf_size, 20)}
+    return {"num_leaves": 16, "min_data_in_leaf": min(leaf_size, 10), "lambda_l2": 10}
 
 
 def _constant_trees(label: float, kind: str, classes: int, features: int) -> Trees:
@@ -188,25 +191,43 @@ def _normal_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([scores, numbers]), interpolate(y, np.stack([numbers, scores]))
 
 
-# --- scikit-learn's trees as arrays ------------------------------------------------------------------
+# --- trees as arrays ---------------------------------------------------------------------------------
 
 
 def _forest_tree(tree: Any, used: np.ndarray) -> _Tree:
     leaf = tree.children_left < 0
     child = np.where(leaf, leaf.cumsum() - 1, tree.children_right)
     if not (leaf | (tree.children_left == np.arange(len(leaf)) + 1)).all():
-        raise _unknown_layout()
+        raise _unknown_layout("scikit-learn")
     feature = np.where(leaf, -1, used[np.where(leaf, 0, tree.feature)])
     return feature, np.where(leaf, 0, tree.threshold), child, tree.value[leaf][:, 0]
 
 
-def _boosting_tree(nodes: np.ndarray, used: np.ndarray) -> _Tree:
-    leaf = nodes["is_leaf"].astype(bool)
-    child = np.where(leaf, leaf.cumsum() - 1, nodes["right"])
-    if nodes["is_categorical"].any() or not (leaf | (nodes["left"] == np.arange(len(leaf)) + 1)).all():
-        raise _unknown_layout()
-    feature = np.where(leaf, -1, used[np.where(leaf, 0, nodes["feature_idx"])])
-    return feature, np.where(leaf, 0, nodes["num_threshold"]), child, nodes["value"][leaf][:, None]
+def _boosting_tree(root: dict[str, Any], used: np.ndarray) -> _Tree:
+    """Convert a tree of LightGBM's ``dump_model``."""
+    feature: list[int] = []
+    threshold: list[float] = []
+    child: list[int] = []
+    values: list[float] = []
+    stack: list[tuple[dict[str, Any], int]] = [(root, -1)]  # nodes, and the parent of a right child
+    while stack:
+        node, parent = stack.pop()
+        if parent >= 0:
+            child[parent] = len(feature)
+        if "leaf_value" in node:
+            feature.append(-1)
+            threshold.append(0.0)
+            child.append(len(values))
+            values.append(node["leaf_value"])
+            continue
+        if node["decision_type"] != "<=":
+            raise _unknown_layout("LightGBM")
+        place = len(feature)
+        feature.append(used[node["split_feature"]])
+        threshold.append(node["threshold"])
+        child.append(-1)
+        stack += [(node["right_child"], place), (node["left_child"], -1)]  # the left child directly follows
+    return np.array(feature), np.array(threshold), np.array(child), np.array(values)[:, None]
 
 
 def _assemble_trees(
@@ -253,30 +274,39 @@ def _all_class_columns(values: np.ndarray, present: np.ndarray, kind: str, class
     return all_columns
 
 
-def _sklearn_predictions(model: Any, x: np.ndarray, kind: str, classes: int) -> np.ndarray:
-    """Predictions of scikit-learn in the layout of :meth:`Trees.predict`; for regression the normal scores."""
-    if kind == "regression":
-        return model.predict(x)[:, None]
-    return _all_class_columns(model.predict_proba(x), model.classes_, kind, classes)
+def _all_classes(values: np.ndarray, present: np.ndarray, classes: int) -> np.ndarray:
+    """Expand sums of the classes with trees to all classes; those of the others are not compared."""
+    expanded = np.full((len(values), classes), np.nan)
+    expanded[:, present] = values
+    return expanded
 
 
-def _check_against_sklearn(trees: Trees, x: np.ndarray, expected: np.ndarray) -> Trees:
-    """Return the trees if their predictions equal those of scikit-learn.
+def _check_conversion(trees: Trees, x: np.ndarray, expected: np.ndarray, library: str) -> Trees:
+    """Return the trees if their predictions equal those of the library.
+
+    Args:
+        trees: the converted trees.
+        x: inputs, of which the first rows are compared.
+        expected: float64 ``[R, W]``, of a forest the predictions, of boosting the sums; nan where not compared.
+        library: name and version.
 
     Raises:
-        InputError: if they differ, since this version of scikit-learn stores trees in another layout.
+        InputError: if they differ, since this version of the library stores trees in another layout.
     """
+    x = x[: len(expected)]
     # Compare normal scores: between two clusters of labels the knots are steep and amplify rounding errors.
-    actual = replace(trees, knots=np.empty((2, 0))).predict(x[: len(expected)])
-    if not np.allclose(actual, expected, rtol=1e-6, atol=1e-6 * max(1e-300, np.abs(expected).max())):
-        raise _unknown_layout()
+    is_forest = int(trees.settings[1]) == TREE_FRACTIONS or trees.scale[0] < 1
+    actual = replace(trees, knots=np.empty((2, 0))).predict(x) if is_forest else trees.sums(x)
+    known = ~np.isnan(expected)
+    if not np.allclose(
+        actual[known], expected[known], rtol=1e-6, atol=1e-6 * max(1e-300, np.abs(expected[known]).max())
+    ):
+        raise _unknown_layout(library)
     return trees
 
 
-def _unknown_layout() -> InputError:
-    import sklearn
-
+def _unknown_layout(library: str) -> InputError:
     return InputError(
-        f"scikit-learn {sklearn.__version__} stores trees in a layout that GraphSlice {__version__} cannot read: "
-        "install scikit-learn 1.9.1 and resume, or train with --baselines off"
+        f"{library} describes trees in a way that GraphSlice {__version__} cannot read: install the version in its "
+        "constraints.txt and resume, or train with --baselines off"
     )

@@ -101,6 +101,10 @@ class Trees:
         Raises:
             InputError: if ``x`` does not have F columns.
         """
+        return self._inverse_link(self.sums(x))
+
+    def sums(self, x: np.ndarray) -> np.ndarray:
+        """Return the sums of the leaves of each row, before the link: float64 ``[R, W]``; see :meth:`predict`."""
         if x.ndim != 2 or x.shape[1] != self.features:
             raise InputError(f"inputs of shape {list(x.shape)} do not match trees of {self.features} features")
         x = np.ascontiguousarray(x, np.float32)
@@ -111,7 +115,7 @@ class Trees:
             add_leaves(x, *arrays, leaves, begin, end)
 
         parallel_for(traverse, len(x), len(x) * len(self.columns) * _NODES_A_PATH)
-        return self._inverse_link(self.base + self.scale * leaves)
+        return self.base + self.scale * leaves
 
     def _inverse_link(self, sums: np.ndarray) -> np.ndarray:
         """Convert sums to predictions ``[R, W]``, one exponential at a time: numpy's depend on the array position."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -144,8 +145,8 @@ def run(
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        loop = TrainingLoop(fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
-        _run_loop(loop, fabric, last)
+        final = partial(TrainingLoop, fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
+        loop = _run_loop(final, fabric, last)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:
@@ -206,15 +207,18 @@ def _train_without(
         last = folder / LAST if (folder / LAST).exists() else None
         module = _new_module(complete, rest)
         _initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
-        _run_loop(TrainingLoop(fabric, module, rest, folder, steps, console, False, False, part), fabric, last)
+        loop = partial(TrainingLoop, fabric, module, rest, folder, steps, console, False, False, part)
+        _run_loop(loop, fabric, last)
     return Predictor(read_checkpoint(folder / BEST), fabric.device)
 
 
-def _run_loop(loop: TrainingLoop, fabric: Fabric, last: Path | None) -> None:
-    """Run a training loop on all devices, from scratch or from a checkpoint."""
+def _run_loop(make_loop: Callable[[], TrainingLoop], fabric: Fabric, last: Path | None) -> TrainingLoop:
+    """Make and run a training loop on all devices, from scratch or from a checkpoint; return it."""
     on_cpu = fabric.device.type == "cpu"
     with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
+        loop = make_loop()
         loop.run(last)
+    return loop
 
 
 @contextmanager

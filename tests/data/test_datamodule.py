@@ -82,8 +82,8 @@ def test_descriptors_are_not_computed_for_unlabelled_rows(table, monkeypatch):
     monkeypatch.setattr("graphslice.data.featurize.compute_descriptors", recording)
     labels = [float(n) if n % 5 == 0 else None for n in range(40)]
     dataset = table(smiles=["C" * (n % 9 + 1) + "O" for n in range(40)], y=labels)
-    trained = RunConfig.from_dict({"data": {"split": "random"}, "trainer": {"baselines": "on"}})
-    data = MoleculeData(dataset, trained, descriptors=["rdkit2d"])
+    trained = RunConfig.from_dict({"data": {"split": "random", "features": "rdkit2d"}})
+    data = MoleculeData(dataset, trained)
     assert data.usable_rows.tolist() == list(range(0, 40, 5)) and data.rejected[1] == "no target value"
     assert sum(text != "" for text in read) == 8
     assert not np.isnan(data.store.descriptors(data.usable_rows, ["rdkit2d"])).all(axis=1).any()

@@ -1,5 +1,6 @@
-"""Fitted trees match scikit-learn, and all labels give valid predictions or an error message."""
+"""Fitted trees match scikit-learn and LightGBM, and all labels give valid predictions or an error message."""
 
+import lightgbm
 import numpy as np
 import pytest
 from scipy.stats import norm, rankdata, spearmanr
@@ -7,21 +8,26 @@ from sklearn import ensemble
 from test_trees import CLASSES, FITS, labels, rows
 
 from graphslice.errors import InputError
-from graphslice.stacking import Trees, fit_boosting, fit_forest
+from graphslice.stacking import Trees, fit_boosting, fit_forest, fit_trees
 
-MODELS = {
-    ("forest", True): "ExtraTreesRegressor",
-    ("forest", False): "ExtraTreesClassifier",
-    ("boosting", True): "HistGradientBoostingRegressor",
-    ("boosting", False): "HistGradientBoostingClassifier",
-}
+
+def expected_numbers(decision: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Take normal scores back to numbers."""
+    values, indices = np.unique(norm.ppf((rankdata(y) - 0.5) / len(y)), return_index=True)
+    return np.interp(decision, values, y[indices])[:, None]
+
+
+def check_against(trees: Trees, new: np.ndarray, expected: np.ndarray) -> None:
+    assert np.allclose(trees.predict(new), expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(
+        trees.predict(np.where(new <= -1e6, np.nan, new)), trees.predict(np.where(new <= -1e6, -np.inf, new))
+    )
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("fit", FITS)
-def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
+def test_forest_matches_scikit_learn(kind, monkeypatch):
     models = []
-    name = MODELS[fit, kind == "regression"]
+    name = "ExtraTreesRegressor" if kind == "regression" else "ExtraTreesClassifier"
 
     class Recorder(getattr(ensemble, name)):
         __init__ = getattr(ensemble, name).__init__  # scikit-learn reads the settings from its signature
@@ -34,19 +40,42 @@ def test_predictions_match_scikit_learn(fit, kind, monkeypatch):
     x = rows(300)
     new = np.nan_to_num(rows(200, seed=5), nan=-1e6, posinf=1e6, neginf=-1e6)
     y = labels(x, kind)
-    trees = FITS[fit](x, y, kind, CLASSES[kind], 0, 1)
+    trees = fit_forest(x, y, kind, CLASSES[kind], 0, 1)
     (model,) = models
     assert model.get_params()["random_state"] == 0
     if kind == "regression":
-        expected = model.predict(new)[:, None]
-        values, indices = np.unique(norm.ppf((rankdata(y) - 0.5) / len(y)), return_index=True)
-        expected = np.interp(expected, values, y[indices])
+        check_against(trees, new, expected_numbers(model.predict(new), y))
     else:
-        expected = model.predict_proba(new)[:, 1 if kind == "binary" else 0 :]
-    assert np.allclose(trees.predict(new), expected, rtol=1e-5, atol=1e-6)
-    assert np.array_equal(
-        trees.predict(np.where(new <= -1e6, np.nan, new)), trees.predict(np.where(new <= -1e6, -np.inf, new))
-    )
+        check_against(trees, new, model.predict_proba(new)[:, 1 if kind == "binary" else 0 :])
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_boosting_matches_lightgbm(kind, monkeypatch):
+    models, train = [], lightgbm.train
+
+    def record(settings, *arguments, **options):
+        models.append(train(settings, *arguments, **options))
+        assert settings["seed"] == 0
+        return models[-1]
+
+    monkeypatch.setattr(lightgbm, "train", record)
+    x = rows(300)
+    new = np.nan_to_num(rows(200, seed=5), nan=-1e6, posinf=1e6, neginf=-1e6)
+    y = labels(x, kind)
+    trees = fit_boosting(x, y, kind, CLASSES[kind], 0, 1)
+    (model,) = models
+    expected = model.predict(new)
+    check_against(trees, new, expected_numbers(expected, y) if kind == "regression" else expected.reshape(200, -1))
+    thresholds = np.resize(np.unique(trees.threshold), (50, x.shape[1])).astype(np.float32)  # ties go left in both
+    expected = model.predict(thresholds.astype(np.float64))
+    expected = expected_numbers(expected, y) if kind == "regression" else expected.reshape(50, -1)
+    assert np.mean(np.isclose(trees.predict(thresholds), expected, rtol=1e-5, atol=1e-6)) > 0.95
+
+
+def test_boosting_does_not_depend_on_threads():
+    x = rows(300)
+    single, several = (fit_boosting(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 2))
+    assert np.allclose(single.predict(x), several.predict(x), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -169,24 +198,22 @@ def test_invalid_training_data_is_rejected(fit, x, y, kind, message):
         fit(x, y, kind, 3 if kind == "multiclass" else 2, 0, 1)
 
 
-@pytest.mark.parametrize("shift", [0.0, 1e-3])
-def test_changed_scikit_learn_layout_is_detected(shift, monkeypatch):
-    """Trees converted from scikit-learn's private boosting arrays must reproduce its predictions."""
-    from graphslice.stacking import fitting
+@pytest.mark.parametrize("kind", CLASSES)
+def test_trees_that_are_described_in_another_way_are_refused(kind, monkeypatch):
+    """The converted trees must reproduce the predictions of the library."""
+    original = fit_trees._boosting_tree
 
-    original = fitting._boosting_tree
+    def convert(root, used):
+        feature, threshold, child, values = original(root, used)
+        return feature, threshold, child, values + 1e-3
 
-    def read(nodes, used):
-        feature, threshold, child, values = original(nodes, used)
-        return feature, threshold, child, values + shift
-
-    monkeypatch.setattr(fitting, "_boosting_tree", read)
+    monkeypatch.setattr(fit_trees, "_boosting_tree", convert)
     x = rows(60)
-    if not shift:
-        fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
-        return
-    with pytest.raises(InputError, match="stores trees in a layout that"):
-        fit_boosting(x, labels(x, "binary"), "binary", 2, 0, 1)
+    with pytest.raises(InputError, match=r"LightGBM [\d.]+ describes trees in a way that"):
+        fit_boosting(x, labels(x, kind), kind, CLASSES[kind], 0, 1)
+    categorical = {"decision_type": "==", "split_feature": 0, "threshold": "1||2"}
+    with pytest.raises(InputError, match="describes trees in a way that"):
+        original(categorical, np.arange(3))
 
 
 @pytest.mark.parametrize("seed", [1, 2])

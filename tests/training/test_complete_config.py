@@ -49,4 +49,19 @@ def test_more_molecules_never_give_fewer_steps(molecules):
     ],
 )
 def test_run_ends_at_the_first_limit(limits, steps):
-    assert run_steps(TrainerConfig(**limits), 200, 7) == steps
+    assert run_steps(RunConfig(trainer=TrainerConfig(**limits)), 200, 7) == steps
+
+
+@pytest.mark.parametrize(
+    ("init_from", "limits", "continued", "epochs"),
+    [
+        ("small", {}, False, 20),
+        ("small", {}, True, 12),
+        ("none", {}, False, 30),
+        ("none", {}, True, 18),
+        ("small", {"max_epochs": 5}, True, 5),
+    ],
+)
+def test_trainings_of_a_refitted_run_are_shorter(init_from, limits, continued, epochs):
+    config = RunConfig(trainer=TrainerConfig(refit="on", **limits), init_from=init_from)
+    assert run_steps(config, 200, 7, continued) == epochs * 7

@@ -162,7 +162,7 @@ def test_baselines_with_different_metrics_are_not_averaged(other, ensemble, tmp_
     result = resume(folder, console=Console(file=screen, width=500))
     assert ("network 0.5000 ± 0.0000, random forest" in screen.getvalue()) == (other == "mae")
     page = write_report(result.folder, result.data).read_text()
-    assert "Network and tree ensembles" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
+    assert "Network and base models" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
 
 
 def test_started_member_resumes_with_its_saved_configuration(ensemble, tmp_path):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from graphslice import normal_scores
 from graphslice.config import split_words
 from graphslice.errors import InputError, nearest, shown
 
 REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
-#: Transformations of a regression target before training.
-TRANSFORMS = ("none", "log")
+#: Transformations of a regression target before training: none, the natural logarithm, normal scores of ranks.
+TRANSFORMS = ("none", "log", "rank")
+# Number of knots of the map of normal scores.
+_MOST_KNOTS = 200
 #: The loss with which the network also predicts a standard deviation for every regression target.
 GAUSSIAN = "gaussian"
 # Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
@@ -30,14 +33,22 @@ class Task:
         kind: one of :data:`TASK_KINDS`.
         classes: names of the classes; a label is the index of its class. A binary target has two classes, the second
             of which is the positive one. Empty for regression.
-        transform: one of :data:`TRANSFORMS`. With ``"log"`` the network is trained on the natural logarithm, and
-            predictions are transformed back.
+        transform: one of :data:`TRANSFORMS`. The network is trained on the transformed labels, and predictions are
+            transformed back.
+        knots: for ``"rank"``, pairs of a normal score and a label, both ascending, fitted to the training set by
+            :func:`fit_transforms`: predictions are within their range. Empty before that, and for other transforms.
     """
 
     name: str
     kind: str = REGRESSION
     classes: tuple[str, ...] = ()
     transform: str = "none"
+    knots: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def knot_array(self) -> np.ndarray:
+        """The knots as ``float64 [2, P]``."""
+        return np.array(self.knots, np.float64).T
 
     @property
     def outputs(self) -> int:
@@ -60,7 +71,8 @@ class Task:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as plain values, as stored in a checkpoint."""
-        return {**asdict(self), "classes": list(self.classes)}
+        knots = {"knots": [list(knot) for knot in self.knots]} if self.knots else {}
+        return {**asdict(replace(self, knots=())), "classes": list(self.classes), **knots}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Task:
@@ -69,7 +81,8 @@ class Task:
         Raises:
             KeyError, TypeError, ValueError: if :meth:`to_dict` cannot have returned the values.
         """
-        task = cls(**{**values, "classes": tuple(values["classes"])})
+        knots = tuple((float(score), float(number)) for score, number in values.get("knots", ()))
+        task = cls(**{**values, "classes": tuple(values["classes"]), "knots": knots})
         texts = (task.name, task.kind, task.transform, *task.classes)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("a target has a name that is not a string")
@@ -77,7 +90,33 @@ class Task:
         least, most = counts[task.kind]
         if not least <= len(task.classes) <= most or task.transform not in TRANSFORMS:
             raise ValueError(f"a {task.kind} target with {len(task.classes)} classes")
+        if (task.transform == "rank") != bool(knots) or (knots and not _valid_knots(task.knot_array)):
+            raise ValueError(f"invalid knots of the target {task.name}")
         return task
+
+
+def _valid_knots(knots: np.ndarray) -> bool:
+    return bool(np.isfinite(knots).all() and (np.abs(knots) <= 1e300).all() and (np.diff(knots) > 0).all())
+
+
+def fit_transforms(tasks: Sequence[Task], labels: np.ndarray) -> list[Task]:
+    """Fit the transforms of regression targets to the training set.
+
+    Args:
+        tasks: T targets.
+        labels: ``float64 [R, T]``, labels of the training set; nan where missing.
+
+    Returns:
+        The tasks with their knots.
+    """
+    fitted = []
+    for task, column in zip(tasks, labels.T, strict=True):
+        known = column[~np.isnan(column)]
+        if task.transform == "rank" and not task.knots and len(known):
+            knots = normal_scores.fit_knots(known, _MOST_KNOTS)
+            task = replace(task, knots=tuple(zip(*knots.tolist(), strict=True)))
+        fitted.append(task)
+    return fitted
 
 
 def regression_tasks(names: Iterable[str]) -> list[Task]:
@@ -126,7 +165,7 @@ def each_target(tasks: Sequence[Task]) -> Iterator[tuple[int, Task, slice]]:
 
 
 def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Transform labels to the scale on which the network is trained (logarithms for targets with ``"log"``).
+    """Transform labels to the scale on which the network is trained, as :attr:`Task.transform` says.
 
     Args:
         labels: ``float [R, T]``, in the user's units.
@@ -137,9 +176,23 @@ def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     """
     labels = np.array(labels, dtype=np.float64)
     for t, task in enumerate(tasks):
-        if task.transform == "log":
-            labels[:, t] = np.log(labels[:, t])
+        labels[:, t] = transformed(labels[:, t], task)
     return labels
+
+
+def transformed(values: np.ndarray, task: Task) -> np.ndarray:
+    """Transform numbers of a regression target, ``float64`` of any shape; others stay unchanged."""
+    if task.transform == "log":
+        with np.errstate(divide="ignore"):
+            return np.log(values)
+    return normal_scores.to_scores(values, task.knot_array) if task.knots else values
+
+
+def transformed_back(values: np.ndarray, task: Task) -> np.ndarray:
+    """Undo :func:`transformed`."""
+    if task.transform == "log":
+        return np.exp(values)
+    return normal_scores.from_scores(values, task.knot_array) if task.knots else values
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
@@ -162,8 +215,8 @@ def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
                 maxima = predictions[:, columns].max(axis=1, keepdims=True, initial=-np.inf)
                 powers = np.exp(predictions[:, columns] - maxima)
                 predictions[:, columns] = powers / powers.sum(axis=1, keepdims=True)
-            elif task.transform == "log":
-                predictions[:, columns] = np.exp(predictions[:, columns])
+            else:
+                predictions[:, columns] = transformed_back(predictions[:, columns], task)
         return predictions.astype(np.float32)
 
 

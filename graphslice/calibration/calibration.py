@@ -21,7 +21,7 @@ from graphslice.calibration.conformal import (
 )
 from graphslice.calibration.temperature import fit_temperature, temperature_scaled
 from graphslice.errors import InputError
-from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_scale
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_scale, transformed_back
 
 # Folds of cross-fitting: the scores of a fold use interval weights fitted on the other folds.
 _CROSS_FIT_FOLDS = 5
@@ -38,7 +38,7 @@ class TargetCalibration:
 
     Attributes:
         scores: nonconformity scores of held-out molecules. Regression has one set of scores: absolute error divided by
-            the predicted scale, on a logarithmic scale if the target is log-transformed. Classification has one set
+            the predicted scale, on the scale of the target's transform. Classification has one set
             per class: 1 minus the predicted probability of the class, over the molecules of that class.
         weights: weight of each difficulty estimate in the scale of a regression error.
         temperature: divisor of the logits (temperature scaling); 1 for regression.
@@ -134,8 +134,7 @@ class Calibration:
             half_width = target.scores[0].quantile(coverage) * scale
             center = to_training_scale(predictions[:, where].astype(np.float64), [task])[:, 0]
             low[:, t], high[:, t] = center - half_width, center + half_width
-            if task.transform == "log":
-                low[:, t], high[:, t] = np.exp(low[:, t]), np.exp(high[:, t])
+            low[:, t], high[:, t] = transformed_back(low[:, t], task), transformed_back(high[:, t], task)
         return low.astype(np.float32), high.astype(np.float32)
 
     def unbounded_targets(self, tasks: Sequence[Task], coverage: float) -> list[str]:

@@ -44,7 +44,8 @@ _DATA_OPTIONS = {
         "targets": "target columns, separated by commas (default: the only column that can be a target)",
         "level": "molecule, atom or bond (default: molecule); cells of atoms or bonds are lists of numbers",
         "task": "regression, binary or multiclass, or TARGET=binary,... (default: inferred from the values)",
-        "transform": "log, or TARGET=log,...: train on logarithms; predictions keep the unit of the target",
+        "transform": "none, log or rank, or TARGET=log,...: scale of training; predictions keep the unit of the target "
+        "(default: chosen for each target by inner validation)",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",

@@ -58,7 +58,8 @@ class DataConfig:
             atom or bond of the SMILES, in RDKit's order.
         task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:
             inferred from the values.
-        transform: log: train on the logarithm of all regression targets; TARGET=log: of one; default: none.
+        transform: scale on which regression targets are trained: none, log (logarithm), rank (normal scores of ranks),
+            or TARGET=log,OTHER=rank; default: chosen for each target by inner validation.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the

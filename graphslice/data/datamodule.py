@@ -24,7 +24,7 @@ from graphslice.data.preprocess import cached_store
 from graphslice.data.split_maker import SplitMaker
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
-from graphslice.tasks import to_training_scale
+from graphslice.tasks import Task, fit_transforms, to_training_scale
 
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
@@ -90,8 +90,20 @@ class MoleculeData:
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
-        self.labels = self._network_labels()
+        self._transform(dataset.tasks)
         self._check_labels()
+
+    def with_tasks(self, tasks: list[Task]) -> MoleculeData:
+        """Return the same molecules with other transforms of the targets."""
+        other = copy(self)
+        other._transform(tasks)
+        return other
+
+    def _transform(self, tasks: list[Task]) -> None:
+        """Fit the transforms of the targets to the training set, and transform the labels."""
+        labels = self.dataset.all_labels[self.splits["train"]]
+        self.dataset = replace(self.dataset, tasks=fit_transforms(tasks, labels))
+        self.labels = self._network_labels()
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
         cache = self.config.data.cache
@@ -229,7 +241,7 @@ class MoleculeData:
         resplit = copy(self)
         resplit.config, resplit.rejected = config, dict(self.rejected)
         resplit._split(None)
-        resplit.labels = resplit._network_labels()
+        resplit._transform(self.dataset.tasks)
         resplit._check_labels()
 
     def _check_labels(self) -> None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -281,8 +281,9 @@ def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, 
         return task
     if task.kind != REGRESSION:
         raise InputError(f"--transform {transform}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
-    _check_positive(contents.smallest, task.name, name)
-    return Task(task.name, task.kind, (), transform)
+    if transform == "log":
+        _check_positive(contents.smallest, task.name, name)
+    return replace(task, transform=transform)
 
 
 def check_transforms(targets: np.ndarray, tasks: Sequence[Task], name: str) -> None:

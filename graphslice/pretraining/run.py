@@ -153,7 +153,7 @@ def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunCo
     weights = ",".join(f"{name}={max(1, count) / len(molecule_labels):g}" for name in molecule_labels)
     metric = config.trainer.metric or _METRIC
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
-    data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None)
+    data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None, transform="none")
     return replace(config, data=data, trainer=trainer, init_from=FROM_SCRATCH)
 
 

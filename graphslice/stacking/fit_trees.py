@@ -8,16 +8,15 @@ The hyperparameters were chosen by cross-validation on small datasets of ADMET p
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from graphslice._version import __version__
 from graphslice.errors import InputError
-from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE_FRACTIONS, Trees, interpolate
+from graphslice.normal_scores import fit_knots, to_scores
+from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE_FRACTIONS, Trees
 
-_MAX_KNOTS = 1000
 # Logit of a class without training rows: its probability becomes 0.
 _ABSENT_CLASS_LOGIT = -1e9
 # Number of rows on which the converted trees are compared with the predictions of the library.
@@ -183,12 +182,8 @@ def _normal_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Knots, and the labels to fit: normal scores for regression, class indices otherwise."""
     if kind != "regression":
         return np.empty((2, 0)), y.astype(np.int64)
-    numbers, counts = np.unique(y, return_counts=True)
-    quantiles = (counts.cumsum() - counts / 2) / len(y)
-    chosen = np.unique(np.linspace(0, len(numbers) - 1, _MAX_KNOTS).round().astype(np.int64))
-    numbers, quantiles = numbers[chosen], quantiles[chosen]
-    scores = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles])
-    return np.stack([scores, numbers]), interpolate(y, np.stack([numbers, scores]))
+    knots = fit_knots(y)
+    return knots, to_scores(y, knots)
 
 
 # --- trees as arrays ---------------------------------------------------------------------------------

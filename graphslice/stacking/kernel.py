@@ -10,7 +10,7 @@ where z are the logarithms of the D descriptors, standardised on the training se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ from numba import njit
 
 from graphslice.chem.fingerprints import FINGERPRINT_BITS
 from graphslice.errors import InputError
+from graphslice.normal_scores import interpolate
 from graphslice.stacking.fit_trees import _labelled_rows, _normal_scores
-from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, interpolate, logistic
+from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, logistic
 from graphslice.threads import parallel_for
 
 #: Largest number of training rows; of more, a random sample is used.
@@ -176,16 +177,14 @@ def fit_kernel(
     Raises:
         InputError: if shapes or labels are invalid, or no row has a label.
     """
-    from sklearn.svm import SVC, SVR
+    from sklearn.svm import SVC
 
     x, y = _labelled_rows(x, y, kind, classes)
     if len(y) > MAX_ROWS:
         chosen = np.sort(np.random.default_rng(seed).choice(len(y), MAX_ROWS, replace=False))
         x, y = x[chosen], y[chosen]
     rows, logs = _split(x, counts)
-    shift, scale = logs.mean(axis=0, dtype=np.float64), logs.std(axis=0, dtype=np.float64)
-    shift, scale = shift.astype(np.float32), np.where(scale > 1e-6, scale, np.inf).astype(np.float32)
-    scale = np.where(np.isfinite(scale), scale, np.float32(1e30))  # a constant descriptor does not count
+    shift, scale = _scale(logs)
     z = _standardise(logs, shift, scale)
     training = {"rows": rows, "z": z, "shift": shift, "scale": scale}
     if (y == y[0]).all():
@@ -193,7 +192,7 @@ def fit_kernel(
     kernel = kernel_matrix(rows, z)
     if kind == "regression":
         knots, scores = _normal_scores(y, kind)
-        model = SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, scores)
+        model = _regression(kernel, scores)
         coefficients = np.zeros((len(y), 1))
         coefficients[model.support_, 0] = model.dual_coef_[0]
         return _machine(training, coefficients, model.intercept_, knots, NUMBER)
@@ -209,6 +208,31 @@ def fit_kernel(
         coefficients[model.support_, column] = slope * model.dual_coef_[0]
         intercepts[column] = slope * model.intercept_[0] + offset
     return _machine(training, coefficients, intercepts, np.empty((2, 0)), LOGISTIC)
+
+
+def training_kernel(x: np.ndarray, counts: int = FINGERPRINT_BITS) -> np.ndarray:
+    """Return the kernel of all pairs of training rows, ``float64 [R, R]``; arguments as of :func:`fit_kernel`."""
+    rows, logs = _split(x, counts)
+    return kernel_matrix(rows, _standardise(logs, *_scale(logs)))
+
+
+def fit_regression(kernel: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Fit a support vector regression to standardised labels.
+
+    Args:
+        kernel: ``float64 [R, R]``, of the training rows.
+        y: ``float64 [R]``.
+
+    Returns:
+        A function of the kernel ``float64 [Q, R]`` of other rows with these, which predicts ``float64 [Q]``.
+    """
+    return _regression(kernel, y).predict
+
+
+def _regression(kernel: np.ndarray, y: np.ndarray) -> Any:
+    from sklearn.svm import SVR
+
+    return SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, y)
 
 
 def kernel_matrix(counts: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -238,6 +262,12 @@ def _split(x: np.ndarray, counts: int) -> tuple[np.ndarray, np.ndarray]:
     rows = np.ascontiguousarray(np.nan_to_num(x[:, :counts]).clip(0, 255).astype(np.uint8))
     values = np.nan_to_num(np.asarray(x[:, counts:], np.float64))
     return rows, (np.sign(values) * np.log1p(np.abs(values))).astype(np.float32)
+
+
+def _scale(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation, float32 ``[D]``; a constant descriptor does not count."""
+    shift, scale = logs.mean(axis=0, dtype=np.float64), logs.std(axis=0, dtype=np.float64)
+    return shift.astype(np.float32), np.where(scale > 1e-6, scale, 1e30).astype(np.float32)
 
 
 def _standardise(logs: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from graphslice.stacking.fit_trees import fit_boosting, fit_forest
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.trees import Trees
 from graphslice.stacking.weights import WeightLosses, at_least_as_good, choose_weights
-from graphslice.tasks import Task, each_target
+from graphslice.tasks import Task, each_target, transformed, transformed_back
 
 BaseModel: TypeAlias = Trees | KernelMachine
 
@@ -128,16 +128,8 @@ class Stacking:
         return cls(tuple(values["kinds"]), models, np.asarray(values["weights"], np.float64))
 
 
-def _to_training_scale(predictions: np.ndarray, task: Task) -> np.ndarray:
-    """Logarithm of predictions of log-transformed targets, else the predictions: ``float64 [R, W]``."""
-    if task.transform != "log":
-        return predictions
-    with np.errstate(divide="ignore"):
-        return np.log(predictions)
-
-
 def combine_predictions(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Compute the weighted average of the predictions of several models, of logarithms for log-transformed targets.
+    """Compute the weighted average of the predictions of several models, on the scale of the targets' transforms.
 
     Args:
         predictions: predictions of M models, each ``float32 [R, W]``.
@@ -151,9 +143,8 @@ def combine_predictions(predictions: Sequence[np.ndarray], weights: np.ndarray, 
     for t, task, where in each_target(tasks):
         for prediction, weight in zip(predictions, weights[:, t], strict=True):
             if weight > 0:
-                combined[:, where] += weight * _to_training_scale(prediction[:, where].astype(np.float64), task)
-        if task.transform == "log":
-            combined[:, where] = np.exp(combined[:, where])
+                combined[:, where] += weight * transformed(prediction[:, where].astype(np.float64), task)
+        combined[:, where] = transformed_back(combined[:, where], task)
     return combined.astype(np.float32)
 
 
@@ -164,15 +155,13 @@ def weighted_std(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: 
         predictions, weights, tasks: as for :func:`combine_predictions`.
 
     Returns:
-        ``float32 [R, T]``: of logarithms for log-transformed targets; 0 for classification.
+        ``float32 [R, T]``: on the scale of the transforms; 0 for classification.
     """
     std = np.zeros((len(predictions[0]), len(tasks)), np.float32)
     for t, task, where in each_target(tasks):
         models = np.flatnonzero(weights[:, t] > 0).tolist()
         if not task.classes and len(models) > 1:
-            values = np.stack(
-                [_to_training_scale(predictions[m][:, where].astype(np.float64), task)[:, 0] for m in models]
-            )
+            values = np.stack([transformed(predictions[m][:, where].astype(np.float64), task)[:, 0] for m in models])
             model_weights = weights[models, t][:, None]
             std[:, t] = np.sqrt((model_weights * (values - (model_weights * values).sum(axis=0)) ** 2).sum(axis=0))
     return std
@@ -229,8 +218,8 @@ def fit_weights(
     """
 
     def losses(t: int, task: Task, where: slice) -> WeightLosses:
-        scaled = [_to_training_scale(each[:, where], task) for each in predictions]
-        return WeightLosses.of(scaled, _to_training_scale(labels[:, t], task), task.kind, molecules, squared)
+        scaled = [transformed(each[:, where], task) for each in predictions]
+        return WeightLosses.of(scaled, transformed(labels[:, t], task), task.kind, molecules, squared)
 
     weights = choose_weights([losses(*each) for each in each_target(tasks)])
     for t, task, where in each_target(tasks):

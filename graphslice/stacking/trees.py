@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.errors import InputError
+from graphslice.normal_scores import interpolate
 from graphslice.stacking.traversal import add_leaves
 from graphslice.threads import parallel_for
 
@@ -149,17 +150,6 @@ class Trees:
             names = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
             raise InputError(f"the arrays are not valid trees: missing or unknown: {names}; fit them again")
         return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
-
-
-def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Interpolate linearly. ``numpy.interp`` rounds differently for many values, and overflows for large ones."""
-    points, numbers = knots
-    right = np.searchsorted(points, x).clip(1, len(points) - 1) if len(points) > 1 else np.zeros(x.shape, np.int64)
-    left = np.maximum(right - 1, 0)
-    span = np.where(right > left, points[right] - points[left], 1.0)
-    share = ((x - points[left]) / span).clip(0, 1)
-    low, high = numbers[left], numbers[right]
-    return (low * (1 - share) + high * share).clip(low, high)
 
 
 def logistic(value: float) -> float:

@@ -113,29 +113,24 @@ def choose_weights(targets: Sequence[WeightLosses]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def at_least_as_good(
-    weights: np.ndarray, loss: Callable[[np.ndarray], float], steps: Sequence[float] = (0, 0.25, 0.5, 0.75)
-) -> np.ndarray:
-    """Move weights towards the best model alone until the stack is better than it; that model wins ties.
+def at_least_as_good(weights: np.ndarray, loss: Callable[[np.ndarray], float]) -> np.ndarray:
+    """Return the weights nearest to the given ones with which the stack is better than its best model alone.
 
     Args:
         weights: float64 ``[M]``.
         loss: loss of the predictions with given weights ``[M]``; lower is better, nan where it is undefined.
-        steps: shares of the way to the best model that are tried before it.
 
     Returns:
-        float64 ``[M]``.
+        float64 ``[M]``: the given weights, the nearest multiples of 0.1, or the best model alone if none are better.
     """
     alone = np.eye(len(weights))
     losses = np.array([loss(single) for single in alone])
     if np.isnan(losses).any():
         return weights
-    best = int(losses.argmin())
-    for step in steps:
-        moved = (1 - step) * weights + step * alone[best]
-        if loss(moved) < losses[best]:
-            return moved
-    return alone[best]
+    grid = np.array(list(simplex_grid(_STEPS, len(weights)))) / _STEPS
+    nearest = grid[np.argsort(((grid - weights) ** 2).sum(axis=1), kind="stable")]
+    candidates = (choice for choice in (weights, *nearest) if loss(choice) < losses.min())
+    return next(candidates, alone[losses.argmin()])
 
 
 def prediction_loss(y: np.ndarray, predictions: np.ndarray, kind: str) -> float:

@@ -16,8 +16,6 @@ from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
-# Positive values are skewed if their maximum is at least this many times their median, and their logarithms less so.
-_SKEWED = 10.0
 
 # A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
 _MIN_RELATIVE_STD = 1e-6
@@ -154,23 +152,7 @@ def _target_warning(task: Task, known: np.ndarray) -> str | None:
         )
     if len(distinct) <= _FEW_VALUES and len(known) > 5 * len(distinct) and (distinct % 1 == 0).all():
         return f"has {len(distinct)} distinct values and is treated as regression: use --task multiclass for classes"
-    if task.transform == "none" and distinct[0] > 0 and len(known) >= 10 and is_skewed(known):
-        return "is positive and skewed, with few large values: --transform log may give better predictions"
     return None
-
-
-def is_skewed(values: np.ndarray) -> bool:
-    """True if positive values ``float64 [R]`` are skewed, and more so than their logarithms."""
-    if values.max() < _SKEWED * np.median(values):
-        return False
-    logs = np.log(values)
-    return abs(_skewness(logs)) < abs(_skewness(values))
-
-
-def _skewness(values: np.ndarray) -> float:
-    """Return the third standardised moment; 0 for constant values."""
-    spread = values.std()
-    return float((((values - values.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
 
 
 def _shorten_list(names: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ from graphslice.run_files import (
     write_training,
 )
 from graphslice.training.baselines import describe_seeds
-from graphslice.training.complete_config import complete_config
+from graphslice.training.complete_config import complete_config, member_configs
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
 from graphslice.training.run import (
@@ -55,6 +55,7 @@ from graphslice.training.run import (
     load_molecule_data,
     run,
     saved_splits,
+    transform_targets,
 )
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ def train_ensemble(
         return finished_result(out, data, console)
     complete = complete_config(first, data, fresh=fresh)
     if fresh:
+        if not config.data.is_cross_validation:  # whose members would each need a choice without its fold
+            rows = np.concatenate([data.splits["train"], data.splits["valid"]])
+            data, chosen = transform_targets(complete.config, data, rows, console, is_single=False)
+            config = replace(config, data=replace(config.data, transform=chosen.data.transform))
+            members = member_configs(config)
         for member in members.values():  # before any is trained
             data.check_split(member)
         for folder in (out / name for name in members):

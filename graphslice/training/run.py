@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,9 @@ from graphslice.run_files import (
     write_splits,
     write_training,
 )
+from graphslice.tasks import TRANSFORMS, parse_per_target
 from graphslice.threads import single_threaded_torch
+from graphslice.training.choose_transform import choose_transforms, with_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config, run_steps
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
@@ -121,6 +123,10 @@ def run(
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = load_molecule_data(config, dataset, console, splits)
     complete = complete_config(config, data, fresh=fresh)
+    if fresh and not config.data.is_cross_validation:  # whose models would have different scales
+        rows = np.concatenate([data.splits["train"], data.splits["valid"]])
+        data, config = transform_targets(complete.config, data, rows, console)
+        complete = replace(complete, config=config)
     config, devices, metric = complete.config, complete.devices, complete.metric
     evaluated = not fresh and is_finished(out) and (out / BEST).exists()
     if evaluated and config.trainer.refit == "on":
@@ -158,6 +164,18 @@ def run(
     for number in range(len(folds)):
         shutil.rmtree(out / f"{HELD_OUT}{number + 1}", ignore_errors=True)
     return RunResult(out, metrics, training, data)
+
+
+def transform_targets(
+    config: RunConfig, data: MoleculeData, rows: np.ndarray, console: Console, is_single: bool = True
+) -> tuple[MoleculeData, RunConfig]:
+    """Choose the transforms of the targets; arguments as of :func:`choose_transforms`."""
+    config, lines = choose_transforms(config, data, np.sort(rows), is_single)
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    names = [task.name for task in data.dataset.tasks]
+    transforms = parse_per_target(config.data.transform, names, TRANSFORMS, "--transform")
+    return data.with_tasks(with_transforms(data.dataset.tasks, transforms)), config
 
 
 def _new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:

@@ -101,6 +101,8 @@ def train(
         if config.trainer.metric is not None:
             check_metric(config.trainer.metric, dataset.tasks)
         check_losses(config.trainer, dataset.tasks)
+        if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
+            raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from graphslice import threads
 from graphslice.errors import InputError
+from graphslice.normal_scores import interpolate
 from graphslice.stacking import Trees, fit_boosting, fit_forest
-from graphslice.stacking.trees import interpolate
 
 FITS = {"forest": fit_forest, "boosting": fit_boosting}
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}

@@ -208,13 +208,9 @@ def test_squared_errors_weigh_large_errors_more():
 
 def test_the_stack_is_never_worse_than_its_best_model():
     losses = {(1.0, 0.0): 2.0, (0.0, 1.0): 1.0}
-    assert at_least_as_good(np.array([0.5, 0.5]), lambda w: 0.9 if w[0] == 0.5 else losses[tuple(w)]).tolist() == [
-        0.5,
-        0.5,
-    ]
-    halfway = at_least_as_good(np.array([0.5, 0.5]), lambda w: losses.get(tuple(w), 0.5 + 2 * w[0]))
-    assert halfway.tolist() == [0.125, 0.875]
-    tied = at_least_as_good(np.array([0.5, 0.5]), lambda w: losses.get(tuple(w), 1.0))
-    assert tied.tolist() == [0.0, 1.0]
-    undefined = at_least_as_good(np.array([0.3, 0.7]), lambda w: np.nan)
-    assert undefined.tolist() == [0.3, 0.7]
+    equal = np.array([0.5, 0.5])
+    assert at_least_as_good(equal, lambda w: 0.9 if w[0] == 0.5 else losses[tuple(w)]).tolist() == [0.5, 0.5]
+    nearest = at_least_as_good(equal, lambda w: losses.get(tuple(w), 0.5 + 2 * w[0]))
+    assert nearest.tolist() == [0.2, 0.8]
+    assert at_least_as_good(equal, lambda w: losses.get(tuple(w), 1.0)).tolist() == [0.0, 1.0]  # it wins ties
+    assert at_least_as_good(np.array([0.3, 0.7]), lambda w: np.nan).tolist() == [0.3, 0.7]

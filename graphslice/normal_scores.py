@@ -1,0 +1,50 @@
+"""Normal scores of ranks (van der Waerden scores): numbers mapped to a normal distribution, and back."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+
+def fit_knots(values: np.ndarray, most: int = 1000) -> np.ndarray:
+    """Fit the map between numbers and the normal scores of their ranks.
+
+    Args:
+        values: ``float64 [R]``, at least one number, all finite.
+        most: largest number of knots.
+
+    Returns:
+        ``float64 [2, P]``, knots of a piecewise linear map: scores and numbers, both ascending.
+    """
+    numbers, counts = np.unique(values, return_counts=True)
+    quantiles = (counts.cumsum() - counts / 2) / len(values)
+    chosen = np.unique(np.linspace(0, len(numbers) - 1, most).round().astype(np.int64))
+    scores = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles[chosen]])
+    return np.stack([scores, numbers[chosen]])
+
+
+def to_scores(numbers: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Map numbers to normal scores; numbers beyond the knots get the score of the nearest one."""
+    return interpolate(numbers, knots[::-1])
+
+
+def from_scores(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Map normal scores to numbers, within the range of the knots."""
+    return interpolate(scores, knots)
+
+
+def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Interpolate linearly. ``numpy.interp`` rounds differently for many values, and overflows for large ones.
+
+    Args:
+        x: ``float64``, of any shape; nan stays nan.
+        knots: ``float64 [2, P]``: ascending points, and the number at each.
+    """
+    points, numbers = knots
+    right = np.searchsorted(points, x).clip(1, len(points) - 1) if len(points) > 1 else np.zeros(x.shape, np.int64)
+    left = np.maximum(right - 1, 0)
+    span = np.where(right > left, points[right] - points[left], 1.0)
+    share = ((x - points[left]) / span).clip(0, 1)
+    low, high = numbers[left], numbers[right]
+    return (low * (1 - share) + high * share).clip(low, high)

@@ -1,0 +1,113 @@
+"""Choice of the scale on which regression targets are trained, by inner validation of a quick model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import MOLECULE, RunConfig, join_names
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
+from graphslice.data.splits import random_subset
+from graphslice.evaluation.metrics import METRICS, score
+from graphslice.stacking.kernel import fit_regression, training_kernel
+from graphslice.tasks import REGRESSION, TRANSFORMS, Task, fit_transforms, transformed, transformed_back
+
+# With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more rows, nothing is chosen.
+_FEWEST, _MOST_COMPARED, _MOST_ROWS = 50, 2_000, 50_000
+_FOLDS = 5
+# A transform is chosen if it is better than none by this many standard errors of the differences between folds.
+_STANDARD_ERRORS = 1.0
+
+
+def choose_transforms(
+    config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: bool
+) -> tuple[RunConfig, list[str]]:
+    """Choose the transform of each regression target, unless the user set ``data.transform``.
+
+    The candidates are those of :data:`~graphslice.tasks.TRANSFORMS`; a logarithm needs positive labels. A support
+    vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale, and its predictions, in the unit of
+    the target, are judged by the metric of the run. A run that is fine-tuned from a model with the same targets has its
+    transforms.
+
+    Args:
+        config: configuration of a new run.
+        data: molecules of the run.
+        rows: ``int64 [R]``, rows that may decide: none of the test set.
+        is_single: the run is a single model. The knots of ranks would differ between the members of an ensemble.
+
+    Returns:
+        The configuration with the transforms, and lines to print.
+    """
+    tasks = data.dataset.tasks
+    if config.data.transform is not None or data.dataset.level != MOLECULE or len(rows) > _MOST_ROWS:
+        return config, []
+    origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
+    if [task.name for task in origin] == [task.name for task in tasks]:
+        return _configured(config, {task.name: task.transform for task in origin if task.transform != "none"}), []
+    metric = config.trainer.metric or "mae"
+    metric = metric if REGRESSION in METRICS[metric].kinds and metric != "loss" else "mae"
+    chosen, lines = {}, []
+    for t, task in enumerate(tasks):
+        if task.kind != REGRESSION or task.transform != "none":
+            continue
+        scores = _compare(data, rows, t, metric, is_single)
+        best = _best(scores, METRICS[metric].higher_is_better)
+        if best != "none":
+            chosen[task.name] = best
+            label, scale = METRICS[metric].label, {"log": "its logarithm", "rank": "normal scores of its ranks"}[best]
+            lines.append(
+                f"{task.name}: trained on {scale} (inner validation {label} {scores[best].mean():.4g}, otherwise "
+                f"{scores['none'].mean():.4g}; --transform none keeps it off)"
+            )
+    return _configured(config, chosen), lines
+
+
+def _configured(config: RunConfig, transforms: dict[str, str]) -> RunConfig:
+    """Return the configuration with the transforms of some targets, by name."""
+    text = ",".join(f"{join_names([name])}={transform}" for name, transform in transforms.items()) or "none"
+    return replace(config, data=replace(config.data, transform=text))
+
+
+def with_transforms(tasks: Sequence[Task], transforms: dict[str, str]) -> list[Task]:
+    """Return the tasks with the transforms of some, by name."""
+    return [replace(task, transform=transforms.get(task.name, task.transform)) for task in tasks]
+
+
+def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_single: bool) -> dict[str, np.ndarray]:
+    """Return the score of each fold with each transform; with none alone if there is nothing to choose."""
+    known = rows[~np.isnan(data.dataset.targets[rows, t])]
+    known = np.sort(random_subset(known, _MOST_COMPARED, data.config.trainer.seed))
+    y = data.dataset.targets[known, t]
+    possible = {"log": len(y) > 0 and y.min() > 0, "rank": is_single}
+    candidates = [name for name in TRANSFORMS if possible.get(name, True)]
+    families = np.unique(molecule_keys(data.store, known).family, return_inverse=True)[1] if len(known) else known
+    if len(np.unique(families)) < _FEWEST or len(np.unique(y)) < 3:
+        return {"none": np.zeros(1)}
+    order = np.random.default_rng(data.config.trainer.seed).permutation(families.max() + 1)
+    fold = order[families] % _FOLDS
+    kernel = training_kernel(graph_input_rows(data.store, known))
+    scores: dict[str, list[float]] = {name: [] for name in candidates}
+    for held in range(_FOLDS):
+        train, test = np.flatnonzero(fold != held), np.flatnonzero(fold == held)
+        for name in candidates:
+            (task,) = fit_transforms([replace(data.dataset.tasks[t], transform=name)], y[train][:, None])
+            labels = transformed(y[train], task)
+            mean, std = labels.mean(), labels.std() or 1.0
+            decision = fit_regression(kernel[np.ix_(train, train)], (labels - mean) / std)
+            predicted = transformed_back(decision(kernel[np.ix_(test, train)]) * std + mean, task)
+            scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
+    return {name: np.array(values) for name, values in scores.items()}
+
+
+def _best(scores: dict[str, np.ndarray], higher_is_better: bool) -> str:
+    """Return the transform of the best mean score, or none unless it is better by some standard errors."""
+    sign = -1 if higher_is_better else 1
+    best = min(scores, key=lambda name: np.inf if np.isnan(scores[name]).any() else sign * scores[name].mean())
+    gains = sign * (scores["none"] - scores[best])
+    if best == "none" or np.isnan(gains).any():
+        return "none"
+    return best if gains.mean() > _STANDARD_ERRORS * gains.std(ddof=1) / np.sqrt(len(gains)) else "none"

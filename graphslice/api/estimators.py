@@ -38,6 +38,7 @@ class _Estimator(BaseEstimator):
         init_from: str | None = None,
         epochs: int | None = None,
         minutes: float | None = None,
+        baselines: bool | None = None,
         config: RunConfig | Mapping | None = None,
         random_state: int | np.random.RandomState | None = 0,
         verbose: bool = False,
@@ -48,6 +49,7 @@ class _Estimator(BaseEstimator):
         self.init_from = init_from
         self.epochs = epochs
         self.minutes = minutes
+        self.baselines = baselines
         self.config = config
         self.random_state = random_state
         self.verbose = verbose
@@ -61,7 +63,7 @@ class _Estimator(BaseEstimator):
         return tags
 
     def _train(self, smiles: list, labels: np.ndarray, kind: str, names: list[str] | None = None) -> Model:
-        """Train on all rows except a validation set; there is no test set, which users of an estimator hold out."""
+        """Train on all rows, or all but a validation set; users of an estimator hold out a test set themselves."""
         if len(smiles) < 2:
             raise InputError("X has 1 sample: at least two molecules are needed, one to train on and one to validate")
         table = labelled_table(smiles, labels, names)
@@ -85,6 +87,7 @@ class _Estimator(BaseEstimator):
             ensemble=self.ensemble,
             epochs=self.epochs,
             minutes=self.minutes,
+            baselines=self.baselines,
             seed=seed,
             config=replace(config, data=replace(config.data, task=kind)),
             quiet=not self.verbose,
@@ -102,8 +105,8 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
     """Scikit-learn regressor for molecules; ``X`` is SMILES.
 
     ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. ``y`` may have
-    several targets; unknown labels are nan. A tenth of the molecules is held out as validation set, to choose the best
-    epoch. Sample weights are not supported.
+    several targets; unknown labels are nan. The final models are trained on all molecules, or, of more than 3,000, on
+    nine tenths, and the others choose the best epoch. Sample weights are not supported.
 
     Args:
         features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, or both.
@@ -112,6 +115,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         init_from: the model to fine-tune, as in :func:`graphslice.fit`.
         epochs: number of passes over the training set. Default: depends on its size.
         minutes: upper limit of the training time, in minutes.
+        baselines: stack the network with base models of other kinds, as in :func:`graphslice.fit`.
         config: all other settings, as in :func:`graphslice.fit`.
         random_state: seed of the validation set, the initial weights and the order of the molecules.
         verbose: print progress during training.
@@ -170,11 +174,11 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
 class GraphSliceClassifier(ClassifierMixin, _Estimator):
     """Scikit-learn classifier for molecules, binary or multiclass; ``X`` is SMILES.
 
-    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. A tenth of the
-    molecules is held out as validation set, to choose the best epoch. Sample weights are not supported.
+    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. All of them
+    train the final models, as for :class:`GraphSliceRegressor`. Sample weights are not supported.
 
     Args:
-        features, ensemble, preset, init_from, epochs, minutes, config, random_state, verbose: as in
+        features, ensemble, preset, init_from, epochs, minutes, baselines, config, random_state, verbose: as in
             :class:`GraphSliceRegressor`.
 
     Attributes:

@@ -54,6 +54,7 @@ def fit(
     init_from: str | Path | None = None,
     epochs: int | None = None,
     minutes: float | None = None,
+    baselines: bool | None = None,
     seed: int | None = None,
     config: RunConfig | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -84,8 +85,10 @@ def fit(
             ``"gap"``; ``"none"`` trains from scratch. By default a small dataset is fine-tuned from ``small``.
         epochs: number of passes over the training set. Default: depends on its size.
         minutes: upper limit of the training time, in minutes.
+        baselines: stack the network with base models of other kinds (random forest, gradient boosting, kernel machine).
+            Default: for small datasets. ``False`` trains the network alone, in less time.
         seed: seed of the split, the initial weights and the order of the molecules.
-        config: all other settings, by the sections of ``config.yaml``, such as ``{"trainer": {"baselines": "off"}}``,
+        config: all other settings, by the sections of ``config.yaml``, such as ``{"trainer": {"loss": "huber"}}``,
             or a :class:`~graphslice.config.RunConfig` instead of a preset. The other arguments take precedence.
         out: the run directory, for the command line and for :func:`graphslice.load`. By default a temporary directory
             is used, which lives as long as the model; :meth:`Model.save` writes it elsewhere.
@@ -111,7 +114,13 @@ def fit(
         "seed": seed,
         **data_source,
     }
-    trainer_settings = {"ensemble": ensemble, "max_epochs": epochs, "max_minutes": minutes, "seed": seed}
+    trainer_settings = {
+        "ensemble": ensemble,
+        "max_epochs": epochs,
+        "max_minutes": minutes,
+        "baselines": None if baselines is None else "on" if baselines else "off",
+        "seed": seed,
+    }
     config = replace(
         config,
         data=_updated_section(config.data, data_settings),

@@ -19,7 +19,7 @@ from graphslice.tasks import REGRESSION, TRANSFORMS, Task, fit_transforms, trans
 # With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more rows, nothing is chosen.
 _FEWEST, _MOST_COMPARED, _MOST_ROWS = 50, 2_000, 50_000
 _FOLDS = 5
-# A transform is chosen if it is better than none by this many standard errors of the differences between folds.
+# A transform is chosen if it is better than a simpler one by this many standard errors of the differences of folds.
 _STANDARD_ERRORS = 1.0
 
 
@@ -104,10 +104,12 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
 
 
 def _best(scores: dict[str, np.ndarray], higher_is_better: bool) -> str:
-    """Return the transform of the best mean score, or none unless it is better by some standard errors."""
+    """Return none, or the first transform that is better than those before it by some standard errors."""
     sign = -1 if higher_is_better else 1
-    best = min(scores, key=lambda name: np.inf if np.isnan(scores[name]).any() else sign * scores[name].mean())
-    gains = sign * (scores["none"] - scores[best])
-    if best == "none" or np.isnan(gains).any():
-        return "none"
-    return best if gains.mean() > _STANDARD_ERRORS * gains.std(ddof=1) / np.sqrt(len(gains)) else "none"
+    best = "none"
+    for name, values in scores.items():
+        gains = sign * (scores[best] - values)
+        error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
+        if gains.mean() > _STANDARD_ERRORS * error:
+            best = name
+    return best

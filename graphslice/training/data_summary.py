@@ -61,7 +61,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         *split_warnings(tasks, parts, folds=not pretraining),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
-    sizes = {split: len(rows) for split, rows in data.splits.items()}
+    sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
     rejected = ""
     if data.rejected:

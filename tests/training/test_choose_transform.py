@@ -1,0 +1,136 @@
+"""Choice of the scale of regression targets by inner validation, and training on normal scores of ranks."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import read_yaml
+from graphslice.training import resume, train
+from graphslice.training.choose_transform import _best
+from graphslice.training.loop import TrainingLoop
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def molecules():
+    """Two hundred molecules of the demo dataset and a property that their graph determines."""
+    from conftest import DEMO_CSV
+
+    table = pd.read_csv(DEMO_CSV).head(200).drop(columns="split")
+    size = np.array([gs.smiles_to_graph(smiles).num_atoms for smiles in table["smiles"]])
+    hetero = np.array([(gs.smiles_to_graph(smiles).atoms[:, 0] != 5).sum() for smiles in table["smiles"]])
+    return table[["smiles"]], (size - size.mean()) / size.std() + 0.7 * (hetero - hetero.mean()) / hetero.std()
+
+
+@pytest.fixture
+def configured(tiny_config, tmp_path, molecules):
+    def make(labels: np.ndarray, data: dict | None = None, **trainer):
+        molecules[0].assign(y=labels).to_csv(tmp_path / "t.csv", index=False)
+        settings = {"baselines": "off", "max_epochs": 1, **trainer}
+        return tiny_config(tmp_path / "t.csv", data={"targets": "y", **(data or {})}, trainer=settings)
+
+    return make
+
+
+def transform_of(folder) -> str:
+    return read_yaml(folder / "config.yaml")["data"]["transform"]
+
+
+def test_a_skewed_positive_target_is_trained_on_its_logarithm(configured, molecules, tmp_path):
+    output = io.StringIO()
+    train(configured(np.exp(3 * molecules[1])), tmp_path / "run", console=Console(file=output, width=300))
+    assert transform_of(tmp_path / "run") == "y=log"
+    assert "y: trained on its logarithm (inner validation MAE " in output.getvalue()
+    assert read_checkpoint(tmp_path / "run").tasks[0].transform == "log"
+
+
+def test_a_skewed_target_with_negative_labels_is_trained_on_ranks(configured, molecules, tmp_path):
+    train(configured(np.sinh(4 * molecules[1])), tmp_path / "run", console=QUIET)
+    assert transform_of(tmp_path / "run") == "y=rank"
+    (task,) = read_checkpoint(tmp_path / "run").tasks
+    assert task.transform == "rank" and len(task.knots) > 50
+
+
+def test_a_symmetric_target_is_not_transformed(configured, molecules, tmp_path):
+    train(configured(molecules[1]), tmp_path / "run", console=QUIET)
+    assert transform_of(tmp_path / "run") == "none"
+
+
+def test_transform_none_keeps_it_off(configured, molecules, tmp_path):
+    train(configured(np.exp(3 * molecules[1]), {"transform": "none"}), tmp_path / "run", console=QUIET)
+    assert read_checkpoint(tmp_path / "run").tasks[0].transform == "none"
+
+
+def test_predictions_on_ranks_are_within_the_range_of_the_labels(configured, molecules, tmp_path):
+    labels = np.sinh(3 * molecules[1])
+    train(configured(labels, {"transform": "rank"}, max_epochs=4), tmp_path / "run", console=QUIET)
+    model = gs.load(tmp_path / "run", "cpu")
+    found = model.predict(["C", "CCO", "C" * 60, *molecules[0]["smiles"][:20]], interval=90)
+    assert (found.values >= labels.min()).all() and (found.values <= labels.max()).all()
+    assert (found.interval.low <= found.values).all() and (found.values <= found.interval.high).all()
+
+
+def test_a_run_on_ranks_continues_exactly(configured, molecules, tmp_path, monkeypatch):
+    config = configured(np.sinh(3 * molecules[1]), {"transform": "rank"}, max_epochs=3)
+    train(config, tmp_path / "whole", console=QUIET)
+    step = TrainingLoop._step
+
+    def stop(loop, batch):
+        if loop.state.step == 15:
+            raise KeyboardInterrupt
+        return step(loop, batch)
+
+    monkeypatch.setattr(TrainingLoop, "_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", console=QUIET)
+    monkeypatch.setattr(TrainingLoop, "_step", step)
+    resume(tmp_path / "run", console=QUIET)
+    whole, run = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "run"))
+    assert run == whole
+    assert read_checkpoint(tmp_path / "run").tasks == read_checkpoint(tmp_path / "whole").tasks
+
+
+def test_members_of_an_ensemble_have_one_scale(configured, molecules, tmp_path):
+    config = configured(np.exp(3 * molecules[1]), ensemble=2)
+    train(config, tmp_path / "run", console=QUIET)
+    assert transform_of(tmp_path / "run") == transform_of(tmp_path / "run" / "member-2") == "y=log"
+    with pytest.raises(gs.InputError, match="--transform rank needs a single model"):
+        train(configured(molecules[1], {"transform": "rank"}, ensemble=2), tmp_path / "other", console=QUIET)
+
+
+def test_a_model_that_is_trained_further_keeps_its_scale(configured, molecules, tmp_path):
+    from dataclasses import replace
+
+    labels = np.exp(0.1 * molecules[1])  # for which nothing would be chosen
+    train(configured(labels, {"transform": "log"}), tmp_path / "first", console=QUIET)
+    output = io.StringIO()
+    config = replace(configured(labels), init_from=str(tmp_path / "first"))
+    train(config, tmp_path / "second", console=Console(file=output, width=300))
+    assert read_checkpoint(tmp_path / "second").tasks[0].transform == "log"
+    assert "including the output head" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("scores", "higher", "expected"),
+    [
+        ({"none": [2.0, 2.1, 2.2], "log": [1.0, 1.1, 1.2]}, False, "log"),
+        ({"none": [0.5, 0.5, 0.5], "log": [0.4, 0.4, 0.4], "rank": [0.6, 0.7, 0.6]}, True, "rank"),
+        ({"none": [2.0, 2.1, 2.2], "log": [1.0, 3.1, 2.1]}, False, "none"),
+        ({"none": [2.0, 2.1], "rank": [np.nan, 1.0]}, False, "none"),
+        ({"none": [0.0]}, False, "none"),
+        ({"none": [1.0, 1.0], "rank": [1.0, 1.0]}, False, "none"),
+        ({"none": [3.0, 3.1], "log": [1.0, 1.1], "rank": [0.9, 1.15]}, False, "log"),
+        ({"none": [3.0, 3.1], "log": [2.0, 2.1], "rank": [0.9, 1.1]}, False, "rank"),
+    ],
+)
+def test_the_simplest_transform_wins_unless_another_is_clearly_better(scores, higher, expected):
+    assert _best({name: np.array(values) for name, values in scores.items()}, higher) == expected

@@ -44,7 +44,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
         threads: number of threads.
 
     Returns:
-        Trees of bounded size: 300 for up to 3,333 rows, then fewer, 100 from 10,000 rows, with larger leaves. If all
+        Trees of bounded size: 150 for up to 6,666 rows, then fewer, 75 from 13,333 rows, with larger leaves. If all
         labels are equal, a constant prediction without trees.
 
     Raises:
@@ -58,7 +58,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
         return _constant_trees(y[0], kind, classes, x.shape[1])
     rows, used = len(y), _informative_columns(x)
     inputs = x[:, used]
-    settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, 100, 300))}
+    settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, 75, 150))}
     settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
     settings |= {"random_state": seed, "n_jobs": threads}
     knots, labels = _normal_scores(y, kind)

@@ -117,13 +117,12 @@ class KernelMachine:
         """
         if x.ndim != 2 or x.shape[1] != self.features:
             raise InputError(f"inputs of shape {list(x.shape)} do not match a kernel of {self.features} features")
-        counts, logs = _split(x, len(self.ptr) - 1)
-        z = _standardise(logs, self.shift, self.scale)
+        x = np.ascontiguousarray(x, np.float32)
         values = np.zeros((len(x), self.width))
-        arrays = self.ptr, self.vectors, self.counts, self.sizes, self.descriptors, self.coefficients
+        support = self.ptr, self.vectors, self.counts, self.sizes, self.descriptors
 
         def decide(begin: int, end: int) -> None:
-            _decide(counts, z, *arrays, values, begin, end)
+            _decide(x, self.shift, self.scale, *support, self.coefficients, values, begin, end)
 
         if len(self.sizes):
             parallel_for(decide, len(x), len(x) * self.descriptors.size)
@@ -366,11 +365,25 @@ def _kernel_row(counts, z, ptr, vectors, values, sizes, descriptors, out):
 
 
 @njit(cache=True, nogil=True)
-def _decide(counts, z, ptr, vectors, values, sizes, descriptors, coefficients, out, begin, end):
+def _standardise_row(x, shift, scale, counts, z):
+    """Split an input into counts and standardised logarithms of descriptors; nan counts as 0."""
+    columns = len(counts)
+    for c in range(columns):
+        counts[c] = np.uint8(min(x[c], np.float32(255))) if x[c] >= 1 else np.uint8(0)
+    for k in range(len(shift)):
+        value = x[columns + k]
+        log = np.log1p(abs(np.float64(value))) if value == value else 0.0
+        standardised = (np.float32(-log if value < 0 else log) - shift[k]) / scale[k]
+        z[k] = min(max(standardised, np.float32(-_CLIP)), np.float32(_CLIP))
+
+
+@njit(cache=True, nogil=True)
+def _decide(x, shift, scale, ptr, vectors, values, sizes, descriptors, coefficients, out, begin, end):
     """Add the decision values without intercepts to rows ``begin`` to ``end`` of ``out``, in a fixed order."""
-    kernel = np.empty(len(sizes))
+    kernel, counts, z = np.empty(len(sizes)), np.empty(len(ptr) - 1, np.uint8), np.empty(len(shift), np.float32)
     for row in range(begin, end):
-        _kernel_row(counts[row], z[row], ptr, vectors, values, sizes, descriptors, kernel)
+        _standardise_row(x[row], shift, scale, counts, z)
+        _kernel_row(counts, z, ptr, vectors, values, sizes, descriptors, kernel)
         for s in range(len(sizes)):
             for k in range(out.shape[1]):
                 out[row, k] += coefficients[s, k] * kernel[s]

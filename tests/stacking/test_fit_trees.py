@@ -110,7 +110,7 @@ def test_forest_size_is_bounded():
         x = random.normal(size=(count, 5)).astype(np.float32)
         trees = fit_forest(x, random.normal(size=count), "regression", 0, 0, 1)
         sizes.append((len(trees.columns), sum(array.nbytes for array in trees.to_arrays().values())))
-    assert [count for count, _ in sizes] == [300, 250, 100]
+    assert [count for count, _ in sizes] == [150, 150, 75]
     assert all(size < 1.6e7 for _, size in sizes)
 
 

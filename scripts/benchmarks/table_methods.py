@@ -16,8 +16,8 @@ import pandas as pd
 
 import graphslice
 from benchmarks.table_tasks import Table
-from graphslice.chem.descriptors import compute_descriptors
-from graphslice.stacking.stacking import predict_trees
+from graphslice.inference.ensemble import base_model_inputs
+from graphslice.stacking.stacking import predict_base_models
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +33,9 @@ GRAPHSLICE = {
 #: Network only, fine-tuned from a model that was not trained on the test rows, at the learning rate of ``small``.
 UNSEEN = "unseen-network"
 _UNSEEN_OPTIONS = ["--optimizer.peak_lr", "1e-3", "--trainer.baselines", "off"]
-#: Components of a run, which are also evaluated separately. The tree ensembles do not depend on the initial network.
+#: Components of a run, which are also evaluated separately. The base models do not depend on the initial network.
 COMPONENTS_OF = {
-    "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting"),
+    "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting", "graphslice-kernel"),
     "scratch": ("scratch-network",),
 }
 PARTS = tuple(name for names in COMPONENTS_OF.values() for name in names)
@@ -184,7 +184,8 @@ class GraphSlice(Method):
         self.version = f"graphslice {graphslice.__version__} {commit()}"
 
     def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        fit, ask = self._write(table, molecules, commands.folder)
+        # It chooses its own validation rows, or folds, among all that are given.
+        fit, ask = self._write(table, molecules, commands.folder, valid="train")
         run, out = commands.folder / "run", commands.folder / "predictions.csv"
         command = (sys.executable, "-m", "graphslice")
         commands.run(
@@ -200,7 +201,7 @@ class GraphSlice(Method):
 
 
 def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return separate predictions of the network, random forest and gradient boosting of a run, by these names.
+    """Return separate predictions of the network and the base models of a run, by these names.
 
     With fewer names, only the first components are returned.
     """
@@ -208,9 +209,10 @@ def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) ->
     (stacking,) = predictor.stackings
     if stacking is None:  # the prediction is that of the network alone
         return {names[0]: np.asarray(predictor.predict(smiles), np.float64)}
-    x = np.concatenate(list(compute_descriptors(smiles, stacking.kinds).values()), axis=1, dtype=np.float32)
+    store = predictor.featurize_molecules(smiles)
+    x = base_model_inputs(store, np.arange(len(store)), stacking.kinds)
     predictor.stackings = [None]
-    predictions = [predictor.predict(smiles), *(predict_trees(trees, x) for trees in stacking.trees.values())]
+    predictions = [predictor.predict(smiles), *(predict_base_models(each, x) for each in stacking.models.values())]
     return {name: np.asarray(values, np.float64) for name, values in zip(names, predictions, strict=False)}
 
 

@@ -1,4 +1,4 @@
-"""Atom contributions: Shapley values, atom order, ensembles, tree ensembles and errors."""
+"""Atom contributions: Shapley values, atom order, ensembles, base models and errors."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -20,7 +20,7 @@ from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import read_out
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import fit_trees
+from graphslice.stacking.stacking import fit_base_models
 from graphslice.tasks import Task, regression_tasks
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "C1CC[C@H]2CCCC[C@@H]2C1"]
@@ -196,8 +196,8 @@ def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
     kinds = ("rdkit2d",)
     x = gs.chem.descriptors.compute_descriptors(smiles, kinds)["rdkit2d"]
     labels = np.stack([np.arange(20.0), np.arange(20.0)[::-1]], axis=1)
-    trees = fit_trees(x, labels, plain.tasks, seed=0, threads=1)
-    stacking = Stacking(kinds, trees, np.array([[0.3, 1.0], [0.5, 0.0], [0.2, 0.0]]))
+    trees = fit_base_models(x, labels, plain.tasks, seed=0, threads=1)
+    stacking = Stacking(kinds, trees, np.array([[0.3, 1], [0.5, 0], [0.2, 0], [0, 0]]))
     blended = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, stacking=stacking), "cpu")
     result, alone = attribute(blended, "CCO"), attribute(Predictor(plain, "cpu"), "CCO")
     np.testing.assert_array_equal(result.values, alone.values)
@@ -205,7 +205,7 @@ def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
     prediction = blended.predict("CCO")[0]
     assert prediction[1] == pytest.approx(result.prediction[1], rel=1e-5)
     assert abs(prediction[0] - result.prediction[0]) > 0.1
-    # A graph has no descriptors for the tree ensembles, but the network does not need any.
+    # A graph has no descriptors for base models of a former version, but the network does not need any.
     np.testing.assert_array_equal(attribute(blended, gs.smiles_to_graph("C")).values, attribute(blended, "C").values)
     pair = Predictor([*blended.checkpoints, plain], "cpu")
     assert attribute(pair, "CCO").network_weight.tolist() == [0.65, 1.0]

@@ -10,13 +10,12 @@ from safetensors.torch import load_file
 
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig
 from graphslice.checkpoint import Checkpoint, write_run_directory
-from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import GraphConfig
 from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import TREE_DESCRIPTORS, fit_trees
+from graphslice.stacking.stacking import GRAPH_INPUTS, fit_base_models
 from graphslice.tasks import Task, regression_tasks
 
 SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
@@ -171,11 +170,11 @@ def test_evaluating_an_imported_model_needs_a_dataset(tmp_path, cli):
     assert code == 2 and "was imported without its training data: give labelled molecules with --dataset" in err
 
 
-def test_omitted_tree_ensembles_are_reported(tmp_path, cli):
+def test_omitted_base_models_are_reported(tmp_path, cli):
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
     checkpoint = trained(head="linear")
-    trees = fit_trees(np.tile(x, descriptor_width(TREE_DESCRIPTORS)), y, checkpoint.tasks, seed=0, threads=1)
-    checkpoint.stacking = Stacking(TREE_DESCRIPTORS, trees, np.array([[0.4], [0.3], [0.3]]))
+    models = fit_base_models(np.tile(x, 2400), y, checkpoint.tasks, seed=0, threads=1)
+    checkpoint.stacking = Stacking((GRAPH_INPUTS,), models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert code == 0 and out.split()[-1].endswith("graphormer_v1.pt")

@@ -28,7 +28,7 @@ TARGETS = {
     "store": "files of preprocessed datasets",
     "paths": "manually constructed molecules and batches",
     "checkpoint": "checkpoint files",
-    "trees": "arrays of random forests and gradient boosting",
+    "trees": "arrays of random forests, gradient boosting and kernel machines",
 }
 _MEMORY = 1 << 35  # address space of a process in bytes; more means that a size in the input was not checked
 

@@ -1,4 +1,4 @@
-"""Arrays of trees with other numbers, lengths and types."""
+"""Arrays of trees and kernel machines with other numbers, lengths and types."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fuzzing.mutations import NUMBERS
-from graphslice.stacking import Trees, fit_boosting, fit_forest
+from graphslice.stacking import KernelMachine, Trees, fit_boosting, fit_forest, fit_kernel
 
 _FEATURES = 6
+_KINDS = (("regression", 9), ("binary", 2), ("multiclass", 3))
 
 
 def target(folder: Path) -> Callable[[random.Random], None]:
@@ -23,7 +24,12 @@ def target(folder: Path) -> Callable[[random.Random], None]:
     whole = [
         _first_trees(fit(x, np.minimum(y, classes - 1), kind, classes, 0, 1))
         for fit in (fit_forest, fit_boosting)
-        for kind, classes in (("regression", 9), ("binary", 2), ("multiclass", 3))
+        for kind, classes in _KINDS
+    ]
+    counts = np.abs(x).round()
+    whole += [
+        fit_kernel(counts, np.minimum(y, classes - 1), kind, classes, 0, 1, counts=4).to_arrays()
+        for kind, classes in _KINDS
     ]
 
     def run(draw: random.Random) -> None:
@@ -31,11 +37,11 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         for _ in range(draw.choice((0, 1, 1, 2, 4))):
             name = draw.choice(list(arrays))
             arrays[name] = _changed(draw, arrays[name])
-        trees = Trees.from_arrays(arrays)
-        if not 0 < trees.features <= 1000:  # a wide row is the caller's, and takes its memory
+        model = (KernelMachine if "intercepts" in arrays else Trees).from_arrays(arrays)
+        if not 0 < model.features <= 1000:  # a wide row is the caller's, and takes its memory
             return
-        predictions = trees.predict(np.resize(x, (8, trees.features)))
-        assert predictions.shape == (8, trees.width) and np.isfinite(predictions).all()
+        predictions = model.predict(np.resize(x, (8, model.features)))
+        assert predictions.shape == (8, model.width) and np.isfinite(predictions).all()
 
     return run
 
@@ -52,7 +58,7 @@ def _changed(draw: random.Random, array: np.ndarray) -> np.ndarray:
     array, kind = array.copy(), draw.randrange(10)
     if kind < 7 and array.size:
         place = draw.randrange(array.size)
-        near = array.flat[place] + draw.choice((-2, -1, 1, 2))
+        near = np.array(array.flat[place].item() + draw.choice((-2, -1, 1, 2))).astype(array.dtype)
         far = np.array(draw.choice((*NUMBERS, -1, 1e300, float("nan")))).astype(array.dtype)
         array.flat[place] = near if kind < 5 else far
     elif kind == 7:

@@ -14,13 +14,14 @@ from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.stacking.kernel import fit_regression, training_kernel
-from graphslice.tasks import REGRESSION, TRANSFORMS, Task, fit_transforms, transformed, transformed_back
+from graphslice.tasks import REGRESSION, Task, fit_transforms, transformed, transformed_back
 
 # With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more rows, nothing is chosen.
 _FEWEST, _MOST_COMPARED, _MOST_ROWS = 50, 2_000, 50_000
 _FOLDS = 5
-# A transform is chosen if it is better than a simpler one by this many standard errors of the differences of folds.
-_STANDARD_ERRORS = 1.0
+# A transform is chosen if the logarithm of its error (of 1 minus the score, where higher is better) is less than that
+# of none by this many standard errors of the differences between folds, and by this number.
+_STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
 
 
 def choose_transforms(
@@ -28,7 +29,7 @@ def choose_transforms(
 ) -> tuple[RunConfig, list[str]]:
     """Choose the transform of each regression target, unless the user set ``data.transform``.
 
-    The candidates are those of :data:`~graphslice.tasks.TRANSFORMS`; a logarithm needs positive labels. A support
+    Compared are none and, of positive labels, the logarithm, otherwise normal scores of ranks (docs/log.md). A support
     vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale, and its predictions, in the unit of
     the target, are judged by the metric of the run. A run that is fine-tuned from a model with the same targets has its
     transforms.
@@ -79,11 +80,13 @@ def with_transforms(tasks: Sequence[Task], transforms: dict[str, str]) -> list[T
 
 def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_single: bool) -> dict[str, np.ndarray]:
     """Return the score of each fold with each transform; with none alone if there is nothing to choose."""
+    from scipy.stats import iqr
+
     known = rows[~np.isnan(data.dataset.targets[rows, t])]
     known = np.sort(random_subset(known, _MOST_COMPARED, data.config.trainer.seed))
     y = data.dataset.targets[known, t]
-    possible = {"log": len(y) > 0 and y.min() > 0, "rank": is_single}
-    candidates = [name for name in TRANSFORMS if possible.get(name, True)]
+    other = "log" if len(y) and y.min() > 0 else "rank"
+    candidates = ["none", *([other] if other == "log" or is_single else [])]
     families = np.unique(molecule_keys(data.store, known).family, return_inverse=True)[1] if len(known) else known
     if len(np.unique(families)) < _FEWEST or len(np.unique(y)) < 3:
         return {"none": np.zeros(1)}
@@ -96,20 +99,19 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
         for name in candidates:
             (task,) = fit_transforms([replace(data.dataset.tasks[t], transform=name)], y[train][:, None])
             labels = transformed(y[train], task)
-            mean, std = labels.mean(), labels.std() or 1.0
-            decision = fit_regression(kernel[np.ix_(train, train)], (labels - mean) / std)
-            predicted = transformed_back(decision(kernel[np.ix_(test, train)]) * std + mean, task)
+            # Robust, since a network that is trained by absolute errors is little disturbed by large labels.
+            centre, width = np.median(labels), iqr(labels, scale="normal") or labels.std() or 1.0
+            decision = fit_regression(kernel[np.ix_(train, train)], (labels - centre) / width)
+            predicted = transformed_back(decision(kernel[np.ix_(test, train)]) * width + centre, task)
             scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
     return {name: np.array(values) for name, values in scores.items()}
 
 
 def _best(scores: dict[str, np.ndarray], higher_is_better: bool) -> str:
-    """Return none, or the first transform that is better than those before it by some standard errors."""
-    sign = -1 if higher_is_better else 1
-    best = "none"
-    for name, values in scores.items():
-        gains = sign * (scores[best] - values)
-        error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
-        if gains.mean() > _STANDARD_ERRORS * error:
-            best = name
-    return best
+    """Return the other transform if it is clearly better than none, else none."""
+    name = list(scores)[-1]
+    errors = (1 - values if higher_is_better else values for values in (scores["none"], scores[name]))
+    none, other = (np.log(np.maximum(values, 1e-300)) for values in errors)  # ratios: one fold may have a huge label
+    gains = none - other
+    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
+    return name if gains.mean() > max(_STANDARD_ERRORS * error, _LEAST_GAIN) else "none"

@@ -58,7 +58,7 @@ def _changed(draw: random.Random, array: np.ndarray) -> np.ndarray:
     array, kind = array.copy(), draw.randrange(10)
     if kind < 7 and array.size:
         place = draw.randrange(array.size)
-        near = np.array(array.flat[place].item() + draw.choice((-2, -1, 1, 2))).astype(array.dtype)
+        near = np.array(float(array.flat[place]) + draw.choice((-2, -1, 1, 2))).astype(array.dtype)
         far = np.array(draw.choice((*NUMBERS, -1, 1e300, float("nan")))).astype(array.dtype)
         array.flat[place] = near if kind < 5 else far
     elif kind == 7:

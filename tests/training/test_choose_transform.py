@@ -22,10 +22,10 @@ QUIET = Console(quiet=True)
 
 @pytest.fixture(scope="module")
 def molecules():
-    """Two hundred molecules of the demo dataset and a property that their graph determines."""
+    """Four hundred molecules of the demo dataset and a property that their graph determines."""
     from conftest import DEMO_CSV
 
-    table = pd.read_csv(DEMO_CSV).head(200).drop(columns="split")
+    table = pd.read_csv(DEMO_CSV).head(400).drop(columns="split")
     size = np.array([gs.smiles_to_graph(smiles).num_atoms for smiles in table["smiles"]])
     hetero = np.array([(gs.smiles_to_graph(smiles).atoms[:, 0] != 5).sum() for smiles in table["smiles"]])
     return table[["smiles"]], (size - size.mean()) / size.std() + 0.7 * (hetero - hetero.mean()) / hetero.std()
@@ -47,14 +47,14 @@ def transform_of(folder) -> str:
 
 def test_a_skewed_positive_target_is_trained_on_its_logarithm(configured, molecules, tmp_path):
     output = io.StringIO()
-    train(configured(np.exp(3 * molecules[1])), tmp_path / "run", console=Console(file=output, width=300))
+    train(configured(np.exp(2 * molecules[1].clip(-2, 2))), tmp_path / "run", console=Console(file=output, width=300))
     assert transform_of(tmp_path / "run") == "y=log"
     assert "y: trained on its logarithm (inner validation MAE " in output.getvalue()
     assert read_checkpoint(tmp_path / "run").tasks[0].transform == "log"
 
 
 def test_a_skewed_target_with_negative_labels_is_trained_on_ranks(configured, molecules, tmp_path):
-    train(configured(np.sinh(4 * molecules[1])), tmp_path / "run", console=QUIET)
+    train(configured(np.sinh(2.5 * molecules[1].clip(-2, 2))), tmp_path / "run", console=QUIET)
     assert transform_of(tmp_path / "run") == "y=rank"
     (task,) = read_checkpoint(tmp_path / "run").tasks
     assert task.transform == "rank" and len(task.knots) > 50
@@ -66,7 +66,7 @@ def test_a_symmetric_target_is_not_transformed(configured, molecules, tmp_path):
 
 
 def test_transform_none_keeps_it_off(configured, molecules, tmp_path):
-    train(configured(np.exp(3 * molecules[1]), {"transform": "none"}), tmp_path / "run", console=QUIET)
+    train(configured(np.exp(2 * molecules[1].clip(-2, 2)), {"transform": "none"}), tmp_path / "run", console=QUIET)
     assert read_checkpoint(tmp_path / "run").tasks[0].transform == "none"
 
 
@@ -85,7 +85,7 @@ def test_a_run_on_ranks_continues_exactly(configured, molecules, tmp_path, monke
     step = TrainingLoop._step
 
     def stop(loop, batch):
-        if loop.state.step == 15:
+        if loop.state.step == 30:
             raise KeyboardInterrupt
         return step(loop, batch)
 
@@ -100,7 +100,7 @@ def test_a_run_on_ranks_continues_exactly(configured, molecules, tmp_path, monke
 
 
 def test_members_of_an_ensemble_have_one_scale(configured, molecules, tmp_path):
-    config = configured(np.exp(3 * molecules[1]), ensemble=2)
+    config = configured(np.exp(2 * molecules[1].clip(-2, 2)), ensemble=2)
     train(config, tmp_path / "run", console=QUIET)
     assert transform_of(tmp_path / "run") == transform_of(tmp_path / "run" / "member-2") == "y=log"
     with pytest.raises(gs.InputError, match="--transform rank needs a single model"):
@@ -123,14 +123,14 @@ def test_a_model_that_is_trained_further_keeps_its_scale(configured, molecules, 
     ("scores", "higher", "expected"),
     [
         ({"none": [2.0, 2.1, 2.2], "log": [1.0, 1.1, 1.2]}, False, "log"),
-        ({"none": [0.5, 0.5, 0.5], "log": [0.4, 0.4, 0.4], "rank": [0.6, 0.7, 0.6]}, True, "rank"),
+        ({"none": [0.5, 0.5, 0.5], "rank": [0.6, 0.7, 0.6]}, True, "rank"),
+        ({"none": [0.5, 0.5, 0.5], "rank": [0.4, 0.4, 0.4]}, True, "none"),
         ({"none": [2.0, 2.1, 2.2], "log": [1.0, 3.1, 2.1]}, False, "none"),
         ({"none": [2.0, 2.1], "rank": [np.nan, 1.0]}, False, "none"),
         ({"none": [0.0]}, False, "none"),
+        ({"none": [2.0, 2.0, 2.0], "log": [1.97, 1.97, 1.97]}, False, "none"),
         ({"none": [1.0, 1.0], "rank": [1.0, 1.0]}, False, "none"),
-        ({"none": [3.0, 3.1], "log": [1.0, 1.1], "rank": [0.9, 1.15]}, False, "log"),
-        ({"none": [3.0, 3.1], "log": [2.0, 2.1], "rank": [0.9, 1.1]}, False, "rank"),
     ],
 )
-def test_the_simplest_transform_wins_unless_another_is_clearly_better(scores, higher, expected):
+def test_none_wins_unless_the_other_is_clearly_better(scores, higher, expected):
     assert _best({name: np.array(values) for name, values in scores.items()}, higher) == expected

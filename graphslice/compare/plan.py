@@ -22,6 +22,7 @@ FIXED_OPTIONS = {
         ("trainer.max_epochs", "trainer.max_steps", "trainer.max_minutes"), "--budget sets the length of each run"
     ),
     "trainer.baselines": "networks are compared without base models",
+    "trainer.refit": "networks are compared on a validation set",
     "trainer.devices": "every run uses one device, and --jobs sets the number of parallel runs",
     **dict.fromkeys(("model.tasks", "model.level", "model.descriptors"), "it is determined by the data"),
 }
@@ -249,6 +250,8 @@ def _check_folder(run: Run, data: DataConfig) -> None:
     existing, wanted = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).to_dict(), run.config.to_dict()
     for name in ("tasks", "level", "descriptors"):  # determined by the data
         existing["model"][name] = wanted["model"][name]
+    existing["trainer"]["refit"] = "off"  # runs of former versions have no such settings, but were trained so
+    existing["data"]["transform"] = existing["data"]["transform"] or "none"
     wanted["data"] = {key: getattr(data, key) for key in _DATA_KEYS}
     sections = {section: values for section, values in wanted.items() if isinstance(values, dict)}
     for section, values in sections.items():

@@ -75,7 +75,7 @@ def compare(
         raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
     # Without base models, which would be the same for all variants, and on one scale for all seeds.
     data = replace(base.data, transform=base.data.transform or "none")
-    base = replace(base, data=data, trainer=replace(base.trainer, baselines="off", **parse_budget(budget)))
+    base = replace(base, data=data, trainer=replace(base.trainer, baselines="off", refit="off", **parse_budget(budget)))
     check_runs(plan_runs(variants, range(seeds), base, out))
     work = _Comparison(base, budget, out, jobs, gpus, console)
     groups = tuning_groups(variants)

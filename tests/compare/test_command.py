@@ -44,7 +44,7 @@ def test_invalid_budget_is_reported(cli, tiny_yaml, tmp_path):
             ["--trainer.devices", 2],
             "every run uses one device, and --jobs sets the number of parallel runs: leave out --trainer.devices",
         ),
-        (["--baselines", "on"], "without tree ensembles: leave out --baselines"),
+        (["--baselines", "on"], "without base models: leave out --baselines"),
     ],
 )
 def test_fixed_options_are_rejected(words, reason, cli, tiny_yaml, tmp_path):

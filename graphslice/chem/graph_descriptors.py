@@ -12,6 +12,8 @@ without alpha), values differ for some molecules; tests/chem/test_graph_descript
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 from numba import njit
 
@@ -35,8 +37,8 @@ _ATOM_COUNTS = """
     sulfonyls aromatic_NH
 """
 _BOND_COUNTS = """
-    single_bonds double_bonds triple_bonds aromatic_bonds conjugated_bonds stereo_bonds ring_bonds rotatable_bonds
-    rings fragments
+    single_bonds double_bonds triple_bonds aromatic_bonds conjugated_bonds stereo_bonds bonds_of_ring_atoms
+    flexible_bonds rings fragments
 """
 _TOPOLOGY = """
     chi0 chi1 chi2 chi3 chi4 chi0v chi1v chi2v chi3v chi4v kappa1 kappa2 kappa3 balaban_j log_wiener diameter radius
@@ -57,11 +59,8 @@ GRAPH_DESCRIPTORS = (
     *_CHARGES.split(),
     *(f"{_FEATURES[a]}_{_FEATURES[b]}_{k}" for a, b in _PAIRS for k in range(len(_PAIR_BOUNDS) + 1)),
 )
-# Index of the first descriptor of each group.
-_BOND_COUNTS_AT, _TOPOLOGY_AT, _SURFACE_AT, _STATES_AT, _CHARGES_AT, _PAIRS_AT = map(
-    GRAPH_DESCRIPTORS.index,
-    ("single_bonds", "chi0", "tpsa", "max_state", "max_charge", "donor_donor_0"),
-)
+# Position of each descriptor, by name.
+_AT = namedtuple("_AT", GRAPH_DESCRIPTORS)(*range(len(GRAPH_DESCRIPTORS)))
 
 # Columns of OGB's atom features.
 _CHIRALITY, _DEGREE, _CHARGE, _HYDROGENS, _RADICALS, _HYBRIDIZATION, _AROMATIC, _IN_RING = range(1, 9)
@@ -204,7 +203,7 @@ def _count_pairs(flags, distances, out):
                 k = 0
                 while k < _N_BOUNDS and d > _BOUNDS[k]:
                     k += 1
-                out[_PAIRS_AT + _PAIR_INDEX[features[a], features[b]] * (_N_BOUNDS + 1) + k] += 1
+                out[_AT.donor_donor_0 + _PAIR_INDEX[features[a], features[b]] * (_N_BOUNDS + 1) + k] += 1
 
 
 @njit(cache=True, nogil=True)
@@ -244,28 +243,27 @@ def _groups(atoms, ptr, near, kind, out):
                 out[e] += 1
                 known = True
         if not known:
-            out[E] += 1
-        out[E + 1] += 1
-        out[E + 2] += h
-        out[E + 3] += _MASS[z - 1] + 1.008 * h
-        out[E + 4] += q
-        out[E + 5] += q > 0
-        out[E + 6] += q < 0
-        out[E + 7] += atoms[i, _RADICALS]
-        out[E + 8] += atoms[i, _CHIRALITY] in (1, 2)
-        p = E + 9
+            out[_AT.other_elements] += 1
+        out[_AT.atoms] += 1
+        out[_AT.hydrogens] += h
+        out[_AT.weight] += _MASS[z - 1] + 1.008 * h
+        out[_AT.charge] += q
+        out[_AT.positive_atoms] += q > 0
+        out[_AT.negative_atoms] += q < 0
+        out[_AT.radicals] += atoms[i, _RADICALS]
+        out[_AT.stereo_atoms] += atoms[i, _CHIRALITY] in (1, 2)
         if aromatic:
-            out[p] += z == 6
-            out[p + 1] += z == 7
-            out[p + 2] += z == 8
-            out[p + 3] += z == 16
+            out[_AT.aromatic_C] += z == 6
+            out[_AT.aromatic_N] += z == 7
+            out[_AT.aromatic_O] += z == 8
+            out[_AT.aromatic_S] += z == 16
         if z == 6:
-            out[p + 4] += hyb == _SP
-            out[p + 5] += hyb == _SP2
-            out[p + 6] += hyb == _SP3
-        out[p + 8] += ring
-        out[p + 9] += ring and heavy > 2 and _ring_neighbours(i, atoms, ptr, near) > 2
-        out[p + 10] += z == 6 and heavy == 4
+            out[_AT.sp_C] += hyb == _SP
+            out[_AT.sp2_C] += hyb == _SP2
+            out[_AT.sp3_C] += hyb == _SP3
+        out[_AT.ring_atoms] += ring
+        out[_AT.fused_atoms] += ring and heavy > 2 and _ring_neighbours(i, atoms, ptr, near) > 2
+        out[_AT.quaternary_C] += z == 6 and heavy == 4
         carbonyl_near, sulfonyl_near, aromatic_near, oxygens, double_o = 0, 0, 0, 0, 0
         unsaturated = False
         for k in range(ptr[i], ptr[i + 1]):
@@ -293,25 +291,25 @@ def _groups(atoms, ptr, near, kind, out):
         flags[i, 3] = acid_oxygen or (q < 0 and z in (8, 16))
         flags[i, 4] = aromatic
         flags[i, 5] = (z == 6 and not aromatic and _hetero_neighbours(i, atoms, ptr, near) == 0) or (halogen and z != 9)
-        out[p + 11] += donor
-        out[p + 12] += acceptor
-        out[p + 13] += h if z in (7, 8) else 0
-        out[p + 14] += halogen
-        out[p + 15] += acid_oxygen and (h == 1 or q < 0)
-        out[p + 16] += z == 7 and carbonyl_near > 0
-        out[p + 17] += z == 8 and heavy == 2 and carbonyl_near > 0
+        out[_AT.donors] += donor
+        out[_AT.acceptors] += acceptor
+        out[_AT.NH_OH] += h if z in (7, 8) else 0
+        out[_AT.halogens] += halogen
+        out[_AT.acids] += acid_oxygen and (h == 1 or q < 0)
+        out[_AT.amides] += z == 7 and carbonyl_near > 0
+        out[_AT.esters] += z == 8 and heavy == 2 and carbonyl_near > 0
         if z == 6 and double_o == 1 and oxygens == 1 and heavy == 3:
-            out[p + 18] += _hetero_neighbours(i, atoms, ptr, near) == 1
-        out[p + 19] += amine
-        out[p + 20] += z == 8 and h == 1 and heavy == 1 and not carbonyl_near and not aromatic_near
-        out[p + 21] += z == 8 and h == 1 and heavy == 1 and aromatic_near > 0
-        out[p + 22] += z == 8 and heavy == 2 and not aromatic and not carbonyl_near
-        out[p + 23] += amine and aromatic_near > 0
-        out[p + 24] += z == 7 and oxygens >= 2
-        out[p + 25] += z == 7 and heavy == 1 and hyb == _SP
-        out[p + 26] += z == 16 and double_o == 2
-        out[p + 27] += z == 7 and aromatic and h > 0
-    out[E + 9 + 7] = out[E + 9 + 6] / max(1.0, out[0])
+            out[_AT.ketones] += _hetero_neighbours(i, atoms, ptr, near) == 1
+        out[_AT.amines] += amine
+        out[_AT.alcohols] += z == 8 and h == 1 and heavy == 1 and not carbonyl_near and not aromatic_near
+        out[_AT.phenols] += z == 8 and h == 1 and heavy == 1 and aromatic_near > 0
+        out[_AT.ethers] += z == 8 and heavy == 2 and not aromatic and not carbonyl_near
+        out[_AT.anilines] += amine and aromatic_near > 0
+        out[_AT.nitro] += z == 7 and oxygens >= 2
+        out[_AT.nitriles] += z == 7 and heavy == 1 and hyb == _SP
+        out[_AT.sulfonyls] += z == 16 and double_o == 2
+        out[_AT.aromatic_NH] += z == 7 and aromatic and h > 0
+    out[_AT.fraction_sp3_C] = out[_AT.sp3_C] / max(1.0, out[_AT.C])
     return flags
 
 
@@ -333,22 +331,21 @@ def _hetero_neighbours(i, atoms, ptr, near):
 
 @njit(cache=True, nogil=True)
 def _bond_counts(atoms, bonds, type_ids, ptr, near, out):
-    p = _BOND_COUNTS_AT
     n, m = len(atoms), len(bonds)
     for k in range(m):
         i, j = bonds[k, 0], bonds[k, 1]
         order = type_ids[k] // _IDS_PER_TYPE
         if order < 4:
-            out[p + order] += 1
-        out[p + 4] += type_ids[k] % _CONJUGATED
-        out[p + 5] += (type_ids[k] % _IDS_PER_TYPE) // _CONJUGATED in (1, 2)
+            out[_AT.single_bonds + order] += 1
+        out[_AT.conjugated_bonds] += type_ids[k] % _CONJUGATED
+        out[_AT.stereo_bonds] += (type_ids[k] % _IDS_PER_TYPE) // _CONJUGATED in (1, 2)
         in_ring = atoms[i, _IN_RING] == 1 and atoms[j, _IN_RING] == 1
-        out[p + 6] += in_ring
+        out[_AT.bonds_of_ring_atoms] += in_ring
         if order == _SINGLE and not in_ring and ptr[i + 1] - ptr[i] > 1 and ptr[j + 1] - ptr[j] > 1:
-            out[p + 7] += 1
+            out[_AT.flexible_bonds] += 1
     fragments = _fragments(n, ptr, near)
-    out[p + 8] = m - n + fragments
-    out[p + 9] = fragments
+    out[_AT.rings] = m - n + fragments
+    out[_AT.fragments] = fragments
 
 
 @njit(cache=True, nogil=True)
@@ -374,7 +371,6 @@ def _fragments(n, ptr, near):
 
 @njit(cache=True, nogil=True)
 def _topology(atoms, bonds, ptr, near, distances, out):
-    p = _TOPOLOGY_AT
     n, m = len(atoms), len(bonds)
     simple, valence = np.empty(n), np.empty(n)
     for i in range(n):
@@ -383,42 +379,42 @@ def _topology(atoms, bonds, ptr, near, distances, out):
         simple[i] = 0.0 if degree == 0 else degree**-0.5
         delta = (_VALENCE[z] - atoms[i, _HYDROGENS]) / max(1.0, z - _VALENCE[z])
         valence[i] = 0.0 if delta <= 0 else delta**-0.5
-        out[p] += simple[i]
-        out[p + 5] += valence[i]
-        out[p + 17] += degree * degree
+        out[_AT.chi0] += simple[i]
+        out[_AT.chi0v] += valence[i]
+        out[_AT.zagreb] += degree * degree
     paths = np.zeros(5)
     for a in range(n):
         for kb in range(ptr[a], ptr[a + 1]):
             b = near[kb]
             s2, v2 = simple[a] * simple[b], valence[a] * valence[b]
             paths[1] += 0.5
-            out[p + 1] += 0.5 * s2
-            out[p + 6] += 0.5 * v2
+            out[_AT.chi1] += 0.5 * s2
+            out[_AT.chi1v] += 0.5 * v2
             for kc in range(ptr[b], ptr[b + 1]):
                 c = near[kc]
                 if c == a:
                     continue
                 s3, v3 = s2 * simple[c], v2 * valence[c]
                 paths[2] += 0.5
-                out[p + 2] += 0.5 * s3
-                out[p + 7] += 0.5 * v3
+                out[_AT.chi2] += 0.5 * s3
+                out[_AT.chi2v] += 0.5 * v3
                 for kd in range(ptr[c], ptr[c + 1]):
                     d = near[kd]
                     if d in (a, b):
                         continue
                     s4, v4 = s3 * simple[d], v3 * valence[d]
                     paths[3] += 0.5
-                    out[p + 3] += 0.5 * s4
-                    out[p + 8] += 0.5 * v4
+                    out[_AT.chi3] += 0.5 * s4
+                    out[_AT.chi3v] += 0.5 * v4
                     for ke in range(ptr[d], ptr[d + 1]):
                         e = near[ke]
                         if e in (a, b, c):
                             continue
-                        out[p + 4] += 0.5 * s4 * simple[e]
-                        out[p + 9] += 0.5 * v4 * valence[e]
-    out[p + 10] = n * (n - 1.0) ** 2 / max(1.0, paths[1] ** 2)
-    out[p + 11] = (n - 1.0) * (n - 2.0) ** 2 / paths[2] ** 2 if paths[2] else 0.0
-    out[p + 12] = (n - 1.0 - n % 2) * (n - 3.0 + n % 2) ** 2 / paths[3] ** 2 if paths[3] else 0.0
+                        out[_AT.chi4] += 0.5 * s4 * simple[e]
+                        out[_AT.chi4v] += 0.5 * v4 * valence[e]
+    out[_AT.kappa1] = n * (n - 1.0) ** 2 / max(1.0, paths[1] ** 2)
+    out[_AT.kappa2] = (n - 1.0) * (n - 2.0) ** 2 / paths[2] ** 2 if paths[2] else 0.0
+    out[_AT.kappa3] = (n - 1.0 - n % 2) * (n - 3.0 + n % 2) ** 2 / paths[3] ** 2 if paths[3] else 0.0
     sums = np.zeros(n)
     wiener, diameter, radius = 0.0, 0, n
     for i in range(n):
@@ -433,10 +429,10 @@ def _topology(atoms, bonds, ptr, near, distances, out):
     balaban = 0.0
     for k in range(m):
         balaban += 1 / np.sqrt(sums[bonds[k, 0]] * sums[bonds[k, 1]])
-    rings = out[_BOND_COUNTS_AT + 8]
-    out[p + 13] = m / (rings + 1.0) * balaban
-    out[p + 14] = np.log1p(wiener)
-    out[p + 15], out[p + 16] = diameter, radius
+    rings = out[_AT.rings]
+    out[_AT.balaban_j] = m / (rings + 1.0) * balaban
+    out[_AT.log_wiener] = np.log1p(wiener)
+    out[_AT.diameter], out[_AT.radius] = diameter, radius
 
 
 @njit(cache=True, nogil=True)
@@ -489,13 +485,12 @@ def _partial_charges(atoms, ptr, near, out):
                 change += h * flow
                 hydrogen[i] -= damping * flow
             charge[i] += damping * change
-    p = _CHARGES_AT
-    out[p], out[p + 1], out[p + 3] = -10.0, 10.0, 0.0
+    out[_AT.max_charge], out[_AT.min_charge], out[_AT.max_hydrogen_charge] = -10.0, 10.0, 0.0
     for i in range(n):
-        out[p] = max(out[p], charge[i])
-        out[p + 1] = min(out[p + 1], charge[i])
-        out[p + 2] += abs(charge[i])
-        out[p + 3] = max(out[p + 3], hydrogen[i])
+        out[_AT.max_charge] = max(out[_AT.max_charge], charge[i])
+        out[_AT.min_charge] = min(out[_AT.min_charge], charge[i])
+        out[_AT.sum_of_charge_sizes] += abs(charge[i])
+        out[_AT.max_hydrogen_charge] = max(out[_AT.max_hydrogen_charge], hydrogen[i])
     return charge
 
 
@@ -509,8 +504,7 @@ def _states(atoms, ptr, distances, out):
         degree = max(1, ptr[i + 1] - ptr[i])
         ratio = 2 / _PRINCIPAL[z]
         intrinsic[i] = (ratio * ratio * max(0.0, _VALENCE[z] - atoms[i, _HYDROGENS]) + 1) / degree
-    p = _STATES_AT
-    out[p], out[p + 1] = -1e3, 1e3
+    out[_AT.max_state], out[_AT.min_state] = -1e3, 1e3
     for i in range(n):
         total = intrinsic[i]
         for j in range(n):
@@ -518,19 +512,19 @@ def _states(atoms, ptr, distances, out):
             if d > 0:
                 total += (intrinsic[i] - intrinsic[j]) / ((d + 1) * (d + 1))
         state[i] = total
-        out[p] = max(out[p], total)
-        out[p + 1] = min(out[p + 1], total)
+        out[_AT.max_state] = max(out[_AT.max_state], total)
+        out[_AT.min_state] = min(out[_AT.min_state], total)
         z = atoms[i, 0] + 1
         if z == 6:
-            out[p + 3 if atoms[i, _AROMATIC] else p + 2] += total
+            out[_AT.state_aromatic_C if atoms[i, _AROMATIC] else _AT.state_C] += total
         elif z == 7:
-            out[p + 4] += total
+            out[_AT.state_N] += total
         elif z == 8:
-            out[p + 5] += total
+            out[_AT.state_O] += total
         elif z == 16:
-            out[p + 6] += total
+            out[_AT.state_S] += total
         elif z in (9, 17, 35, 53):
-            out[p + 7] += total
+            out[_AT.state_halogen] += total
     return state
 
 
@@ -572,7 +566,6 @@ def _polar_area(z, degree, h, q, doubles, triples, aromatics):
 def _surface(atoms, ptr, near, kind, charge, state, out):
     """Polar and van der Waals surface areas, the latter also by charge and state."""
     n = len(atoms)
-    p = _SURFACE_AT
     for i in range(n):
         z = atoms[i, 0]
         r = _RADIUS[z]
@@ -594,7 +587,7 @@ def _surface(atoms, ptr, near, kind, charge, state, out):
         area = np.pi * r * max(0.0, 4 * r - overlap)
         if z + 1 in (7, 8):
             degree, q = ptr[i + 1] - ptr[i], np.int64(atoms[i, _CHARGE]) - _NO_CHARGE
-            out[p] += _polar_area(z + 1, degree, np.int64(atoms[i, _HYDROGENS]), q, doubles, triples, aromatics)
-        out[p + 1] += area
-        out[p + 2 + np.searchsorted(_CHARGE_BINS, charge[i], side="right")] += area
-        out[p + 16 + np.searchsorted(_STATE_BINS, state[i], side="right")] += area
+            out[_AT.tpsa] += _polar_area(z + 1, degree, np.int64(atoms[i, _HYDROGENS]), q, doubles, triples, aromatics)
+        out[_AT.surface_area] += area
+        out[_AT.charge_area0 + np.searchsorted(_CHARGE_BINS, charge[i], side="right")] += area
+        out[_AT.state_area0 + np.searchsorted(_STATE_BINS, state[i], side="right")] += area

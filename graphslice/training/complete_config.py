@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation.metrics import default_metric, score
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.run_files import MEMBER
-from graphslice.tasks import num_network_outputs, num_outputs
+from graphslice.tasks import Task, num_network_outputs, num_outputs
 from graphslice.training.devices import Devices, choose_devices, launched_processes
 
 # Up to this many labels, base models are stacked by default; with more, they take longer than they help.
@@ -42,9 +43,9 @@ _SAMPLE_ROWS, _MIN_KNOWN_SHARE = 1_000, 0.9
 # Default length: 30 epochs of up to 10,000 molecules. With more molecules the number of steps grows with the square
 # root of their number, down to 5 epochs; with few molecules there are at least 100 steps.
 _EPOCHS, _MOLECULES, _MIN_STEPS, _MIN_EPOCHS = 30, 10_000, 100, 5
-# Epochs of fine-tuning without a fold of a small training set, where 30 were no better; and the length of the training
-# on all rows that continues from it, as a share of that length (docs/log.md).
-_REFIT_EPOCHS, _CONTINUED = 20, 0.6
+# Epochs of fine-tuning without a fold of a small training set, where 30 were no better, and of classes alone, which
+# overfit sooner; and the length of the training on all rows that continues from it, as a share (docs/log.md).
+_REFIT_EPOCHS, _REFIT_EPOCHS_OF_CLASSES, _CONTINUED = 20, 10, 0.6
 #: Number of epochs, and least number of steps, of a run that is limited only by time.
 NO_STEP_LIMIT = 1_000_000
 
@@ -83,7 +84,8 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
         config = _choose_init_from(config, data.store, rows)
     devices = choose_devices(config.trainer)
     steps_per_epoch = batches_per_epoch(len(rows), config.trainer.batch_size, devices.total)
-    steps = run_steps(config, len(rows), steps_per_epoch, continued=config.trainer.refit == "on")
+    continued = config.trainer.refit == "on"
+    steps = run_steps(config, data.dataset.tasks, len(rows), steps_per_epoch, continued)
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
 
@@ -206,11 +208,14 @@ def default_epochs(molecules: int, steps_per_epoch: int, epochs: int = _EPOCHS) 
     return max(_MIN_EPOCHS, round(epochs * factor), math.ceil(_MIN_STEPS / max(steps_per_epoch, 1)))
 
 
-def run_steps(config: RunConfig, molecules: int, steps_per_epoch: int, continued: bool = False) -> int:
+def run_steps(
+    config: RunConfig, tasks: Sequence[Task], molecules: int, steps_per_epoch: int, continued: bool = False
+) -> int:
     """Return the length of a training in optimiser steps, unless its time limit ends it earlier.
 
     Args:
         config: configuration of the run.
+        tasks: the targets.
         molecules: size of the training set.
         steps_per_epoch: optimiser steps per epoch.
         continued: the training continues from a network that was trained without a fold of the training set.
@@ -219,8 +224,10 @@ def run_steps(config: RunConfig, molecules: int, steps_per_epoch: int, continued
     epochs = settings.max_epochs
     if epochs is None:
         limited = settings.max_steps is not None or settings.max_minutes is not None
-        shorter = settings.refit == "on" and config.origin is not None
-        default = default_epochs(molecules, steps_per_epoch, _REFIT_EPOCHS if shorter else _EPOCHS)
+        default = _EPOCHS
+        if settings.refit == "on" and config.origin is not None:
+            default = _REFIT_EPOCHS_OF_CLASSES if all(task.classes for task in tasks) else _REFIT_EPOCHS
+        default = default_epochs(molecules, steps_per_epoch, default)
         epochs = NO_STEP_LIMIT if limited else math.ceil(_CONTINUED * default) if continued else default
     return min(settings.max_steps or epochs * steps_per_epoch, epochs * steps_per_epoch)
 

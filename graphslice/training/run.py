@@ -50,7 +50,7 @@ from graphslice.run_files import (
     write_splits,
     write_training,
 )
-from graphslice.tasks import TRANSFORMS, parse_per_target
+from graphslice.tasks import TRANSFORMS, Task, parse_per_target
 from graphslice.threads import single_threaded_torch
 from graphslice.training.choose_transform import choose_transforms, with_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config, run_steps
@@ -187,7 +187,8 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
     """Divide the work into the trainings without each fold, and the final one."""
     if not folds:
         return [Part()]
-    steps = [_fold_steps(complete, len(data.splits["train"]) - len(fold)) for fold in folds]
+    rows, tasks = len(data.splits["train"]), data.dataset.tasks
+    steps = [_fold_steps(complete, tasks, rows - len(fold)) for fold in folds]
     total, before = sum(steps) + complete.steps, np.cumsum([0, *steps]).tolist()
     parts = [
         Part(f"network without fold {number} of {FOLDS}", done, total - done - count)
@@ -196,9 +197,10 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
     return [*parts, Part("network", before[-1])]
 
 
-def _fold_steps(complete: CompleteConfig, rows: int) -> int:
+def _fold_steps(complete: CompleteConfig, tasks: Sequence[Task], rows: int) -> int:
     """Number of steps of the training without a fold."""
-    return run_steps(complete.config, rows, batches_per_epoch(rows, complete.config.trainer.batch_size, 1))
+    steps_per_epoch = batches_per_epoch(rows, complete.config.trainer.batch_size, 1)
+    return run_steps(complete.config, tasks, rows, steps_per_epoch)
 
 
 def _train_without(
@@ -218,7 +220,7 @@ def _train_without(
         The predictor of the network.
     """
     rest = data.without(fold)
-    steps = _fold_steps(complete, len(rest.splits["train"]))
+    steps = _fold_steps(complete, data.dataset.tasks, len(rest.splits["train"]))
     fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
     if not (folder / BEST).exists():
         folder.mkdir(exist_ok=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import DEMO_CSV
 from rdkit import Chem
 from rdkit.Chem import Descriptors, rdMolDescriptors
 from unusual_molecules import UNUSUAL
@@ -17,7 +18,7 @@ from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
-SMILES = pd.read_csv(DEMO_CSV)["smiles"].tolist()[::15]
+SMILES = pd.read_csv(Path(__file__).parents[2] / "data" / "demo.csv")["smiles"].tolist()[::15]
 MOLECULES = [Chem.MolFromSmiles(smiles) for smiles in SMILES]
 COLUMN = {name: column for column, name in enumerate(GRAPH_DESCRIPTORS)}
 

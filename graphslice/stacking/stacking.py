@@ -24,7 +24,7 @@ BaseModel: TypeAlias = Trees | KernelMachine
 GRAPH_INPUTS = "graph"
 # Inputs of models of former versions, which are computed from a SMILES.
 _FORMER_INPUTS = ("morgan", "rdkit2d")
-#: Keys of the network and of the stack beside those of the base models, as in ``metrics.json``.
+#: Keys of the network and of the stack, next to those of the base models, as in ``metrics.json``.
 NETWORK, STACK = "network", "blend"
 #: Names that are printed.
 NAMES = {

@@ -1,4 +1,4 @@
-"""The stack of a run: base models beside the network, and weights chosen by predictions of held-out molecules.
+"""The stack of a run: base models next to the network, and weights chosen by predictions of held-out molecules.
 
 Held-out molecules are a validation set, or folds of the training set (Wolpert 1992, doi:10.1016/S0893-6080(05)80023-1):
 every model predicts the molecules of a fold after being trained without them. The final base models are fitted to all

@@ -146,11 +146,11 @@ def test_values_depend_neither_on_the_batch_nor_on_the_smiles():
     batch = graph_inputs(arrays)
     alone = np.concatenate([graph_inputs(arrays[row : row + 1]) for row in range(60)])
     np.testing.assert_array_equal(batch, alone)
-    spelled = []
+    written = []
     for molecule in MOLECULES[:60]:
         order = random.permutation(molecule.GetNumAtoms()).tolist()
-        spelled.append(Chem.MolToSmiles(Chem.RenumberAtoms(molecule, order), canonical=False))
-    np.testing.assert_array_equal(graph_inputs(arrays_of(spelled)), batch)
+        written.append(Chem.MolToSmiles(Chem.RenumberAtoms(molecule, order), canonical=False))
+    np.testing.assert_array_equal(graph_inputs(arrays_of(written)), batch)
 
 
 def test_unusual_molecules_have_finite_values():

@@ -31,8 +31,8 @@ def choose_transforms(
 
     Compared are none and, of positive labels, the logarithm, otherwise normal scores of ranks (docs/log.md). A support
     vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale, and its predictions, in the unit of
-    the target, are evaluated by the metric of the run. A run that is fine-tuned from a model with the same targets has its
-    transforms.
+    the target, are evaluated by the metric of the run. A run that is fine-tuned from a model with the same targets has
+    its transforms.
 
     Args:
         config: configuration of a new run.

@@ -34,6 +34,14 @@ def from_scores(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
     return interpolate(scores, knots)
 
 
+def extrapolate(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Map normal scores to numbers as :func:`from_scores`; beyond the knots linearly, with their mean slope."""
+    points, numbers = knots
+    slope = (numbers[-1] - numbers[0]) / (points[-1] - points[0]) if len(points) > 1 else 0.0
+    beyond = np.maximum(scores - points[-1], 0) + np.minimum(scores - points[0], 0)
+    return from_scores(scores, knots) + np.where(beyond == 0, 0.0, slope * beyond)
+
+
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
     """Interpolate linearly. ``numpy.interp`` rounds differently for many values, and overflows for large ones.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphslice.calibration.conformal import (
 )
 from graphslice.calibration.temperature import fit_temperature, temperature_scaled
 from graphslice.errors import InputError
+from graphslice.normal_scores import extrapolate
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_scale, transformed_back
 
 # Folds of cross-fitting: the scores of a fold use interval weights fitted on the other folds.
@@ -134,7 +136,9 @@ class Calibration:
             half_width = target.scores[0].quantile(coverage) * scale
             center = to_training_scale(predictions[:, where].astype(np.float64), [task])[:, 0]
             low[:, t], high[:, t] = center - half_width, center + half_width
-            low[:, t], high[:, t] = transformed_back(low[:, t], task), transformed_back(high[:, t], task)
+            # Labels of new molecules may be beyond those of the training set, unlike predictions on ranks.
+            back = partial(extrapolate, knots=task.knot_array) if task.knots else partial(transformed_back, task=task)
+            low[:, t], high[:, t] = back(low[:, t]), back(high[:, t])
         return low.astype(np.float32), high.astype(np.float32)
 
     def unbounded_targets(self, tasks: Sequence[Task], coverage: float) -> list[str]:

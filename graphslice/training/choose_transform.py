@@ -49,12 +49,13 @@ def choose_transforms(
         return config, []
     origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
     if [task.name for task in origin] == [task.name for task in tasks]:
-        return _configured(config, {task.name: task.transform for task in origin if task.transform != "none"}), []
+        kept = {task.name: task.transform for task in origin if is_single or task.transform != "rank"}
+        return _configured(config, {name: transform for name, transform in kept.items() if transform != "none"}), []
     metric = config.trainer.metric or "mae"
     metric = metric if REGRESSION in METRICS[metric].kinds and metric != "loss" else "mae"
     chosen, lines = {}, []
     for t, task in enumerate(tasks):
-        if task.kind != REGRESSION or task.transform != "none":
+        if task.kind != REGRESSION or task.name != task.name.strip():  # which --transform could not name
             continue
         scores = _compare(data, rows, t, metric, is_single)
         best = _best(scores, METRICS[metric].higher_is_better)

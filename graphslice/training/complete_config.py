@@ -131,6 +131,7 @@ def member_configs(config: RunConfig) -> dict[str, RunConfig]:
         trainer = replace(config.trainer, ensemble=1, seed=seed)
         by_fold = config.data.is_cross_validation
         data = replace(config.data, fold=number) if by_fold else replace(config.data, carve=number)
+        data = replace(data, transform=data.transform or "none")  # members that chose their own could not be averaged
         members[f"{MEMBER}{number + 1}"] = replace(config, data=data, trainer=trainer)
     return members
 

@@ -106,7 +106,8 @@ def train_ensemble(
     if fresh:
         if not config.data.is_cross_validation:  # whose members would each need a choice without its fold
             rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-            data, chosen = transform_targets(complete.config, data, rows, console, is_single=False)
+            own = replace(complete.config, data=replace(complete.config.data, transform=config.data.transform))
+            data, chosen = transform_targets(own, data, rows, console, is_single=False)
             config = replace(config, data=replace(config.data, transform=chosen.data.transform))
             members = member_configs(config)
         for member in members.values():  # before any is trained

@@ -14,6 +14,7 @@ from rich.console import Console
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
+from graphslice.normal_scores import extrapolate
 from graphslice.training import resume, train
 from graphslice.training.choose_transform import _best
 from graphslice.training.loop import TrainingLoop
@@ -116,6 +117,21 @@ def test_a_model_that_is_trained_further_keeps_its_scale(configured, molecules, 
     train(config, tmp_path / "second", console=Console(file=output, width=300))
     assert read_checkpoint(tmp_path / "second").tasks[0].transform == "log"
     assert "including the output head" in output.getvalue()
+
+
+def test_models_of_a_cross_validation_choose_no_scale(configured, molecules, tmp_path):
+    config = configured(np.exp(2 * molecules[1].clip(-2, 2)), {"folds": "2"})
+    train(config, tmp_path / "run", console=QUIET)
+    for folder in sorted((tmp_path / "run").glob("member-*")):
+        assert transform_of(folder) == "none"
+    low = gs.load(tmp_path / "run", "cpu").predict(["CCO"], interval=90).interval.low
+    assert np.isfinite(low).all()
+
+
+def test_intervals_on_ranks_reach_beyond_the_training_labels():
+    knots = np.array([[-1.0, 0.0, 1.0], [10.0, 20.0, 40.0]])
+    scores = np.array([-np.inf, -2.0, -1.0, 0.5, 1.0, 3.0, np.inf])
+    assert extrapolate(scores, knots).tolist() == [-np.inf, -5.0, 10.0, 30.0, 40.0, 70.0, np.inf]
 
 
 @pytest.mark.parametrize(

@@ -422,6 +422,9 @@ def _index_error(machine: KernelMachine) -> str:
         return "ptr is not ascending"
     if ((machine.vectors < 0) | (machine.vectors >= support)).any() or (machine.counts < 1).any():
         return "a count of no support vector"
+    columns = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    if (np.diff(columns * support + machine.vectors) <= 0).any():
+        return "support vectors are not ascending within a count"
     if not np.array_equal(np.bincount(machine.vectors, machine.counts, support), machine.sizes):
         return "sizes are not the sums of counts"
     if (machine.scale <= 0).any() or (np.abs(machine.descriptors) > _CLIP).any():

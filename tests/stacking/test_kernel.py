@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC, SVR
 
+from graphslice import threads
 from graphslice.errors import InputError
 from graphslice.stacking import KernelMachine, fit_kernel
 from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix
@@ -110,6 +111,17 @@ def test_a_prediction_does_not_depend_on_the_batch(kind):
 
 
 @pytest.mark.parametrize("kind", LABELS)
+def test_fit_and_prediction_do_not_depend_on_the_number_of_threads(kind, monkeypatch):
+    machine = fitted(kind)
+    predictions = machine.predict(X)
+    monkeypatch.setattr(threads, "_MIN_VALUES", 1)
+    monkeypatch.setattr(threads, "cores", lambda: 3)
+    np.testing.assert_array_equal(machine.predict(X), predictions)
+    for name, array in fitted(kind).to_arrays().items():
+        np.testing.assert_array_equal(array, machine.to_arrays()[name])
+
+
+@pytest.mark.parametrize("kind", LABELS)
 def test_machines_survive_their_arrays(kind):
     machine = fitted(kind)
     back = KernelMachine.from_arrays({name: array.copy() for name, array in machine.to_arrays().items()})
@@ -154,6 +166,13 @@ def test_of_many_rows_a_sample_is_used(monkeypatch):
     np.testing.assert_array_equal(machine.predict(X), again.predict(X))
 
 
+def repeated_vector(arrays):
+    """Count a support vector twice in the first column with two or more, and adapt the sizes."""
+    first = arrays["ptr"][np.flatnonzero(np.diff(arrays["ptr"]) >= 2)[0]]
+    vectors = with_value(first + 1, arrays["vectors"][first])(arrays["vectors"])
+    arrays.update(vectors=vectors, sizes=np.bincount(vectors, arrays["counts"], len(arrays["sizes"])))
+
+
 def changed(name, value):
     return lambda arrays: arrays.update({name: value(arrays[name])})
 
@@ -170,6 +189,7 @@ def with_value(index, value):
 DAMAGE = [
     lambda arrays: arrays.pop("ptr"),
     lambda arrays: arrays.update(more=np.zeros(1)),
+    repeated_vector,
     *(changed("ptr", with_value(*each)) for each in ((0, 1), (-1, 10**9), (3, -1), (5, 10**6))),
     *(changed("vectors", with_value(0, value)) for value in (-1, 10**6)),
     changed("counts", with_value(0, 0)),

@@ -250,7 +250,8 @@ def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
         names: names of the files to look for.
     """
     existing = [name for name in sorted(names) if (folder / name).exists()]
-    existing += [str(path.relative_to(folder)) for path in (*find_members(folder), *_logs(folder))]
+    folders = (*find_members(folder), *_logs(folder), *sorted(folder.glob(f"{HELD_OUT}*")))
+    existing += [str(path.relative_to(folder)) for path in folders]
     return existing[0] if existing and not _is_started(folder) else None
 
 

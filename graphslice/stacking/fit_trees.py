@@ -55,7 +55,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     import sklearn
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-    x, y = _labelled_rows(x, y, kind, classes)
+    x, y = labelled_rows(x, y, kind, classes)
     if (y == y[0]).all():
         return _constant_trees(y[0], kind, classes, x.shape[1])
     rows, used = len(y), _informative_columns(x)
@@ -63,7 +63,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, 75, 150))}
     settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
     settings |= {"random_state": seed, "n_jobs": threads}
-    knots, labels = _normal_scores(y, kind)
+    knots, labels = label_scores(y, kind)
     if kind == "regression":
         model = ExtraTreesRegressor(**settings).fit(inputs, labels)
     else:
@@ -92,12 +92,12 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     takes minutes instead of a second where other programs use the cores.
     """
     lightgbm = _import_lightgbm()
-    x, y = _labelled_rows(x, y, kind, classes)
+    x, y = labelled_rows(x, y, kind, classes)
     if (y == y[0]).all():
         return _constant_trees(y[0], kind, classes, x.shape[1])
     used = _informative_columns(x)
     inputs = x[:, used].astype(np.float64)
-    knots, labels = _normal_scores(y, kind)
+    knots, labels = label_scores(y, kind)
     present = np.unique(labels) if kind == "multiclass" else np.array([0])
     several = len(present) > 2
     link = {"regression": NUMBER, "binary": LOGISTIC}.get(kind, SOFTMAX)
@@ -130,7 +130,7 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
 # --- labels and inputs -----------------------------------------------------------------------------
 
 
-def _labelled_rows(x: np.ndarray, y: np.ndarray, kind: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+def labelled_rows(x: np.ndarray, y: np.ndarray, kind: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Select the rows with a label, and replace nan and infinities in ``x``."""
     if kind not in ("regression", "binary", "multiclass"):
         raise InputError(f"unknown kind of trees {kind!r}: choose regression, binary or multiclass")
@@ -184,7 +184,7 @@ def _constant_trees(label: float, kind: str, classes: int, features: int) -> Tre
     return _assemble_trees([], np.zeros(0), base, 1.0, np.empty((2, 0)), settings)
 
 
-def _normal_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def label_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Knots, and the labels to fit: normal scores for regression, class indices otherwise."""
     if kind != "regression":
         return np.empty((2, 0)), y.astype(np.int64)

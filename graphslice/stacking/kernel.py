@@ -20,7 +20,7 @@ from numba import njit
 from graphslice.chem.fingerprints import FINGERPRINT_BITS
 from graphslice.errors import InputError
 from graphslice.normal_scores import interpolate
-from graphslice.stacking.fit_trees import _labelled_rows, _normal_scores
+from graphslice.stacking.fit_trees import label_scores, labelled_rows
 from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, logistic
 from graphslice.threads import parallel_for
 
@@ -178,7 +178,7 @@ def fit_kernel(
     """
     from sklearn.svm import SVC
 
-    x, y = _labelled_rows(x, y, kind, classes)
+    x, y = labelled_rows(x, y, kind, classes)
     if len(y) > MAX_ROWS:
         chosen = np.sort(np.random.default_rng(seed).choice(len(y), MAX_ROWS, replace=False))
         x, y = x[chosen], y[chosen]
@@ -190,7 +190,7 @@ def fit_kernel(
         return _constant(y[0], kind, classes, training)
     kernel = kernel_matrix(rows, z)
     if kind == "regression":
-        knots, scores = _normal_scores(y, kind)
+        knots, scores = label_scores(y, kind)
         model = _regression(kernel, scores)
         coefficients = np.zeros((len(y), 1))
         coefficients[model.support_, 0] = model.dual_coef_[0]
@@ -258,9 +258,10 @@ def kernel_matrix(counts: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def _split(x: np.ndarray, counts: int) -> tuple[np.ndarray, np.ndarray]:
     """Split inputs into counts uint8 ``[R, C]`` and signed logarithms of descriptors float32 ``[R, D]``."""
-    rows = np.ascontiguousarray(np.nan_to_num(x[:, :counts]).clip(0, 255).astype(np.uint8))
-    values = np.nan_to_num(np.asarray(x[:, counts:], np.float64))
-    return rows, (np.sign(values) * np.log1p(np.abs(values))).astype(np.float32)
+    counts = min(counts, x.shape[1])
+    rows, logs = np.empty((len(x), counts), np.uint8), np.empty((len(x), x.shape[1] - counts), np.float32)
+    _split_rows(np.ascontiguousarray(x, np.float32), rows, logs)
+    return rows, logs
 
 
 def _scale(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -270,7 +271,9 @@ def _scale(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _standardise(logs: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(((logs - shift) / scale).clip(-_CLIP, _CLIP))
+    z = logs.copy()
+    _standardise_rows(z, shift, scale)
+    return z
 
 
 def _platt(kernel: np.ndarray, is_positive: np.ndarray, seed: int) -> tuple[float, float]:
@@ -365,25 +368,37 @@ def _kernel_row(counts, z, ptr, vectors, values, sizes, descriptors, out):
 
 
 @njit(cache=True, nogil=True)
-def _standardise_row(x, shift, scale, counts, z):
-    """Split an input into counts and standardised logarithms of descriptors; nan counts as 0."""
-    columns = len(counts)
-    for c in range(columns):
-        counts[c] = np.uint8(min(x[c], np.float32(255))) if x[c] >= 1 else np.uint8(0)
-    for k in range(len(shift)):
-        value = x[columns + k]
-        log = np.log1p(abs(np.float64(value))) if value == value else 0.0
-        standardised = (np.float32(-log if value < 0 else log) - shift[k]) / scale[k]
-        z[k] = min(max(standardised, np.float32(-_CLIP)), np.float32(_CLIP))
+def _split_rows(x, counts, logs):
+    """Split inputs into counts and signed logarithms of descriptors; nan counts as 0."""
+    columns = counts.shape[1]
+    for row in range(len(x)):
+        for c in range(columns):
+            count = x[row, c]
+            counts[row, c] = np.uint8(min(count, np.float32(255))) if count >= 1 else np.uint8(0)
+        for k in range(logs.shape[1]):
+            value = x[row, columns + k]
+            log = np.log1p(abs(np.float64(value))) if value == value else 0.0
+            logs[row, k] = np.float32(-log if value < 0 else log)
+
+
+@njit(cache=True, nogil=True)
+def _standardise_rows(logs, shift, scale):
+    """Standardise logarithms in place."""
+    for row in range(len(logs)):
+        for k in range(len(shift)):
+            standardised = (logs[row, k] - shift[k]) / scale[k]
+            logs[row, k] = min(max(standardised, np.float32(-_CLIP)), np.float32(_CLIP))
 
 
 @njit(cache=True, nogil=True)
 def _decide(x, shift, scale, ptr, vectors, values, sizes, descriptors, coefficients, out, begin, end):
     """Add the decision values without intercepts to rows ``begin`` to ``end`` of ``out``, in a fixed order."""
-    kernel, counts, z = np.empty(len(sizes)), np.empty(len(ptr) - 1, np.uint8), np.empty(len(shift), np.float32)
+    kernel, counts = np.empty(len(sizes)), np.empty((1, len(ptr) - 1), np.uint8)
+    z = np.empty((1, len(shift)), np.float32)
     for row in range(begin, end):
-        _standardise_row(x[row], shift, scale, counts, z)
-        _kernel_row(counts, z, ptr, vectors, values, sizes, descriptors, kernel)
+        _split_rows(x[row : row + 1], counts, z)
+        _standardise_rows(z, shift, scale)
+        _kernel_row(counts[0], z[0], ptr, vectors, values, sizes, descriptors, kernel)
         for s in range(len(sizes)):
             for k in range(out.shape[1]):
                 out[row, k] += coefficients[s, k] * kernel[s]

@@ -85,7 +85,8 @@ def test_a_description_without_thresholds_is_refused(monkeypatch):
 def test_values_that_lightgbm_takes_for_zero_go_its_way():
     tiny = np.resize(np.float32([-1e-35, 1e-35, 0, -0.0, 1e-40, -2e-35, 2e-35]), 70)
     x = np.stack([tiny, np.arange(70) % 3], axis=1).astype(np.float32)
-    fit_boosting(x, (tiny < 0) + 0.1 * x[:, 1], "regression", 0, 0, 1)  # compares with LightGBM's predictions
+    trees = fit_boosting(x, (tiny < 0) + 0.1 * x[:, 1], "regression", 0, 0, 1)  # compares with LightGBM's predictions
+    assert trees.predict(x)[tiny == np.float32(-2e-35)].min() > trees.predict(x)[tiny == np.float32(2e-35)].max()
 
 
 def test_missing_openmp_library_is_explained(monkeypatch):

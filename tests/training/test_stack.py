@@ -108,6 +108,14 @@ def test_a_stopped_run_continues_exactly(run, configured, tmp_path, monkeypatch,
         np.testing.assert_array_equal(read_checkpoint(tmp_path / "run").weights[name], weight)
 
 
+def test_a_folder_of_the_user_is_not_taken_for_a_held_out_fold(configured, tmp_path):
+    (tmp_path / "run" / "held-out-1").mkdir(parents=True)
+    (tmp_path / "run" / "held-out-1" / "mine.txt").write_text("keep")
+    with pytest.raises(gs.InputError, match="holds no run, but a held-out-1"):
+        train(configured(), tmp_path / "run", console=QUIET)
+    assert (tmp_path / "run" / "held-out-1" / "mine.txt").read_text() == "keep"
+
+
 def test_a_finished_run_is_not_trained_again(run, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "run")
     monkeypatch.setattr(TrainingLoop, "_step", None)

@@ -17,7 +17,7 @@ from graphslice.stacking.kernel import fit_regression, training_kernel
 from graphslice.tasks import REGRESSION, Task, fit_transforms, transformed, transformed_back
 
 # With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more labels, nothing is chosen.
-# With more rows the network learned the demo set's gaps worse on a logarithm that the quick model prefers (docs/log.md).
+# With more rows the network learned gaps worse on the logarithm that the quick model prefers (docs/log.md).
 _FEWEST, _MOST_COMPARED, _MOST_LABELS, _MOST_ROWS = 100, 1_000, 20_000, 3_000
 _FOLDS = 5
 # A transform is chosen if the logarithm of its error (of 1 minus the score, where higher is better) is less than that

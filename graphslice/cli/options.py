@@ -155,7 +155,8 @@ def build_config(options: Namespace) -> RunConfig:
 
 
 _DATASET = (
-    "demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of these, or a preprocessed dataset (default: demo)"
+    "demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or SDF file, a folder of these, or a preprocessed dataset "
+    "(default: demo)"
 )
 _ROOT = "directory of OGB's data, downloaded if missing (default: ./dataset)"
 

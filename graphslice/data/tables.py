@@ -29,7 +29,8 @@ SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
 TSV_SUFFIXES = (".tsv", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet",)
-READABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SMILES_SUFFIXES
+SDF_SUFFIXES = (".sdf", ".sdf.gz")
+READABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 # Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
@@ -47,9 +48,11 @@ class TableStream:
         columns: names of the columns.
         chunks: consecutive rows, in the order of the file. CSV, TSV and ``.smi`` cells are the bytes of the file
             (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
-            ``name``. Chunks have an additional last column, used by :func:`malformed_rows` and :func:`file_columns`.
+            ``name``; an SDF file too (``name`` holds titles, if there are any), followed by the properties of its
+            records, where a missing property is empty. Chunks have an additional last column, used by
+            :func:`malformed_rows` and :func:`file_columns`.
         estimated_rows: estimated number of rows.
-        named: true if the file contains the column names.
+        named: true if the file names its columns; otherwise ``smiles`` holds the SMILES.
     """
 
     columns: list[str]
@@ -65,7 +68,7 @@ def is_table_name(name: str) -> bool:
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, for reading in chunks.
+    """Open a CSV, TSV, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
 
     The files of a folder are read in the order of their names and must have the same columns. A CSV file without a
     comma in its header may be separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with a byte order
@@ -197,8 +200,9 @@ def count_rows(path: Path) -> int | None:
             elif _has_suffix(file, (".gz",)):
                 return None
             else:
+                end = b"$$$$" if _has_suffix(file, SDF_SUFFIXES) else b"\n"
                 with file.open("rb") as stream:
-                    total += sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
+                    total += sum(block.count(end) for block in iter(lambda: stream.read(1 << 20), b""))
     except (OSError, pa.ArrowException, InputError):
         return None  # open_table reports what is wrong
     return total
@@ -211,6 +215,8 @@ def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
             table = (
                 _open_parquet(path, rows, stack)
                 if _has_suffix(path, PARQUET_SUFFIXES)
+                else _open_sdf(path, rows, stack)
+                if _has_suffix(path, SDF_SUFFIXES)
                 else _open_text(path, rows, stack)
             )
         yield table
@@ -250,6 +256,18 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
                 yield _with_malformed(pa.Table.from_batches([batch]), {})
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
+
+
+def _open_sdf(path: Path, rows: int, stack: ExitStack) -> TableStream:
+    from graphslice.data.sdf import read_sdf, summarize_sdf  # RDKit takes a while to import
+
+    with ExitStack() as first_pass:
+        summary = summarize_sdf(open_text(path, first_pass), path)
+    if not summary.records:
+        raise EmptyTableError(f"{path} is empty")
+    columns = [decode_text(_encode_cell(name)) for name in summary.columns]
+    chunks = _chunks_of_text(columns, read_sdf(open_text(path, stack), path, summary, rows), path)
+    return TableStream(columns, chunks, summary.records, named=False)
 
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:

@@ -160,7 +160,7 @@ def read_input_molecules(
 
     Args:
         predictor: model; feature columns that it expects are read with the molecules.
-        words: SMILES, and CSV, TSV, Parquet, SDF and ``.smi`` files or directories of such files.
+        words: SMILES, and CSV, TSV, Excel, Parquet, SDF and ``.smi`` files or directories of such files.
         smiles_column: SMILES column of the files; the default is that of
             :func:`~graphslice.inference.files.predict_file`.
 

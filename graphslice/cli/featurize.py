@@ -19,7 +19,7 @@ MODULE = "graphslice.data.featurize"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument(
-        "dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet, SDF or .smi file, or a folder of these"
+        "dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Excel, Parquet, SDF or .smi file, or a folder of these"
     )
     parser.add_argument("-o", "--out", required=True, help="output file, NAME.arrow; an interrupted call is continued")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")

@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "molecules",
         nargs="*",
-        help="SMILES, or CSV, TSV, Parquet, SDF or .smi files; the first 100 molecules are drawn",
+        help="SMILES, or CSV, TSV, Excel, Parquet, SDF or .smi files; the first 100 molecules are drawn",
     )
     parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # former name
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")

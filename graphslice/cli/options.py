@@ -155,7 +155,7 @@ def build_config(options: Namespace) -> RunConfig:
 
 
 _DATASET = (
-    "demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or SDF file, a folder of these, or a preprocessed dataset "
+    "demo, pcqm4m, pcqm4mv2, a CSV, TSV, Excel, Parquet or SDF file, a folder of these, or a preprocessed dataset "
     "(default: demo)"
 )
 _ROOT = "directory of OGB's data, downloaded if missing (default: ./dataset)"

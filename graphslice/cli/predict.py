@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "molecules",
         nargs="+",
-        help="CSV, TSV, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
+        help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
     )
     parser.add_argument("-o", "--out", help="CSV, TSV or Parquet file (default: standard output)")
     add_smiles_column(parser)

@@ -47,8 +47,8 @@ class DataConfig:
     """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
 
     Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Parquet or SDF file, of a directory of such files,
-            or of a preprocessed dataset from ``graphslice featurize``.
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a directory of such
+            files, or of a preprocessed dataset from ``graphslice featurize``.
         valid_file: separate file with the validation set, in the format of dataset.
         test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.

@@ -22,6 +22,7 @@ from graphslice.data.columns import (
     target_names,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.excel import EXCEL_SUFFIXES, split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.infer_tasks import (
     check_transforms,
@@ -49,7 +50,7 @@ from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target, regression_tasks
 
 #: File name suffixes of tables of labelled molecules.
-TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
+TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
 
 
 def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -132,7 +133,8 @@ def dataset_path(dataset: str) -> Path:
         names = ["demo", *OGB_FOLDERS]
         raise InputError(
             f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV, "
-            "Parquet or SDF file, of a folder of such files, or of a preprocessed dataset of graphslice featurize"
+            "Excel, Parquet or SDF file, of a folder of such files, or of a preprocessed dataset of graphslice "
+            "featurize"
         )
     return path
 
@@ -144,7 +146,8 @@ def is_dataset_name(dataset: str) -> bool:
 
 def absolute_dataset(dataset: str) -> str:
     """Return the absolute path of a dataset; names of built-in datasets stay unchanged."""
-    return dataset if is_dataset_name(dataset) or not Path(dataset).exists() else str(Path(dataset).resolve())
+    path = Path(dataset)
+    return dataset if is_dataset_name(dataset) or not split_sheet(path)[0].exists() else str(path.resolve())
 
 
 def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
@@ -166,7 +169,7 @@ def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a CSV, TSV, Parquet or SDF file, or of a folder of such files.
+    """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files.
 
     Args:
         path: the file or folder.

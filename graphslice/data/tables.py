@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
+from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
 from graphslice.errors import EmptyTableError, InputError
 
@@ -30,7 +31,7 @@ CSV_SUFFIXES = (".csv", ".csv.gz")
 TSV_SUFFIXES = (".tsv", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet",)
 SDF_SUFFIXES = (".sdf", ".sdf.gz")
-READABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES + SMILES_SUFFIXES
+READABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 # Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
@@ -62,17 +63,18 @@ class TableStream:
 
 
 def is_table_name(name: str) -> bool:
-    """True if ``name`` has the suffix of a file of molecules."""
-    return name.lower().endswith((*READABLE, ".arrow"))
+    """True if ``name`` has the suffix of a file of molecules; a sheet may follow, as in ``table.xlsx:Sheet name``."""
+    return _has_suffix(Path(name), (*READABLE, ".arrow"))
 
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
+    """Open a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
 
     The files of a folder are read in the order of their names and must have the same columns. A CSV file without a
     comma in its header may be separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with a byte order
-    mark.
+    mark. Of an Excel workbook the first visible sheet is read, or the one that is named as in
+    ``table.xlsx:Sheet name``.
 
     Args:
         path: the file or folder.
@@ -170,14 +172,15 @@ def table_files(path: Path) -> list[Path]:
         InputError: if there is none.
     """
     if path.is_dir():
+        hidden = (".", "_", "~")  # Excel keeps a file ~$NAME of a workbook that is open
         files = sorted(
-            f for f in path.iterdir() if f.is_file() and _has_suffix(f, READABLE) and not f.name.startswith((".", "_"))
+            f for f in path.iterdir() if f.is_file() and _has_suffix(f, READABLE) and not f.name.startswith(hidden)
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
         # Distributed jobs regularly write some files without rows.
         return [file for file in files if not _has_no_rows(file)] or files[:1]
-    if not path.is_file():
+    if not split_sheet(path)[0].is_file():
         raise InputError(f"no file at {path}")
     return [path]
 
@@ -197,7 +200,7 @@ def count_rows(path: Path) -> int | None:
         for file in table_files(path):
             if _has_suffix(file, PARQUET_SUFFIXES):
                 total += _parquet().ParquetFile(file).metadata.num_rows
-            elif _has_suffix(file, (".gz",)):
+            elif _has_suffix(file, (".gz", *EXCEL_SUFFIXES)):
                 return None
             else:
                 end = b"$$$$" if _has_suffix(file, SDF_SUFFIXES) else b"\n"
@@ -236,7 +239,7 @@ def _convert_read_errors(path: Path) -> Iterator[None]:
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
-    return path.name.lower().endswith(suffixes)
+    return split_sheet(path)[0].name.lower().endswith(suffixes)
 
 
 def _parquet() -> ModuleType:
@@ -273,10 +276,12 @@ def _open_sdf(path: Path, rows: int, stack: ExitStack) -> TableStream:
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not _has_suffix(path, READABLE):
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
-    file = open_text(path, stack)
-    if _has_suffix(path, SMILES_SUFFIXES):
-        header, parts = ["smiles", "name"], read_smiles_lines(file, rows)
+    if _has_suffix(path, EXCEL_SUFFIXES):
+        header, parts = read_excel(path, stack, rows)
+    elif _has_suffix(path, SMILES_SUFFIXES):
+        header, parts = ["smiles", "name"], read_smiles_lines(open_text(path, stack), rows)
     else:
+        file = open_text(path, stack)
         header, parts = read_csv(file, rows, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
     first = next(parts, None)
     if first is None:
@@ -285,7 +290,8 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         )
     columns = [decode_text(_encode_cell(name)) for name in header]
     chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
-    return TableStream(columns, chunks, path.stat().st_size // 32, named=not _has_suffix(path, SMILES_SUFFIXES))
+    size = split_sheet(path)[0].stat().st_size
+    return TableStream(columns, chunks, size // 32, named=not _has_suffix(path, SMILES_SUFFIXES))
 
 
 def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:

@@ -13,6 +13,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import quoted_list, target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
+from graphslice.data.excel import split_sheet
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
@@ -63,7 +64,7 @@ def load_evaluation_data(
         )
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    if "dataset" not in overrides and not (is_dataset_name(dataset) or Path(dataset).exists()):
+    if "dataset" not in overrides and not (is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()):
         raise InputError(f"the training data is no longer at {dataset}: give labelled molecules with --dataset")
     targets = overrides.get("targets")
     if dataset == trained.dataset:

@@ -64,7 +64,7 @@ def embed_file(
 
     Args:
         predictor: the model.
-        source: a CSV, TSV, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
+        source: a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
         out: a ``.npy``, CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
         smiles_column, workers, progress: as in :func:`~graphslice.inference.files.predict_file`.
 

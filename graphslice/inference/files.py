@@ -71,7 +71,7 @@ def predict_file(
     nearest: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
-    """Predict every row of a CSV, TSV, Parquet, SDF or ``.smi`` file, or of a folder of such files.
+    """Predict every row of a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or of a folder of such files.
 
     The output has the rows and columns of the input, followed by these columns for every target:
 

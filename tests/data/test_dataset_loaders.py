@@ -299,7 +299,7 @@ def test_decimal_commas_are_rejected(tmp_path):
         ("t.csv.gz", gzip.compress(b"smiles,y\nC,1\n" * 999, mtime=0)[:-20], "cannot read"),
         ("t.parquet", b"PAR1", "cannot read"),
         ("t.smi", b"C methane\n", "GraphSlice reads labelled molecules from .csv"),
-        ("t.xlsx", b"PK", "GraphSlice reads labelled molecules from .csv"),
+        ("t.xls", b"PK", "GraphSlice reads labelled molecules from .csv"),
     ],
 )
 def test_unusable_files_are_rejected(tmp_path, name, content, reason):

@@ -22,7 +22,7 @@ from numba import njit
 from graphslice.chem import element_tables as el
 from graphslice.chem.fingerprints import morgan_counts
 from graphslice.chem.molecule import MolArrays
-from graphslice.chem.path_search import lowest_bit
+from graphslice.chem.path_search import MAX_BIT_ATOMS, lowest_bit
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 _ELEMENTS = {"C": el.C, "N": el.N, "O": el.O, "F": el.F, "Si": el.SI, "P": el.P, "S": el.S, "Cl": el.CL, "Br": el.BR}
@@ -90,6 +90,7 @@ _IDS_PER_TYPE, _IDS_PER_STEREO = BOND_DIMS[1] * BOND_DIMS[2], BOND_DIMS[2]
 _BOND_SHORTENING = np.array([0.0, 0.2, 0.3, 0.1, 0.0])  # by bond type (Angstrom)
 
 _CHARGE_ROUNDS = 8
+_H_ORBITAL, _H_RESISTANCE = tuple(el.ORBITALS[el.H, _SP3].tolist()), 1 / el.CATION[el.H, _SP3]
 # Bound of partial charges, which would otherwise diverge for atoms with very many bonds.
 _LARGEST_CHARGE = 10.0
 _LARGEST = 1e6
@@ -130,23 +131,29 @@ def graph_descriptors(arrays: MolArrays) -> np.ndarray:
         ``float32 [G, F]``, in the order of :data:`GRAPH_DESCRIPTORS`; finite, and at most 1e6 in magnitude. A molecule
         without atoms, which stands for an invalid one, has zeros.
     """
-    values = np.zeros((len(arrays), len(GRAPH_DESCRIPTORS)))
+    values = np.zeros((len(arrays), len(GRAPH_DESCRIPTORS)), np.float32)
     atoms, bonds = np.ascontiguousarray(arrays.atoms), np.ascontiguousarray(arrays.bonds)
     _describe(arrays.atom_ptr, arrays.bond_ptr, atoms, bonds, arrays.bond_type_ids, values)
-    return values.clip(-_LARGEST, _LARGEST).astype(np.float32)
+    return values
 
 
 @njit(cache=True, nogil=True)
 def _describe(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, out):
+    """Fill the rows of ``out`` of molecules that have atoms; values are float64 until they are limited and stored."""
+    values = np.empty(out.shape[1])
     for g in range(len(atom_ptr) - 1):
         if atom_ptr[g] < atom_ptr[g + 1]:
+            values[:] = 0
             begin, end = bond_ptr[g], bond_ptr[g + 1]
             molecule = atoms[atom_ptr[g] : atom_ptr[g + 1]]
-            _describe_molecule(molecule, bonds[begin:end], bond_type_ids[begin:end], out[g])
+            _describe_molecule(molecule, bonds[begin:end], bond_type_ids[begin:end], values)
+            for k in range(len(values)):
+                out[g, k] = min(max(values[k], -_LARGEST), _LARGEST)
 
 
 @njit(cache=True, nogil=True)
 def _describe_molecule(atoms, bonds, type_ids, out):
+    """Fill the descriptors ``out``, float64 [F] of zeros, of a molecule of at least one atom."""
     near = _neighbours(len(atoms), bonds)
     in_ring = _find_rings(bonds, near, out)
     counts = _count_neighbours(atoms, bonds, type_ids, in_ring)
@@ -230,14 +237,14 @@ def _count_neighbours(atoms, bonds, type_ids, in_ring):
         order = type_ids[k] // _IDS_PER_TYPE
         for side in range(2):
             i, j = bonds[k, side], bonds[k, 1 - side]
-            count, element = counts[i], atoms[j, _ELEMENT]
-            count[order] += 1
-            count[_RING_BONDS] += in_ring[k]
-            count[_HETERO] += element not in (el.C, el.H)
-            count[_AROMATIC_NEAR] += atoms[j, _AROMATIC]
-            count[_OXYGENS] += element == el.O
-            count[_OXO] += order == _DOUBLES and element == el.O
-            count[_DOUBLE_OS] += order == _DOUBLES and element in (el.O, el.S)
+            element = atoms[j, _ELEMENT]
+            counts[i, order] += 1
+            counts[i, _RING_BONDS] += in_ring[k]
+            counts[i, _HETERO] += element not in (el.C, el.H)
+            counts[i, _AROMATIC_NEAR] += atoms[j, _AROMATIC]
+            counts[i, _OXYGENS] += element == el.O
+            counts[i, _OXO] += order == _DOUBLES and element == el.O
+            counts[i, _DOUBLE_OS] += order == _DOUBLES and element in (el.O, el.S)
     for k in range(len(bonds)):
         for side in range(2):
             i, j = bonds[k, side], bonds[k, 1 - side]
@@ -250,40 +257,54 @@ def _count_neighbours(atoms, bonds, type_ids, in_ring):
 
 @njit(cache=True, nogil=True)
 def _distances(near):
-    """Number of bonds between each pair of atoms, uint16 [N, N]; 0 between fragments.
-
-    Breadth-first from each atom. A set of atoms is a row of 64-bit words.
-    """
-    n = len(near.ptr) - 1
-    words, one = (n + 63) // 64, np.uint64(1)
-    distances = np.zeros((n, n), np.uint16)
-    adjacent = np.zeros((n, words), np.uint64)
-    for i in range(n):
-        for e in range(near.ptr[i], near.ptr[i + 1]):
-            j = near.atoms[e]
-            adjacent[i, j >> 6] |= one << np.uint64(j & 63)
-    front, ahead, unseen = np.empty(words, np.uint64), np.zeros(words, np.uint64), np.empty(words, np.uint64)
-    for source in range(n):
-        front[:], unseen[:] = adjacent[source], ~np.uint64(0)
-        unseen[source >> 6] ^= one << np.uint64(source & 63)
-        distance, found = 0, True
-        while found:
-            distance += 1
-            found = False
-            for w in range(words):
-                bits = front[w]
-                unseen[w] &= ~bits
-                while bits != 0:
-                    j = 64 * w + np.int64(lowest_bit(bits))
-                    bits &= bits - one
-                    distances[source, j] = distance
-                    for v in range(words):
-                        ahead[v] |= adjacent[j, v]
-            for w in range(words):
-                front[w] = ahead[w] & unseen[w]
-                found |= front[w] != 0
-                ahead[w] = 0
+    """Number of bonds between each pair of atoms, uint16 [N, N]; 0 between fragments. Breadth-first from each atom."""
+    distances = np.zeros((len(near.ptr) - 1, len(near.ptr) - 1), np.uint16)
+    if len(distances) <= MAX_BIT_ATOMS:
+        _search_by_bits(near, distances)
+    else:
+        _search_by_queue(near, distances)
     return distances
+
+
+@njit(cache=True, nogil=True)
+def _search_by_bits(near, distances):
+    """Fill the distances of a molecule of at most 64 atoms; a set of atoms is one number."""
+    one = np.uint64(1)
+    adjacent = np.zeros(len(distances), np.uint64)
+    for i in range(len(distances)):
+        for e in range(near.ptr[i], near.ptr[i + 1]):
+            adjacent[i] |= one << np.uint64(near.atoms[e])
+    for source in range(len(distances)):
+        front, unseen, distance = adjacent[source], ~(one << np.uint64(source)), 0
+        while front != 0:
+            distance += 1
+            unseen &= ~front
+            ahead = np.uint64(0)
+            while front != 0:
+                j = lowest_bit(front)
+                front &= front - one
+                distances[source, j] = distance
+                ahead |= adjacent[j]
+            front = ahead & unseen
+
+
+@njit(cache=True, nogil=True)
+def _search_by_queue(near, distances):
+    """Fill the distances of a molecule of any size."""
+    queue = np.empty(len(distances), np.int64)
+    for source in range(len(distances)):
+        row = distances[source]
+        queue[0] = source
+        head, tail = 0, 1
+        while head < tail:
+            i = queue[head]
+            head += 1
+            for e in range(near.ptr[i], near.ptr[i + 1]):
+                j = near.atoms[e]
+                if row[j] == 0 and j != source:
+                    row[j] = row[i] + 1
+                    queue[tail] = j
+                    tail += 1
 
 
 @njit(cache=True, nogil=True)
@@ -338,63 +359,65 @@ def _count_groups(atoms, counts, near, out):
     """Count functional groups by their central atom; return the pharmacophore features of each atom, bool [N, 6]."""
     features = np.zeros((len(atoms), len(_FEATURES)), np.bool_)
     for i in range(len(atoms)):
-        element, aromatic, count = atoms[i, _ELEMENT], atoms[i, _AROMATIC] == 1, counts[i]
-        charge, hydrogens = _FORMAL_CHARGE[atoms[i, _CHARGE]], np.int64(atoms[i, _HYDROGENS])
-        degree = near.ptr[i + 1] - near.ptr[i]
-        feature = features[i]
-        feature[_AROMATIC_ATOM] = aromatic
-        feature[_POSITIVE] = charge > 0
+        element, aromatic, degree = atoms[i, _ELEMENT], atoms[i, _AROMATIC] == 1, near.ptr[i + 1] - near.ptr[i]
+        charge = _FORMAL_CHARGE[atoms[i, _CHARGE]]
+        features[i, _AROMATIC_ATOM] = aromatic
+        features[i, _POSITIVE] = charge > 0
         if element == el.C:
-            feature[_HYDROPHOBIC] = not aromatic and count[_HETERO] == 0
-            out[_AT.ketones] += not aromatic and degree == 3 and count[_OXO] == 1 and count[_HETERO] == 1
+            features[i, _HYDROPHOBIC] = not aromatic and counts[i, _HETERO] == 0
+            out[_AT.ketones] += not aromatic and degree == 3 and counts[i, _OXO] == 1 and counts[i, _HETERO] == 1
         elif element == el.N:
-            _count_nitrogen(aromatic, charge, hydrogens, degree, count, feature, out)
+            _count_nitrogen(i, degree, atoms, counts, features, out)
         elif element == el.O:
-            _count_oxygen(aromatic, charge, hydrogens, degree, count, feature, out)
+            _count_oxygen(i, degree, atoms, counts, features, out)
         elif element == el.S:
-            feature[_NEGATIVE] = charge < 0
-            out[_AT.sulfonyls] += count[_OXO] == 2
+            features[i, _NEGATIVE] = charge < 0
+            out[_AT.sulfonyls] += counts[i, _OXO] == 2
         elif el.IS_HALOGEN[element]:
-            feature[_HYDROPHOBIC] = element != el.F
+            features[i, _HYDROPHOBIC] = element != el.F
     return features
 
 
 @njit(cache=True, nogil=True)
-def _count_nitrogen(aromatic, charge, hydrogens, degree, count, feature, out):
+def _count_nitrogen(i, degree, atoms, counts, features, out):
     """Count the group of a nitrogen: an amide includes ureas, carbamates, imides, thioamides and rings with them."""
-    amide = count[_CARBONYLS] > 0
-    acyl = amide or count[_SULFONYLS] > 0
-    amine = not (aromatic or acyl or count[_DOUBLES] or count[_TRIPLES])
+    aromatic, hydrogens = atoms[i, _AROMATIC] == 1, np.int64(atoms[i, _HYDROGENS])
+    charge = _FORMAL_CHARGE[atoms[i, _CHARGE]]
+    amide = counts[i, _CARBONYLS] > 0
+    acyl = amide or counts[i, _SULFONYLS] > 0
+    amine = not (aromatic or acyl or counts[i, _DOUBLES] or counts[i, _TRIPLES])
     # The free electron pair of pyrrole, with three neighbours, and of an amide is conjugated.
     acceptor = charge <= 0 and (degree + hydrogens == 2 if aromatic else not acyl)
-    feature[_DONOR], feature[_ACCEPTOR] = hydrogens > 0, acceptor
-    feature[_POSITIVE] = (charge > 0 and count[_OXYGENS] == 0) or (amine and count[_AROMATIC_NEAR] == 0)
+    features[i, _DONOR], features[i, _ACCEPTOR] = hydrogens > 0, acceptor
+    features[i, _POSITIVE] = (charge > 0 and counts[i, _OXYGENS] == 0) or (amine and counts[i, _AROMATIC_NEAR] == 0)
     out[_AT.donors] += hydrogens > 0
     out[_AT.acceptors] += acceptor
     out[_AT.NH_OH] += hydrogens
     out[_AT.amides] += amide
     out[_AT.amines] += amine
-    out[_AT.anilines] += amine and count[_AROMATIC_NEAR] > 0
-    out[_AT.nitro] += count[_OXYGENS] >= 2
-    out[_AT.nitriles] += degree == 1 and count[_TRIPLES] == 1 and hydrogens == 0
+    out[_AT.anilines] += amine and counts[i, _AROMATIC_NEAR] > 0
+    out[_AT.nitro] += counts[i, _OXYGENS] >= 2
+    out[_AT.nitriles] += degree == 1 and counts[i, _TRIPLES] == 1 and hydrogens == 0
     out[_AT.aromatic_NH] += aromatic and hydrogens > 0
 
 
 @njit(cache=True, nogil=True)
-def _count_oxygen(aromatic, charge, hydrogens, degree, count, feature, out):
+def _count_oxygen(i, degree, atoms, counts, features, out):
     """Count the group of an oxygen: an ester includes carbonates, carbamates, anhydrides and aromatic lactones."""
-    acyl = count[_CARBONYLS] > 0
+    aromatic, hydrogens = atoms[i, _AROMATIC] == 1, np.int64(atoms[i, _HYDROGENS])
+    charge = _FORMAL_CHARGE[atoms[i, _CHARGE]]
+    acyl = counts[i, _CARBONYLS] > 0
     hydroxyl = degree == 1 and hydrogens == 1
     acid = acyl and degree == 1 and (hydrogens == 1 or charge < 0)
-    feature[_DONOR], feature[_ACCEPTOR] = hydrogens > 0, not aromatic
-    feature[_NEGATIVE] = acid or charge < 0
+    features[i, _DONOR], features[i, _ACCEPTOR] = hydrogens > 0, not aromatic
+    features[i, _NEGATIVE] = acid or charge < 0
     out[_AT.donors] += hydrogens > 0
     out[_AT.acceptors] += not aromatic
     out[_AT.NH_OH] += hydrogens
     out[_AT.acids] += acid
     out[_AT.esters] += acyl and degree == 2
-    out[_AT.alcohols] += hydroxyl and not acyl and count[_AROMATIC_NEAR] == 0
-    out[_AT.phenols] += hydroxyl and count[_AROMATIC_NEAR] > 0
+    out[_AT.alcohols] += hydroxyl and not acyl and counts[i, _AROMATIC_NEAR] == 0
+    out[_AT.phenols] += hydroxyl and counts[i, _AROMATIC_NEAR] > 0
     out[_AT.ethers] += degree == 2 and not aromatic and not acyl
 
 
@@ -414,7 +437,7 @@ def _count_pairs(features, distances, out):
 def _connectivity(atoms, bonds, near, out):
     """Chi indices of order 0 to 4, simple and by valence, and kappa indices of order 1 to 3."""
     n = len(atoms)
-    ones, simple, valence = np.ones(n), np.zeros(n), np.zeros(n)
+    simple, valence = np.zeros(n), np.zeros(n)
     for i in range(n):
         element, degree = atoms[i, _ELEMENT], near.ptr[i + 1] - near.ptr[i]
         delta = (el.VALENCE_ELECTRONS[element] - atoms[i, _HYDROGENS]) / el.INNER_ELECTRONS[element]
@@ -423,47 +446,65 @@ def _connectivity(atoms, bonds, near, out):
         if delta > 0:
             valence[i] = 1 / np.sqrt(delta)
         out[_AT.zagreb] += degree * degree
-    _sum_over_paths(simple, bonds, near, out[_AT.chi0 : _AT.chi4 + 1])
-    _sum_over_paths(valence, bonds, near, out[_AT.chi0v : _AT.chi4v + 1])
-    paths, odd = np.zeros(5), n % 2
-    _sum_over_paths(ones, bonds, near, paths)
-    if paths[1] > 0:
-        out[_AT.kappa1] = n * ((n - 1) / paths[1]) ** 2
-    if paths[2] > 0:
-        out[_AT.kappa2] = (n - 1) * ((n - 2) / paths[2]) ** 2
-    if paths[3] > 0:
-        out[_AT.kappa3] = (n - 1 - odd) * ((n - 3 + odd) / paths[3]) ** 2
+    paths2 = _even_paths(simple, valence, near, out)
+    paths3 = _odd_paths(simple, valence, bonds, near, out)
+    odd = n % 2
+    if len(bonds) > 0:
+        out[_AT.kappa1] = n * ((n - 1) / len(bonds)) ** 2
+    if paths2 > 0:
+        out[_AT.kappa2] = (n - 1) * ((n - 2) / paths2) ** 2
+    if paths3 > 0:
+        out[_AT.kappa3] = (n - 1 - odd) * ((n - 3 + odd) / paths3) ** 2
 
 
 @njit(cache=True, nogil=True)
-def _sum_over_paths(weights, bonds, near, sums):
-    """Add the products of the atoms' weights over all paths of 0 to 4 bonds to ``sums``; each path is counted once.
-
-    Paths of an even number of bonds are found from their central atom, those of an odd number from their central bond.
-    """
+def _even_paths(simple, valence, near, out):
+    """Add chi indices over all paths of 0, 2 and 4 bonds, by their central atom; return the number of 2 bonds."""
     ptr, atoms = near.ptr, near.atoms
-    for k in range(len(bonds)):
-        b, c = bonds[k, 0], bonds[k, 1]
-        outer = 0.0
-        for a in atoms[ptr[b] : ptr[b + 1]]:
-            for d in atoms[ptr[c] : ptr[c + 1]]:
-                if a != c and a != d and b != d:
-                    outer += weights[a] * weights[d]
-        sums[1] += weights[b] * weights[c]
-        sums[3] += weights[b] * weights[c] * outer
-    for c in range(len(weights)):
-        sums[0] += weights[c]
+    paths = 0
+    for c in range(len(simple)):
+        out[_AT.chi0] += simple[c]
+        out[_AT.chi0v] += valence[c]
         for at_b in range(ptr[c], ptr[c + 1]):
             for at_d in range(ptr[c], at_b):
                 b, d = atoms[at_b], atoms[at_d]
-                outer = 0.0
-                for a in atoms[ptr[b] : ptr[b + 1]]:
-                    for e in atoms[ptr[d] : ptr[d + 1]]:
+                outer, outer_valence = 0.0, 0.0
+                for at_a in range(ptr[b], ptr[b + 1]):
+                    for at_e in range(ptr[d], ptr[d + 1]):
+                        a, e = atoms[at_a], atoms[at_e]
                         if a != c and a != d and a != e and b != e and c != e:
-                            outer += weights[a] * weights[e]
-                product = weights[b] * weights[c] * weights[d]
-                sums[2] += product
-                sums[4] += product * outer
+                            outer += simple[a] * simple[e]
+                            outer_valence += valence[a] * valence[e]
+                product, valence_product = simple[b] * simple[c] * simple[d], valence[b] * valence[c] * valence[d]
+                paths += 1
+                out[_AT.chi2] += product
+                out[_AT.chi2v] += valence_product
+                out[_AT.chi4] += product * outer
+                out[_AT.chi4v] += valence_product * outer_valence
+    return paths
+
+
+@njit(cache=True, nogil=True)
+def _odd_paths(simple, valence, bonds, near, out):
+    """Add chi indices over all paths of 1 and 3 bonds, by their central bond; return the number of 3 bonds."""
+    ptr, atoms = near.ptr, near.atoms
+    paths = 0
+    for k in range(len(bonds)):
+        b, c = bonds[k, 0], bonds[k, 1]
+        outer, outer_valence = 0.0, 0.0
+        for at_a in range(ptr[b], ptr[b + 1]):
+            for at_d in range(ptr[c], ptr[c + 1]):
+                a, d = atoms[at_a], atoms[at_d]
+                if a != c and a != d and b != d:
+                    paths += 1
+                    outer += simple[a] * simple[d]
+                    outer_valence += valence[a] * valence[d]
+        product, valence_product = simple[b] * simple[c], valence[b] * valence[c]
+        out[_AT.chi1] += product
+        out[_AT.chi1v] += valence_product
+        out[_AT.chi3] += product * outer
+        out[_AT.chi3v] += valence_product * outer_valence
+    return paths
 
 
 @njit(cache=True, nogil=True)
@@ -497,33 +538,35 @@ def _partial_charges(atoms, bonds, near, out):
     hydrogens of an atom, which are no atoms of the graph, share one charge.
     """
     n = len(atoms)
-    charges, negativities, changes = _shared_charges(atoms, near), np.empty(n), np.empty(n)
-    hydrogens = np.zeros(n)
+    charges, hydrogens = _shared_charges(atoms, near), np.zeros(n)
+    num_hydrogens, negativities, changes = np.empty(n), np.empty(n), np.empty(n)
+    a, b, c, resistances = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    for i in range(n):
+        element, hybridization = atoms[i, _ELEMENT], min(atoms[i, _HYBRIDIZATION], _SP3)
+        num_hydrogens[i] = atoms[i, _HYDROGENS]
+        resistances[i] = 1 / el.CATION[element, hybridization]
+        a[i], b[i], c[i] = el.ORBITALS[element, hybridization]
     damping = 1.0
     for _ in range(_CHARGE_ROUNDS):
         damping /= 2
         for i in range(n):
-            element, hybridization = atoms[i, _ELEMENT], min(atoms[i, _HYBRIDIZATION], _SP3)
-            negativity = _negativity(element, hybridization, charges[i])
-            changes[i] = 0.0
-            if atoms[i, _HYDROGENS]:
-                difference = _negativity(el.H, _SP3, hydrogens[i]) - negativity
-                flow = difference / (el.CATION[element, hybridization] if difference > 0 else el.CATION[el.H, _SP3])
-                changes[i] = flow * atoms[i, _HYDROGENS]
-                hydrogens[i] = _bounded(hydrogens[i] - damping * flow)
-            negativities[i] = negativity
+            negativities[i] = a[i] + charges[i] * (b[i] + charges[i] * c[i])
+            of_hydrogen = _H_ORBITAL[0] + hydrogens[i] * (_H_ORBITAL[1] + hydrogens[i] * _H_ORBITAL[2])
+            flow = _flow(of_hydrogen - negativities[i], resistances[i], _H_RESISTANCE)
+            changes[i] = flow * num_hydrogens[i]
+            hydrogens[i] = _bounded(hydrogens[i] - damping * flow)
         for k in range(len(bonds)):
             i, j = bonds[k, 0], bonds[k, 1]
-            difference = negativities[j] - negativities[i]
-            donor = i if difference > 0 else j
-            flow = difference / el.CATION[atoms[donor, _ELEMENT], min(atoms[donor, _HYBRIDIZATION], _SP3)]
+            flow = _flow(negativities[j] - negativities[i], resistances[i], resistances[j])
             changes[i] += flow
             changes[j] -= flow
         for i in range(n):
             charges[i] = _bounded(charges[i] + damping * changes[i])
+    for i in range(n):
+        if num_hydrogens[i] > 0:
+            out[_AT.max_hydrogen_charge] = max(out[_AT.max_hydrogen_charge], hydrogens[i])
     out[_AT.max_charge], out[_AT.min_charge] = charges.max(), charges.min()
     out[_AT.sum_of_charge_sizes] = np.abs(charges).sum()
-    out[_AT.max_hydrogen_charge] = max(0.0, hydrogens.max())
     return charges
 
 
@@ -534,16 +577,18 @@ def _shared_charges(atoms, near):
     for i in range(len(atoms)):
         charges[i] = _FORMAL_CHARGE[atoms[i, _CHARGE]]
     for i in range(len(atoms)):
-        if atoms[i, _ELEMENT] in (el.C, el.N, el.P, el.S):
+        if charges[i] == 0 or not _is_bare_oxygen(i, atoms, near):
+            continue
+        center = near.atoms[near.ptr[i]]
+        if atoms[center, _ELEMENT] in (el.C, el.N, el.P, el.S):
             total, oxygens = 0.0, 0
-            for j in near.atoms[near.ptr[i] : near.ptr[i + 1]]:
-                if _is_bare_oxygen(j, atoms, near):
-                    total += charges[j]
+            for e in range(near.ptr[center], near.ptr[center + 1]):
+                if _is_bare_oxygen(near.atoms[e], atoms, near):
+                    total += charges[near.atoms[e]]
                     oxygens += 1
-            if total != 0:
-                for j in near.atoms[near.ptr[i] : near.ptr[i + 1]]:
-                    if _is_bare_oxygen(j, atoms, near):
-                        charges[j] = total / oxygens
+            for e in range(near.ptr[center], near.ptr[center + 1]):
+                if _is_bare_oxygen(near.atoms[e], atoms, near):
+                    charges[near.atoms[e]] = total / oxygens
     return charges
 
 
@@ -553,9 +598,9 @@ def _is_bare_oxygen(i, atoms, near):
 
 
 @njit(cache=True, nogil=True)
-def _negativity(element, hybridization, charge):
-    orbital = el.ORBITALS[element, hybridization]
-    return orbital[0] + charge * (orbital[1] + charge * orbital[2])
+def _flow(difference, resistance, other):
+    """Charge that an atom gains from another of higher (positive difference) or lower electronegativity; no branch."""
+    return max(difference, 0.0) * resistance + min(difference, 0.0) * other
 
 
 @njit(cache=True, nogil=True)

@@ -16,7 +16,7 @@ H, B, C, N, O, F, SI, P, S, CL, BR, I = 0, 4, 5, 6, 7, 8, 13, 14, 15, 16, 34, 52
 
 def table(values: dict[int, float], default: float, dtype: type = np.float64) -> np.ndarray:
     """Return an array of all elements from values by OGB's index, and the value of all other elements."""
-    array = np.full(ATOM_DIMS[0], default, dtype)
+    array: np.ndarray = np.full(ATOM_DIMS[0], default, dtype)
     array[list(values)] = list(values.values())
     return array
 
@@ -89,7 +89,7 @@ CATION[H] = 20.02
 
 # Topological polar surface area (Angstrom^2; Ertl et al. 2000) of N and O, by the numbers of heavy neighbours and of
 # hydrogens, the formal charge, and the numbers of double, triple and aromatic bonds.
-_POLAR_AREAS = {
+_POLAR_AREAS: dict[int, dict[tuple[int, ...], float]] = {
     N: {
         (1, 0, 0, 0, 1, 0): 23.79, (1, 1, 0, 1, 0, 0): 23.85, (1, 2, 0, 0, 0, 0): 26.02, (1, 2, 1, 1, 0, 0): 25.59,
         (1, 3, 1, 0, 0, 0): 27.64, (2, 0, 0, 1, 0, 0): 12.36, (2, 0, 0, 1, 1, 0): 13.60, (2, 1, 0, 0, 0, 0): 12.03,
@@ -104,7 +104,10 @@ _POLAR_AREAS = {
     },
 }  # fmt: skip
 # Areas of those in a ring of three atoms that differ.
-_THREE_RING_AREAS = {N: {(2, 1, 0, 0, 0, 0): 21.94, (3, 0, 0, 0, 0, 0): 3.01}, O: {(2, 0, 0, 0, 0, 0): 12.53}}
+_THREE_RING_AREAS: dict[int, dict[tuple[int, ...], float]] = {
+    N: {(2, 1, 0, 0, 0, 0): 21.94, (3, 0, 0, 0, 0, 0): 3.01},
+    O: {(2, 0, 0, 0, 0, 0): 12.53},
+}
 
 
 def _polar_table() -> tuple[np.ndarray, np.ndarray]:

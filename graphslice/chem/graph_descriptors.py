@@ -14,7 +14,7 @@ Isotopes are not distinguished. Hydrogens that are atoms of the graph count as a
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -69,7 +69,7 @@ GRAPH_DESCRIPTORS = (
     *(f"{_FEATURES[a]}_{_FEATURES[b]}_{k}" for a, b in _PAIRS for k in range(_PAIR_BINS.max() + 1)),
 )
 # Position of each descriptor, by name.
-_AT = namedtuple("_AT", GRAPH_DESCRIPTORS)(*range(len(GRAPH_DESCRIPTORS)))
+_AT: Any = namedtuple("_AT", GRAPH_DESCRIPTORS)(*range(len(GRAPH_DESCRIPTORS)))
 _ELEMENT_AT = el.table({i: getattr(_AT, name) for name, i in _ELEMENTS.items()}, _AT.other_elements, np.int64)
 # Position of the sum of E-states by element; -1 for elements without one.
 _STATE_AT = el.table({el.C: _AT.state_C, el.N: _AT.state_N, el.O: _AT.state_O, el.S: _AT.state_S}, -1, np.int64)

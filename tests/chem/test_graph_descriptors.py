@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import DEMO_CSV
 from rdkit import Chem
 from rdkit.Chem import Descriptors, rdMolDescriptors
 from unusual_molecules import UNUSUAL
@@ -17,7 +18,7 @@ from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
 from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
 
-SMILES = pd.read_csv(DEMO_CSV)["smiles"].tolist()[::15]
+SMILES = pd.read_csv(Path(__file__).parents[2] / "data" / "demo.csv")["smiles"].tolist()[::15]
 MOLECULES = [Chem.MolFromSmiles(smiles) for smiles in SMILES]
 COLUMN = {name: column for column, name in enumerate(GRAPH_DESCRIPTORS)}
 
@@ -235,11 +236,11 @@ def test_values_depend_neither_on_the_batch_nor_on_the_smiles():
     batch = graph_inputs(arrays)
     alone = np.concatenate([graph_inputs(arrays[row : row + 1]) for row in range(60)])
     np.testing.assert_array_equal(batch, alone)
-    rewritten = []
+    written = []
     for molecule in MOLECULES[:60]:
         order = random.permutation(molecule.GetNumAtoms()).tolist()
-        rewritten.append(Chem.MolToSmiles(Chem.RenumberAtoms(molecule, order), canonical=False))
-    np.testing.assert_array_equal(graph_inputs(arrays_of(rewritten)), batch)
+        written.append(Chem.MolToSmiles(Chem.RenumberAtoms(molecule, order), canonical=False))
+    np.testing.assert_array_equal(graph_inputs(arrays_of(written)), batch)
 
 
 def test_unusual_molecules_have_finite_values(unusual):

@@ -237,7 +237,7 @@ def test_graphslice_is_run_by_its_commands(task, ending, tmp_path, monkeypatch):
     labels = np.ones((3, 2 if task is CLASSES else 1))
     table = Table(task, np.array(["C", "CC", "CCC"], dtype=object), labels, np.array(["train", "valid", "test"]))
     molecules = table.frame("valid", "test", labels=False)
-    method = table_methods.GraphSlice("scratch-ensemble")
+    method = table_methods.GraphSlice("graphslice-ensemble")
     (found,) = method.predict(table, molecules, 3, table_methods.Commands(tmp_path, 1)).values()
     expected = [[0.25, 1.25], [np.nan] * 2] if task is CLASSES else [[1.25], [np.nan]]
     np.testing.assert_array_equal(found, expected)

@@ -68,6 +68,7 @@ SHORT_OPTIONS = {
     "metric": "trainer.metric",
     "ensemble": "trainer.ensemble",
     "baselines": "trainer.baselines",
+    "refit": "trainer.refit",
 }
 _TRAINING_OPTIONS = {
     "epochs": "passes over the training set (default: depends on the number of molecules)",
@@ -77,8 +78,10 @@ _TRAINING_OPTIONS = {
 _TRAINER_OPTIONS = {
     "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: depends on the tasks)",
     "ensemble": "number of ensemble members; their mean is predicted, their standard deviation reported (default: 1)",
-    "baselines": "on or off: add a random forest and gradient boosting to a weighted ensemble "
-    "(default: on up to 20,000 labels)",
+    "baselines": "on or off: random forest, gradient boosting and a kernel machine in a weighted ensemble with the "
+    "network (default: on up to 20,000 labels)",
+    "refit": "on or off: train the final models on all rows, and hold out folds of them in place of a validation set "
+    "(default: on with --baselines, up to 3,000 rows)",
 }
 
 

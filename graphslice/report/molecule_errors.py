@@ -120,7 +120,7 @@ def describe_error(tasks: Sequence[Task]) -> str:
         "log": "the absolute difference of log10 of the predicted and true values",
         "none": "the absolute difference of the predicted and true values in the unit of the dataset",
     }
-    kinds = {"classes" if task.classes else task.transform for task in tasks}
+    kinds = {"classes" if task.classes else "log" if task.transform == "log" else "none" for task in tasks}
     if len(tasks) == 1:
         return f"The error of a molecule is {definitions[kinds.pop()]}."
     scale = ", divided by the standard deviation of the labels"

@@ -19,6 +19,8 @@ from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE
 
 # Logit of a class without training rows: its probability becomes 0.
 _ABSENT_CLASS_LOGIT = -1e9
+# LightGBM treats numbers up to this size as zero.
+_LARGEST_ZERO = float(np.float32(1e-35))
 # Number of rows on which the converted trees are compared with the predictions of the library.
 _CHECKED_ROWS = 1000
 # A column is dropped if fewer rows than this differ from its median, so that splits try informative columns more often.
@@ -86,10 +88,10 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
 
     Args, returns and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at
-    most 16 leaves, or 31 from 1,500 rows. Results do not depend on ``threads``.
+    most 16 leaves, or 31 from 1,500 rows. ``threads`` is ignored: several threads of OpenMP wait for each other, which
+    takes minutes instead of a second where other programs use the cores.
     """
-    import lightgbm
-
+    lightgbm = _import_lightgbm()
     x, y = _labelled_rows(x, y, kind, classes)
     if (y == y[0]).all():
         return _constant_trees(y[0], kind, classes, x.shape[1])
@@ -102,7 +104,7 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     objective = {"regression": "regression", "binary": "binary"}.get(kind, "multiclass" if several else "binary")
     settings: dict[str, Any] = {"objective": objective, "learning_rate": 0.05, "feature_fraction_bynode": _share(used)}
     settings |= {"max_bin": 63, "min_data_in_bin": 1, "min_sum_hessian_in_leaf": 1e-3, "feature_pre_filter": False}
-    settings |= {"deterministic": True, "force_row_wise": True, "num_threads": threads, "seed": seed, "verbosity": -1}
+    settings |= {"deterministic": True, "force_row_wise": True, "num_threads": 1, "seed": seed, "verbosity": -1}
     settings |= {"num_class": len(present)} if several else {}
     settings |= _leaf_settings(len(y), kind)
     training = lightgbm.Dataset(inputs, np.searchsorted(present, labels) if kind == "multiclass" else labels)
@@ -110,7 +112,11 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True)).reshape(
         -1, len(present) if several else 1
     )
-    trees = [_boosting_tree(tree["tree_structure"], used) for tree in model.dump_model()["tree_info"]]
+    library = f"LightGBM {lightgbm.__version__}"
+    try:
+        trees = [_boosting_tree(tree["tree_structure"], used) for tree in model.dump_model()["tree_info"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise _unknown_layout(library) from None
     base, columns = np.zeros(1), np.zeros(len(trees), np.int64)
     if kind == "multiclass":
         base = np.full(classes, _ABSENT_CLASS_LOGIT)
@@ -118,7 +124,7 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
         columns = np.resize(present if several else present[1:], len(trees))  # of two classes, the second has the trees
         expected = _all_classes(expected, present if several else present[1:], classes)
     result = _assemble_trees(trees, columns, base, 1.0, knots, (x.shape[1], link))
-    return _check_conversion(result, x, expected, f"LightGBM {lightgbm.__version__}")
+    return _check_conversion(result, x, expected, library)
 
 
 # --- labels and inputs -----------------------------------------------------------------------------
@@ -186,6 +192,22 @@ def _normal_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     return knots, to_scores(y, knots)
 
 
+def _import_lightgbm() -> Any:
+    """Import LightGBM, whose wheels do not contain the OpenMP library.
+
+    Raises:
+        InputError: if that library is missing.
+    """
+    try:
+        import lightgbm
+    except OSError as error:
+        raise InputError(
+            f"LightGBM cannot be loaded ({error}): install the OpenMP library (libgomp1 on Debian and Ubuntu, libomp "
+            "on macOS) and resume, or train with --baselines off"
+        ) from error
+    return lightgbm
+
+
 # --- trees as arrays ---------------------------------------------------------------------------------
 
 
@@ -219,7 +241,8 @@ def _boosting_tree(root: dict[str, Any], used: np.ndarray) -> _Tree:
             raise _unknown_layout("LightGBM")
         place = len(feature)
         feature.append(used[node["split_feature"]])
-        threshold.append(node["threshold"])
+        is_zero = node["threshold"] == -_LARGEST_ZERO  # counts as zero, and goes right
+        threshold.append(np.nextafter(node["threshold"], -np.inf) if is_zero else node["threshold"])
         child.append(-1)
         stack += [(node["right_child"], place), (node["left_child"], -1)]  # the left child directly follows
     return np.array(feature), np.array(threshold), np.array(child), np.array(values)[:, None]

@@ -15,7 +15,7 @@ from graphslice.errors import InputError
 from graphslice.stacking.fit_trees import fit_boosting, fit_forest
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.trees import Trees
-from graphslice.stacking.weights import WeightLosses, at_least_as_good, choose_weights
+from graphslice.stacking.weights import HeldOutLosses, choose_weights
 from graphslice.tasks import Task, each_target, transformed, transformed_back
 
 BaseModel: TypeAlias = Trees | KernelMachine
@@ -24,7 +24,7 @@ BaseModel: TypeAlias = Trees | KernelMachine
 GRAPH_INPUTS = "graph"
 # Inputs of models of former versions, which are computed from a SMILES.
 _FORMER_INPUTS = ("morgan", "rdkit2d")
-#: Keys of the network and of the stack beside those of the base models, as in ``metrics.json``.
+#: Keys of the network and of the stack, next to those of the base models, as in ``metrics.json``.
 NETWORK, STACK = "network", "blend"
 #: Names that are printed.
 NAMES = {
@@ -198,7 +198,6 @@ def fit_weights(
     predictions: Sequence[np.ndarray],
     labels: np.ndarray,
     tasks: Sequence[Task],
-    loss: Callable[[Task, np.ndarray, np.ndarray], float],
     molecules: np.ndarray | None = None,
     squared: bool = False,
 ) -> np.ndarray:
@@ -207,26 +206,16 @@ def fit_weights(
     Args:
         predictions: predictions of each model, ``float32 [R, W]``.
         labels: ``float64 [R, T]``, nan where missing.
-        tasks: T targets.
-        loss: metric of a target, of its labels ``[R]`` and predictions ``[R, W]``; lower is better, nan where it is
-            undefined. By it, no target's stack is worse than its best model alone.
+        tasks: T targets; numbers are compared on the scale of their transforms.
         molecules: ``int64 [R]``, molecule of each row; None if every row is another molecule.
         squared: choose by squared instead of absolute errors of regression.
 
     Returns:
-        ``float64 [M, T]``.
+        ``float64 [M, T]``; see :func:`~graphslice.stacking.weights.choose_weights`.
     """
 
-    def losses(t: int, task: Task, where: slice) -> WeightLosses:
-        scaled = [transformed(each[:, where], task) for each in predictions]
-        return WeightLosses.of(scaled, transformed(labels[:, t], task), task.kind, molecules, squared)
+    def losses(t: int, task: Task, where: slice) -> HeldOutLosses:
+        scaled = [transformed(each[:, where].astype(np.float64), task) for each in predictions]
+        return HeldOutLosses(scaled, transformed(labels[:, t], task), task.kind, molecules, squared)
 
-    weights = choose_weights([losses(*each) for each in each_target(tasks)])
-    for t, task, where in each_target(tasks):
-        parts = [each[:, where] for each in predictions]
-
-        def stack_loss(column: np.ndarray, t: int = t, task: Task = task, parts: list = parts) -> float:
-            return loss(task, labels[:, t], combine_predictions(parts, column[:, None], [task]))
-
-        weights[:, t] = at_least_as_good(weights[:, t], stack_loss)
-    return weights
+    return choose_weights([losses(*each) for each in each_target(tasks)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,98 +46,89 @@ class ErrorDifference:
 
 
 @dataclass(frozen=True)
-class WeightLosses:
-    """Losses of one target for each choice of the weights, of which :func:`choose_weights` takes the best.
+class HeldOutLosses:
+    """Losses of the weighted averages of M models on held-out molecules, for one target.
 
-    Attributes:
-        grid: float64 ``[G, M]``, choices of the weights of M models: multiples of 0.1 that sum to 1.
-        losses: float64 ``[G, K]``, loss of each choice on each of K molecules, relative to the best model alone; None
-            with fewer than 5 molecules, or labels of one class.
+    Args:
+        predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.stacking.Trees.predict`.
+        y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
+        kind: "regression" (absolute or squared error), "binary" or "multiclass" (log loss).
+        molecules: int64 ``[R]``, molecule of each row, which all count equally; None if every row is another molecule.
+        squared: squared errors for regression.
+
+    Raises:
+        InputError: if there are no predictions, or their rows do not match the labels.
     """
 
-    grid: np.ndarray
-    losses: np.ndarray | None
+    predictions: Sequence[np.ndarray]
+    y: np.ndarray
+    kind: str
+    molecules: np.ndarray | None = None
+    squared: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        predictions: Sequence[np.ndarray],
-        y: np.ndarray,
-        kind: str,
-        molecules: np.ndarray | None = None,
-        squared: bool = False,
-    ) -> WeightLosses:
-        """Compute the losses on held-out rows; all molecules count equally.
+    def __post_init__(self) -> None:
+        y, stacked, molecule = _labelled_predictions(self.y, self.predictions, self.molecules)
+        for name, value in (("y", y), ("predictions", stacked), ("molecules", molecule)):
+            object.__setattr__(self, name, value)
 
-        Args:
-            predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.stacking.Trees.predict`.
-            y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
-            kind: "regression" (absolute or squared error), "binary" or "multiclass" (log loss).
-            molecules: int64 ``[R]``, molecule of each row; None if every row is another molecule.
-            squared: squared errors for regression.
+    @property
+    def is_known(self) -> bool:
+        """True with at least 5 molecules, and labels of more than one class."""
+        classes = self.kind == "regression" or len(np.unique(self.y)) > 1
+        return classes and len(self._molecule_counts) >= _MIN_MOLECULES
 
-        Raises:
-            InputError: if there are no predictions, or their rows do not match the labels.
-        """
-        y, stacked, molecule = _labelled_predictions(y, predictions, molecules)
-        grid = np.array(list(simplex_grid(_STEPS, len(predictions)))) / _STEPS
-        if len(np.unique(molecule)) < _MIN_MOLECULES or (kind != "regression" and len(np.unique(y)) < 2):
-            return cls(grid, None)
-        rows = [_row_losses(np.tensordot(weights, stacked, 1), y, kind) for weights in grid]
-        sums = np.stack([np.bincount(molecule, loss**2 if squared else loss) for loss in rows])
-        losses = sums / np.bincount(molecule)
-        best_alone = losses[grid.max(axis=1) == 1].mean(axis=1).min()
-        return cls(grid, losses / max(best_alone, 1e-300))
+    def of(self, weights: np.ndarray) -> np.ndarray:
+        """Return the loss of each molecule with the weights float64 ``[M]``: float64 ``[K]``."""
+        losses = _row_losses(np.tensordot(weights, self.predictions, 1), self.y, self.kind)
+        molecules = np.asarray(self.molecules, np.int64)
+        return np.bincount(molecules, losses**2 if self.squared else losses) / self._molecule_counts
+
+    @property
+    def _molecule_counts(self) -> np.ndarray:
+        return np.bincount(np.asarray(self.molecules, np.int64))
 
 
-def choose_weights(targets: Sequence[WeightLosses]) -> np.ndarray:
+def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     """Choose the stacking weights of M models for each of T targets.
 
-    The weights of a target are the mean of all choices whose loss is within two standard errors of the best, paired
-    over molecules: few molecules give nearly equal weights. With several targets, the mean loss over targets counts as
-    much as 50 more molecules, so that a target with few labels has the weights of the others.
+    The weights of a target are the mean of all choices (multiples of 0.1) whose loss is within two standard errors of
+    the best, paired over molecules: few molecules give nearly equal weights. With several targets, the mean loss over
+    targets, relative to the best model of each, counts as much as 50 more molecules, so that a target with few labels
+    has the weights of the others. If one of the models alone has less loss than these weights, the nearest weights with
+    less loss than that model are taken, or that model alone.
 
     Returns:
         float64 ``[M, T]``, not negative, summing to 1; equal if no target has losses.
     """
-    grid = targets[0].grid
-    known = [target.losses.mean(axis=1) for target in targets if target.losses is not None]
+    models = len(targets[0].predictions)
+    grid = np.array(list(simplex_grid(_STEPS, models))) / _STEPS
+    alone = grid.max(axis=1) == 1
+    losses = [np.stack([target.of(choice) for choice in grid]) if target.is_known else None for target in targets]
+    known = [each / max(each[alone].mean(axis=1).min(), 1e-300) for each in losses if each is not None]
     if not known:
-        return np.full((grid.shape[1], len(targets)), 1 / grid.shape[1])
-    shared = np.repeat(np.mean(known, axis=0)[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
-    columns = []
-    for target in targets:
-        losses = shared if target.losses is None else np.concatenate([target.losses, shared], axis=1)
-        weights = grid[within_standard_errors(losses, _STANDARD_ERRORS)].mean(axis=0)
-        columns.append(weights / weights.sum())
+        return np.full((models, len(targets)), 1 / models)
+    relative = np.mean([each.mean(axis=1) for each in known], axis=0)
+    shared = np.repeat(relative[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
+    columns, remaining = [], iter(known)
+    for target, own in zip(targets, losses, strict=True):
+        compared = shared if own is None else np.concatenate([next(remaining), shared], axis=1)
+        weights = grid[within_standard_errors(compared, _STANDARD_ERRORS)].mean(axis=0)
+        weights /= weights.sum()
+        if own is not None:
+            means = own.mean(axis=1)
+            best = means[alone].min()
+            if target.of(weights).mean() >= best:
+                better = grid[means < best] if (means < best).any() else grid[alone][[means[alone].argmin()]]
+                weights = better[((better - weights) ** 2).sum(axis=1).argmin()]
+        columns.append(weights)
     return np.stack(columns, axis=1)
-
-
-def at_least_as_good(weights: np.ndarray, loss: Callable[[np.ndarray], float]) -> np.ndarray:
-    """Return the weights nearest to the given ones with which the stack is better than its best model alone.
-
-    Args:
-        weights: float64 ``[M]``.
-        loss: loss of the predictions with given weights ``[M]``; lower is better, nan where it is undefined.
-
-    Returns:
-        float64 ``[M]``: the given weights, the nearest multiples of 0.1, or the best model alone if none are better.
-    """
-    alone = np.eye(len(weights))
-    losses = np.array([loss(single) for single in alone])
-    if np.isnan(losses).any():
-        return weights
-    grid = np.array(list(simplex_grid(_STEPS, len(weights)))) / _STEPS
-    nearest = grid[np.argsort(((grid - weights) ** 2).sum(axis=1), kind="stable")]
-    candidates = (choice for choice in (weights, *nearest) if loss(choice) < losses.min())
-    return next(candidates, alone[losses.argmin()])
 
 
 def prediction_loss(y: np.ndarray, predictions: np.ndarray, kind: str) -> float:
     """Compute the loss of a model: MAE (regression), minus AUROC (binary), or log loss (multiclass).
 
     Args:
-        y, kind: as for :meth:`WeightLosses.of`.
+        y, kind: as for :class:`HeldOutLosses`.
         predictions: float64 ``[R, W]``.
 
     Returns:
@@ -155,12 +146,12 @@ def compare_errors(
     """Compare two models by a paired bootstrap over molecules (1,000 resamples).
 
     Args:
-        y: as for :meth:`WeightLosses.of`.
+        y: as for :class:`HeldOutLosses`.
         a: predictions of the first model, float64 ``[R, W]``.
         b: predictions of the second model, float64 ``[R, W]``.
         kind: "regression" (MAE), "binary" (AUROC) or "multiclass" (log loss).
         seed: random seed of the resamples.
-        molecules: as for :meth:`WeightLosses.of`; all rows of a molecule are resampled as one unit.
+        molecules: as for :class:`HeldOutLosses`; all rows of a molecule are resampled as one unit.
 
     Raises:
         InputError: if rows do not match, or no row has a label and both predictions.

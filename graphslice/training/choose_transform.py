@@ -16,8 +16,8 @@ from graphslice.evaluation.metrics import METRICS, score
 from graphslice.stacking.kernel import fit_regression, training_kernel
 from graphslice.tasks import REGRESSION, Task, fit_transforms, transformed, transformed_back
 
-# With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more rows, nothing is chosen.
-_FEWEST, _MOST_COMPARED, _MOST_ROWS = 50, 2_000, 50_000
+# With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more labels, nothing is chosen.
+_FEWEST, _MOST_COMPARED, _MOST_LABELS = 100, 1_000, 20_000
 _FOLDS = 5
 # A transform is chosen if the logarithm of its error (of 1 minus the score, where higher is better) is less than that
 # of none by this many standard errors of the differences between folds, and by this number.
@@ -31,8 +31,8 @@ def choose_transforms(
 
     Compared are none and, of positive labels, the logarithm, otherwise normal scores of ranks (docs/log.md). A support
     vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale, and its predictions, in the unit of
-    the target, are judged by the metric of the run. A run that is fine-tuned from a model with the same targets has its
-    transforms.
+    the target, are evaluated by the metric of the run. A run that is fine-tuned from a model with the same targets has
+    its transforms.
 
     Args:
         config: configuration of a new run.
@@ -44,7 +44,8 @@ def choose_transforms(
         The configuration with the transforms, and lines to print.
     """
     tasks = data.dataset.tasks
-    if config.data.transform is not None or data.dataset.level != MOLECULE or len(rows) > _MOST_ROWS:
+    labels = int((~np.isnan(data.dataset.targets[rows])).sum())
+    if config.data.transform is not None or data.dataset.level != MOLECULE or labels > _MOST_LABELS:
         return config, []
     origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
     if [task.name for task in origin] == [task.name for task in tasks]:

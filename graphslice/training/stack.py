@@ -1,4 +1,4 @@
-"""The stack of a run: base models beside the network, and weights chosen by predictions of held-out molecules.
+"""The stack of a run: base models next to the network, and weights chosen by predictions of held-out molecules.
 
 Held-out molecules are a validation set, or folds of the training set (Wolpert 1992, doi:10.1016/S0893-6080(05)80023-1):
 every model predicts the molecules of a fold after being trained without them. The final base models are fitted to all
@@ -21,7 +21,7 @@ from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
 from graphslice.data.splits import random_subset
-from graphslice.evaluation.metrics import METRICS, score
+from graphslice.evaluation.metrics import score
 from graphslice.inference.ensemble import base_model_inputs
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
@@ -38,7 +38,6 @@ from graphslice.stacking.stacking import (
     predict_base_models,
     weighted_std,
 )
-from graphslice.tasks import Task
 from graphslice.training.baselines import describe_baselines, describe_weights
 
 #: Maximum number of molecules used for calibration; of more, a random sample is used.
@@ -186,19 +185,9 @@ class Stack:
         labels, molecules = dataset.targets[rows], molecule_ids(data.store, rows)
         predictions = list(by_model.values())
 
-        def loss(task: Task, y: np.ndarray, predicted: np.ndarray) -> float:
-            name = metric if task.kind in METRICS[metric].kinds else "loss"
-            return METRICS[name].loss(score(name, dataset.name, [task], y[:, None], predicted))
-
         def weights_of(chosen: np.ndarray) -> np.ndarray:
-            return fit_weights(
-                [each[chosen] for each in predictions],
-                labels[chosen],
-                dataset.tasks,
-                loss,
-                molecules[chosen],
-                squared=metric in _SQUARED_METRICS,
-            )
+            parts, squared = [each[chosen] for each in predictions], metric in _SQUARED_METRICS
+            return fit_weights(parts, labels[chosen], dataset.tasks, molecules[chosen], squared)
 
         stacked = np.empty_like(predictions[0])
         spread = np.zeros((len(rows), len(dataset.tasks)), np.float32)

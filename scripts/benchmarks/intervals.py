@@ -29,7 +29,7 @@ from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
 from graphslice.evaluation.metrics import score
 from graphslice.hardware import hardware_info
-from graphslice.run_files import read_splits
+from graphslice.run_files import OUT_OF_FOLD, read_splits
 from split_check import check_split
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "intervals.jsonl"
@@ -107,6 +107,8 @@ def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int
             *("--out", folder / "run", "--cache", folder / "cache"),
         )
         predictor, splits = graphslice.load(folder / "run", "cpu"), read_splits(folder / "run")
+        held_out = folder / "run" / OUT_OF_FOLD
+        calibrated = len(pd.read_csv(held_out)) if held_out.exists() else len(splits["valid"])
     assert splits is not None and predictor.calibration is not None
     sides = np.full(len(table), "", dtype=object)
     for side, members in splits.items():
@@ -123,6 +125,7 @@ def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int
     }
     near = predictions[LEVELS[0]].neighbours
     line: dict[str, Any] = {"intervals": covered, "rows": {name: len(members) for name, members in splits.items()}}
+    line["rows"]["valid"] = calibrated
     if task.classes:
         temperature = predictor.calibration.targets[0].temperature
         before = temperature_scaled(values, 1 / temperature)
@@ -131,7 +134,8 @@ def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int
         line |= {"temperature": temperature, "calibration_error": errors, "log_loss": losses}
         error = (values[:, 0] >= 0.5) != labels[:, 0]
     else:
-        known, bits = np.concatenate([splits["train"], splits["valid"]]), fingerprints(table["smiles"])
+        known = np.concatenate([splits["train"], splits.get("valid", np.empty(0, np.int64))])
+        bits = fingerprints(table["smiles"])
         line["jackknife"] = _jackknife(bits[known], y[known], bits[rows], labels[:, 0], seed)
         error = np.abs(values[:, 0] - labels[:, 0])
     line["by_similarity"] = _binned(near.similarity, error.astype(np.float64))

@@ -24,11 +24,8 @@ ROOT = Path(__file__).parents[2]
 #: Options of ``graphslice train`` for each of our methods, in addition to dataset and seed.
 GRAPHSLICE = {
     "graphslice": [],
-    "graphslice-features": ["--features", "morgan,rdkit2d"],
     "graphslice-ensemble": ["--ensemble", "5"],
     "scratch": ["--init-from", "none"],
-    "scratch-features": ["--init-from", "none", "--features", "morgan,rdkit2d"],
-    "scratch-ensemble": ["--init-from", "none", "--ensemble", "5"],
 }
 #: Network only, fine-tuned from a model that was not trained on the test rows, at the learning rate of ``small``.
 UNSEEN = "unseen-network"
@@ -38,7 +35,6 @@ COMPONENTS_OF = {
     "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting", "graphslice-kernel"),
     "scratch": ("scratch-network",),
 }
-PARTS = tuple(name for names in COMPONENTS_OF.values() for name in names)
 
 
 class CommandError(Exception):

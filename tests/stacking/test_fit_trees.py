@@ -1,5 +1,7 @@
 """Fitted trees match scikit-learn and LightGBM, and all labels give valid predictions or an error message."""
 
+import builtins
+
 import lightgbm
 import numpy as np
 import pytest
@@ -72,10 +74,31 @@ def test_boosting_matches_lightgbm(kind, monkeypatch):
     assert np.mean(np.isclose(trees.predict(thresholds), expected, rtol=1e-5, atol=1e-6)) > 0.95
 
 
-def test_boosting_does_not_depend_on_threads():
-    x = rows(300)
-    single, several = (fit_boosting(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 2))
-    assert np.allclose(single.predict(x), several.predict(x), rtol=1e-12)
+def test_a_description_without_thresholds_is_refused(monkeypatch):
+    dump = lightgbm.Booster.dump_model
+    without = {"tree_structure": {"decision_type": "<=", "split_feature": 0}}
+    monkeypatch.setattr(lightgbm.Booster, "dump_model", lambda self: {**dump(self), "tree_info": [without]})
+    with pytest.raises(InputError, match="describes trees in a way that"):
+        fit_boosting(rows(60), labels(rows(60), "regression"), "regression", 0, 0, 1)
+
+
+def test_values_that_lightgbm_takes_for_zero_go_its_way():
+    tiny = np.resize(np.float32([-1e-35, 1e-35, 0, -0.0, 1e-40, -2e-35, 2e-35]), 70)
+    x = np.stack([tiny, np.arange(70) % 3], axis=1).astype(np.float32)
+    fit_boosting(x, (tiny < 0) + 0.1 * x[:, 1], "regression", 0, 0, 1)  # compares with LightGBM's predictions
+
+
+def test_missing_openmp_library_is_explained(monkeypatch):
+    original = builtins.__import__
+
+    def fail(name, *arguments, **settings):
+        if name == "lightgbm":
+            raise OSError("libgomp.so.1: cannot open shared object file")
+        return original(name, *arguments, **settings)
+
+    monkeypatch.setattr(builtins, "__import__", fail)
+    with pytest.raises(InputError, match=r"\(libgomp.so.1: .*\): install the OpenMP library"):
+        fit_boosting(rows(5), np.arange(5.0), "regression", 0, 0, 1)
 
 
 @pytest.mark.parametrize("kind", CLASSES)

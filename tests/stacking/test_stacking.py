@@ -34,10 +34,6 @@ def stacking(trees):
     return Stacking(("graph",), trees, np.array([[0.5, 1, 0.2], [0.5, 0, 0.3], [0, 0, 0.4], [0, 0, 0.1]]))
 
 
-def weights_of(predictions, labels, tasks):
-    return fit_weights(predictions, labels, tasks, lambda task, y, predicted: np.nan)
-
-
 def stacked_predictions(stacking, network, x, tasks):
     return combine_predictions(stacking.base_predictions(network, x), stacking.weights, tasks)
 
@@ -82,25 +78,9 @@ def test_weights_favour_the_accurate_model():
     good = np.stack([LABELS[:, 0], *np.eye(3)[LABELS[:, 1].astype(int)].T, LABELS[:, 2]], axis=1)
     bad = RANDOM.uniform(size=good.shape)
     bad[:, 1:4] /= bad[:, 1:4].sum(axis=1, keepdims=True)
-    weights = weights_of([bad, 0.98 * good + 0.005], LABELS, TASKS)
+    weights = fit_weights([bad, 0.98 * good + 0.005], LABELS, TASKS)
     assert weights.shape == (2, 3) and (weights[1] > 0.9).all()
     np.testing.assert_allclose(weights.sum(axis=0), 1)
-
-
-def test_no_target_is_worse_than_its_best_model_by_the_metric():
-    random = np.random.default_rng(1)
-    y = random.normal(size=(30, 1))
-    parts = [(y + random.normal(size=y.shape) * noise).astype(np.float32) for noise in (0.5, 0.6, 3.0)]
-    wanted = {}
-
-    def worst_error(task, labels, predicted):  # not what the weights are fitted to
-        wanted[task.name] = True
-        return float(np.abs(labels - predicted[:, 0]).max())
-
-    tasks = [Task("a")]
-    weights = fit_weights(parts, y, tasks, worst_error)
-    best = min(worst_error(tasks[0], y[:, 0], part) for part in parts)
-    assert wanted and worst_error(tasks[0], y[:, 0], combine_predictions(parts, weights, tasks)) <= best
 
 
 def test_a_base_model_without_weight_is_not_evaluated(trees):
@@ -180,4 +160,4 @@ def test_log_transformed_targets_are_averaged_as_logarithms():
     np.testing.assert_allclose(predictions, network**0.25 * forest**0.75, rtol=1e-5)
     # One extreme label would dominate the mean error, but not that of logarithms.
     with_outlier = np.where(np.arange(60)[:, None] == 7, 1e6 * labels, labels)
-    assert weights_of([labels * 1.01, labels * 3], with_outlier, task)[0, 0] > 0.9
+    assert fit_weights([labels * 1.01, labels * 3], with_outlier, task)[0, 0] > 0.9

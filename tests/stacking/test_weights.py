@@ -11,12 +11,12 @@ from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 
 from graphslice.errors import InputError
 from graphslice.stacking import compare_errors
-from graphslice.stacking.weights import WeightLosses, _WeightedAuroc, at_least_as_good, choose_weights
+from graphslice.stacking.weights import HeldOutLosses, _WeightedAuroc, choose_weights
 
 
 def fit_stacking_weights(predictions, y, kind, molecules=None) -> np.ndarray:
     """Weights of a single target."""
-    return choose_weights([WeightLosses.of(predictions, y, kind, molecules)])[:, 0]
+    return choose_weights([HeldOutLosses(predictions, y, kind, molecules)])[:, 0]
 
 
 def numbers(rows: int, *noises: float) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -58,9 +58,9 @@ def test_weights_match_manual_computation(kind):
     """Average all weights within two standard errors of the best, paired over rows, computed in loops."""
     rows, classes = 60, 3 if kind == "multiclass" else 2
     y = np.random.default_rng(0).integers(classes, size=rows).astype(float)
-    predictions = [probabilities(y, classes, strength) for strength in (1.5, 1.25, 0.3)]
+    predictions = [probabilities(y, classes, strength) for strength in (1.5, 1.45, 1.4)]
     if kind == "regression":
-        y, predictions = numbers(rows, 0.8, 1.0, 1.5)
+        y, predictions = numbers(rows, 0.8, 0.9, 1.0)
     accepted = []
     grid = [(a, b, 10 - a - b) for a in range(11) for b in range(11 - a)]
     losses = []
@@ -76,8 +76,18 @@ def test_weights_match_manual_computation(kind):
         if difference.mean() <= 2 * np.std(difference, ddof=1) / rows**0.5:
             accepted.append(weights)
     assert 1 < len(accepted) < len(grid)
+    expected, means = np.mean(accepted, axis=0) / 10, np.mean(losses, axis=1)
+    alone = min(mean for weights, mean in zip(grid, means, strict=True) if 10 in weights)
+    averaged = sum(weight * each for weight, each in zip(expected, predictions, strict=True))
+    if kind == "regression":
+        loss = np.mean([abs(averaged[k, 0] - y[k]) for k in range(rows)])
+    else:
+        loss = np.mean([-math.log(averaged[k, int(y[k])]) for k in range(rows)])
+    if loss >= alone:  # a model alone is better: the nearest weights that are better than it
+        better = [weights for weights, mean in zip(grid, means, strict=True) if mean < alone]
+        expected = np.array(min(better, key=lambda weights: sum((np.array(weights) / 10 - expected) ** 2))) / 10
     class_predictions = [prediction[:, 1:] for prediction in predictions] if kind == "binary" else predictions
-    assert fit_stacking_weights(class_predictions, y, kind) == pytest.approx(np.mean(accepted, axis=0) / 10)
+    assert fit_stacking_weights(class_predictions, y, kind) == pytest.approx(expected)
 
 
 def test_rows_with_missing_values_are_ignored():
@@ -185,14 +195,14 @@ def test_weights_are_non_negative_and_sum_to_one(rows, models, seed):
 
 def test_a_target_with_few_labels_has_the_weights_of_the_others():
     y, good_first = numbers(400, 0.3, 0.6)
-    few_y, few = numbers(8, 0.5, 0.45)
-    many = WeightLosses.of(good_first, y, "regression")
-    both = choose_weights([many, WeightLosses.of(few, few_y, "regression")])
-    alone = choose_weights([WeightLosses.of(few, few_y, "regression")])[:, 0]
+    few_y, few = numbers(12, 0.5, 0.45)
+    many = HeldOutLosses(good_first, y, "regression")
+    both = choose_weights([many, HeldOutLosses(few, few_y, "regression")])
+    alone = choose_weights([HeldOutLosses(few, few_y, "regression")])[:, 0]
     assert both[0, 1] > alone[0] + 0.05
-    unknown = WeightLosses.of([each[:2] for each in few], few_y[:2], "regression")
+    unknown = HeldOutLosses([each[:2] for each in few], few_y[:2], "regression")
     shared = choose_weights([many, unknown])
-    assert unknown.losses is None and shared[0, 1] == pytest.approx(shared[0, 0], abs=0.15)
+    assert not unknown.is_known and shared[0, 1] == pytest.approx(shared[0, 0], abs=0.15)
     assert choose_weights([many, many]) == pytest.approx(np.stack([choose_weights([many])[:, 0]] * 2, axis=1), abs=0.1)
 
 
@@ -200,17 +210,25 @@ def test_squared_errors_weigh_large_errors_more():
     y = np.zeros(200)
     often, rarely = np.full((200, 1), 1.0), np.where(np.arange(200) % 10 == 0, 7.0, 0.0)[:, None]
     absolute, squared = (
-        choose_weights([WeightLosses.of([often, rarely], y, "regression", squared=flag)])[0, 0]
-        for flag in (False, True)
+        choose_weights([HeldOutLosses([often, rarely], y, "regression", squared=flag)])[0, 0] for flag in (False, True)
     )
     assert absolute < 0.2 and squared > 0.7
 
 
-def test_the_stack_is_never_worse_than_its_best_model():
-    losses = {(1.0, 0.0): 2.0, (0.0, 1.0): 1.0}
-    equal = np.array([0.5, 0.5])
-    assert at_least_as_good(equal, lambda w: 0.9 if w[0] == 0.5 else losses[tuple(w)]).tolist() == [0.5, 0.5]
-    nearest = at_least_as_good(equal, lambda w: losses.get(tuple(w), 0.5 + 2 * w[0]))
-    assert nearest.tolist() == [0.2, 0.8]
-    assert at_least_as_good(equal, lambda w: losses.get(tuple(w), 1.0)).tolist() == [0.0, 1.0]  # it wins ties
-    assert at_least_as_good(np.array([0.3, 0.7]), lambda w: np.nan).tolist() == [0.3, 0.7]
+@given(st.integers(5, 40), st.integers(0, 200), st.booleans())
+def test_the_stack_is_never_worse_than_its_best_model(rows, seed, classes):
+    random = np.random.default_rng(seed)
+    y = random.integers(2, size=rows) * 1.0 if classes else random.normal(size=rows)
+    noisy = [random.random((rows, 1)) if classes else y[:, None] + random.normal(size=(rows, 1)) for _ in range(3)]
+    losses = HeldOutLosses(noisy, y, "binary" if classes else "regression")
+    if losses.is_known:
+        best = min(losses.of(single).mean() for single in np.eye(3))
+        assert losses.of(choose_weights([losses])[:, 0]).mean() <= best
+
+
+def test_the_best_model_wins_ties():
+    y = np.zeros(50)
+    same = [np.ones((50, 1)), np.ones((50, 1))]
+    assert sorted(choose_weights([HeldOutLosses(same, y, "regression")])[:, 0].tolist()) == [0.0, 1.0]
+    apart = [np.ones((50, 1)), np.full((50, 1), 3.0)]
+    assert choose_weights([HeldOutLosses(apart, y, "regression")])[:, 0].tolist() == [1.0, 0.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,9 +24,7 @@ QUIET = Console(quiet=True)
 @pytest.fixture(scope="module")
 def molecules():
     """Four hundred molecules of the demo dataset and a property that their graph determines."""
-    from conftest import DEMO_CSV
-
-    table = pd.read_csv(DEMO_CSV).head(400).drop(columns="split")
+    table = pd.read_csv(Path(__file__).parents[2] / "data" / "demo.csv").head(400).drop(columns="split")
     size = np.array([gs.smiles_to_graph(smiles).num_atoms for smiles in table["smiles"]])
     hetero = np.array([(gs.smiles_to_graph(smiles).atoms[:, 0] != 5).sum() for smiles in table["smiles"]])
     return table[["smiles"]], (size - size.mean()) / size.std() + 0.7 * (hetero - hetero.mean()) / hetero.std()

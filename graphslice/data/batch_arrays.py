@@ -89,6 +89,8 @@ def batch_arrays(
     }
     if targets is not None:
         arrays["targets"] = targets[rows].astype(np.float32)
+        if targets.bounds is not None:
+            arrays["bounds_of_targets"] = targets.bounds[rows].astype(np.float32)
     if descriptors:
         arrays["descriptors"] = store.descriptors(rows, descriptors)
     if level != MOLECULE:

@@ -79,6 +79,8 @@ class LabelledRows:
     def digest(self) -> str:
         """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels.values).tobytes() + self.split.tobytes())
+        if self.labels.bounds is not None:
+            digest.update(self.labels.bounds.tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
         digest.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
         if self.columns is not None:
@@ -168,9 +170,13 @@ class LabelledDataset:
         """Return the index into ``rows`` of each of their :meth:`labels`, ``int64 [M]``."""
         return self.all_labels.molecules(rows)
 
+    def bounds(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the bounds of some rows, ``float64 [R, T, 2]``; None if the dataset has none."""
+        return None if self.all_labels.bounds is None else self.all_labels.bounds[rows]
+
     def unreadable(self) -> dict[int, str]:
         """Return the reasons, sorted by row, for malformed rows and rows of which no label is valid."""
-        unlabelled = np.isnan(self.targets).all(axis=1)
+        unlabelled = ~self.all_labels.known()
         return {
             row: reason for row, reason in sorted(self.rejected.items()) if unlabelled[row] and reason != UNLABELLED
         }
@@ -186,6 +192,8 @@ class LabelledDataset:
             digest.update(self.store.info.fingerprint.encode())
         elif self.columns is not None:
             digest.update(np.ascontiguousarray(self.columns).tobytes())
+        if self.all_labels.bounds is not None:
+            digest.update(self.all_labels.bounds.tobytes())
         for labels in (self.all_labels, *self.auxiliary.values()):
             if labels.level != MOLECULE:
                 digest.update(labels.level.encode() + labels.values.tobytes() + labels.ptr.tobytes())
@@ -203,7 +211,7 @@ class LabelledDataset:
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.
         unused = ~usable_mask(len(self), self.rejected) & (self.level == MOLECULE)
-        unused &= np.isnan(self.targets).all(axis=1)
+        unused &= ~self.all_labels.known()
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
             smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
@@ -218,9 +226,9 @@ def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[T
     return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
 
 
-def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
-    """Add the rows without any label to the rejected rows; ``targets``: ``float64 [R, T]``."""
-    unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
+def reject_unlabelled(labels: Labels, rejected: dict[int, str]) -> dict[int, str]:
+    """Add the rows without any label to the rejected rows."""
+    unlabelled = np.flatnonzero(~labels.known()).tolist()
     return rejected | {row: UNLABELLED for row in unlabelled if row not in rejected}
 
 

@@ -240,7 +240,7 @@ def _dataset_from_rows(
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
         notes = feature_column_notes(chunks, columns.descriptors)
-    rejected = reject_unlabelled(rows.targets, rows.rejected)
+    rejected = reject_unlabelled(rows.labels, rows.rejected)
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
@@ -280,7 +280,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     is_pcqm4m = store.info.source in OGB_FOLDERS
     rejected = unknown_classes | _store_errors(store, names)
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets
-        rejected = reject_unlabelled(targets, rejected)
+        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected)
     splits = None
     if config.split not in SPLIT_METHODS and present:
         splits = decode_splits(numbers, usable_mask(len(store), rejected), present)

@@ -18,7 +18,7 @@ from graphslice.data.molecule_keys import molecule_ids
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
-from graphslice.evaluation.format_scores import describe_coverage, describe_scores
+from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
 from graphslice.evaluation.metrics import score, score_rows
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split, write_out_of_fold
 from graphslice.inference.predictions import PredictionInterval
@@ -61,7 +61,8 @@ def evaluate_split(
     """
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
-    console.print(describe_scores(split, scores, first=metric), highlight=False, markup=False, soft_wrap=True)
+    for line in (describe_scores(split, scores, first=metric), *describe_bounds(split, scores)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:
             temperature = calibration.targets[t].temperature

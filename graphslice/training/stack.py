@@ -107,7 +107,7 @@ class Stack:
     def _fit(self, rows: np.ndarray) -> BaseModels:
         dataset, seed = self.data.dataset, self.data.config.trainer.seed
         x = base_model_inputs(self.data.store, rows, _INPUTS)
-        return fit_base_models(x, dataset.targets[rows], dataset.tasks, seed, torch.get_num_threads())
+        return fit_base_models(x, self.data.number_labels(rows), dataset.tasks, seed, torch.get_num_threads())
 
     def finish(
         self,
@@ -182,12 +182,13 @@ class Stack:
         rows = all_rows[order]
         by_model = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
-        labels, molecules = dataset.targets[rows], molecule_ids(data.store, rows)
+        labels, bounds, molecules = dataset.targets[rows], dataset.bounds(rows), molecule_ids(data.store, rows)
         predictions = list(by_model.values())
 
         def weights_of(chosen: np.ndarray) -> np.ndarray:
             parts, squared = [each[chosen] for each in predictions], metric in _SQUARED_METRICS
-            return fit_weights(parts, labels[chosen], dataset.tasks, molecules[chosen], squared)
+            limits = None if bounds is None else bounds[chosen]
+            return fit_weights(parts, labels[chosen], dataset.tasks, molecules[chosen], squared, limits)
 
         stacked = np.empty_like(predictions[0])
         spread = np.zeros((len(rows), len(dataset.tasks)), np.float32)

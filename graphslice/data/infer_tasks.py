@@ -68,6 +68,7 @@ class ColumnContents:
         first_thousands: the first number whose commas must be thousands separators.
         first_bound: the first bound.
         first_none_word: the first cell ``none`` in a column of words.
+        dashes: number of cells ``-`` in a column of words, which are classes if there are cells ``+``, else empty.
         smallest: the smallest number or upper bound, as ``(number, row)``.
     """
 
@@ -82,6 +83,7 @@ class ColumnContents:
     first_thousands: tuple[int, str] | None = None
     first_bound: tuple[int, str] | None = None
     first_none_word: tuple[int, str] | None = None
+    dashes: int = 0
     smallest: tuple[float, int] = (np.inf, 0)
 
     def add(self, chunk: pa.Table, column: str, first_row: int) -> None:
@@ -120,9 +122,13 @@ class ColumnContents:
                 continue
             self.words += 1
             self._add_name(cell)
-        if self.numbers <= self.words and self.first_none_word is None and empty.any():
-            cells = enumerate(texts(chunk.column(column), decode_text), first_row + 1)
-            self.first_none_word = next(((row, cell) for row, cell in cells if class_key(cell) == "none"), None)
+        if self.numbers <= self.words and empty.any():
+            cells = texts(chunk.column(column), decode_text)
+            keys = [class_key(cell) for cell in cells]
+            if self.first_none_word is None and "none" in keys:
+                row = keys.index("none")
+                self.first_none_word = (first_row + row + 1, cells[row])
+            self.dashes += keys.count("-")
 
     def _add_name(self, cell: str) -> None:
         if len(self.names) <= _MOST_CLASSES:
@@ -153,6 +159,10 @@ def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[Col
         for column_contents, column in zip(contents, columns, strict=True):
             column_contents.add(chunk, column, first_row)
         first_row += len(chunk)
+    for column_contents in contents:
+        if column_contents.dashes and "+" in column_contents.names:
+            column_contents.words += column_contents.dashes
+            column_contents.names["-"] = Counter({"-": column_contents.dashes})
     return contents
 
 
@@ -271,7 +281,10 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
         raise InputError(f"{label} has more than {_MOST_CLASSES} different values: too many to be classes")
     if len(keys) == 1:
         only = names.get(keys[0], keys[0])
-        raise InputError(f"{label} is {only!r} in every row with a label: there is nothing to learn, leave it out")
+        hint = ", or write a word in place of '-' if that is a class" if contents.dashes else ""
+        raise InputError(
+            f"{label} is {only!r} in every row with a label: there is nothing to learn, leave it out{hint}"
+        )
     if numeric and len(keys) > max(_FEW_CLASSES, contents.numbers / 2):
         raise InputError(
             f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "

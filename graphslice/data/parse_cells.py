@@ -10,8 +10,12 @@ import pyarrow as pa
 
 from graphslice.data.tables import decode_text, malformed_rows, texts
 
-# Contents of empty cells, in lower case.
-_NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
+# Contents of empty cells, in lower case: marks of missing values, dashes, and errors of spreadsheets.
+_NO_VALUE = {
+    "",
+    *("na", "n/a", "n.a.", "nd", "n/d", "n.d.", "nan", "null", "none", "<na>", "-", "--", "\u2212", "\u2013", "\u2014"),
+    *("#n/a", "#n/d", "#nv", "#div/0!", "#value!", "#num!", "#ref!", "#name?", "#null!"),
+}
 # Up to this magnitude float64 represents every integer.
 _MAX_EXACT_INTEGER = 2.0**53
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")

@@ -142,8 +142,8 @@ def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray
     indices = class_indices(task.classes)
     _, empty = parse_number_column(chunk, target)
     keys = [class_key(cell) for cell in texts(chunk.column(target), decode_text)]
-    values = np.array([indices.get(key, np.nan) for key in keys])
-    values[empty] = np.nan
+    values = np.array([indices.get(key, np.nan) for key in keys])  # also of "-", which may be a class or empty
+    values[list(malformed_rows(chunk))] = np.nan
     reasons = {}
     for row in np.flatnonzero(~empty & np.isnan(values)).tolist():
         reasons[row] = f"is none of its {len(task.classes)} classes: {cell_text(chunk.column(target), row)!r}"

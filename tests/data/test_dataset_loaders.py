@@ -73,9 +73,9 @@ def test_unusable_targets_are_rejected(table, targets, reason, load):
 
 
 def test_rows_without_valid_label_are_rejected(load):
-    dataset = load({"smiles": list("CNOFC"), "y": ["1.5", "n/d", "", "inf", "-2e3"]})
+    dataset = load({"smiles": list("CNOFC"), "y": ["1.5", "low", "", "inf", "-2e3"]})
     assert set(dataset.rejected) == {1, 2, 3}
-    assert "not a finite number: 'n/d'" in dataset.rejected[1]
+    assert "not a finite number: 'low'" in dataset.rejected[1]
     assert dataset.rejected[2] == "no target value"
     assert "not a finite number: 'inf'" in dataset.rejected[3]
     np.testing.assert_array_equal(dataset.targets, [[1.5], [np.nan], [np.nan], [np.nan], [-2000.0]])

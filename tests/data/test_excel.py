@@ -79,6 +79,9 @@ def test_formulas_give_their_stored_result_and_errors_are_missing_labels(tmp_pat
     for row, formula, error in ((3, "0/0", "#DIV/0!"), (5, "NA()", "#N/A")):
         edit(path, sheet, f'<c r="B{row}"><f>{formula}</f><v />', f'<c r="B{row}" t="e"><f>{formula}</f><v>{error}</v>')
     assert [row[1] for row in read(path)[1]] == ["2", "#DIV/0!", "3", "#N/A"]
+    dataset = load_dataset(DataConfig(dataset=str(path)))
+    assert dataset.targets[:, 0].tolist() == pytest.approx([2, float("nan"), 3, float("nan")], nan_ok=True)
+    assert dataset.unreadable() == {}
 
 
 @pytest.mark.parametrize("name", ["Sheet 2", "Sheet 1", None])

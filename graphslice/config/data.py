@@ -60,6 +60,8 @@ class DataConfig:
             inferred from the values.
         transform: scale on which regression targets are trained: none, log (logarithm), rank (normal scores of ranks),
             or TARGET=log,OTHER=rank; default: chosen for each target by inner validation.
+        decimal: decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point); default:
+            such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
@@ -86,6 +88,7 @@ class DataConfig:
     level: str = MOLECULE
     task: str | None = None
     transform: str | None = None
+    decimal: str | None = None
     features: str | None = None
     split: str | None = None
     carve: int = 0
@@ -106,6 +109,8 @@ class DataConfig:
             )
         if self.duplicates not in ("keep", "merge"):
             raise InputError(f"data.duplicates must be keep or merge, not {shown(self.duplicates)}")
+        if self.decimal not in (None, "comma", "point"):
+            raise InputError(f"data.decimal must be comma or point, not {shown(self.decimal)}")
         if self.rejected not in ("few", "any"):
             raise InputError(f"data.rejected must be few or any, not {shown(self.rejected)}")
         for name in ("seed", "carve"):

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, split_columns
-from graphslice.data.parse_cells import cell_text, decimal_point_hint, parse_number_column
+from graphslice.data.decimals import decimal_hint, plain_numbers
+from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import Task
@@ -33,6 +34,7 @@ class LabelColumns:
         descriptors: columns of descriptors.
         tasks: task of each target; if empty, all targets are regression.
         level: level of the targets: molecule, atom or bond.
+        decimal: how numbers are written, as in ``data.decimal``.
     """
 
     smiles: str
@@ -41,6 +43,7 @@ class LabelColumns:
     descriptors: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     level: str = MOLECULE
+    decimal: str | None = None
 
 
 def find_columns(
@@ -71,7 +74,7 @@ def find_columns(
             )
     features = find_feature_columns(columns, config.descriptors, targets, name)
     check_unique(columns, [smiles, *targets, *([split] if split else []), *features], name)
-    return LabelColumns(smiles, targets, split, tuple(features), level=config.level)
+    return LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
 
 
 def find_smiles_column(
@@ -236,20 +239,22 @@ class FeatureColumns:
 
     Args:
         names: names of the columns.
+        decimal: ``data.decimal``, for columns whose numbers are not plain yet.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names, self._rows = names, 0
+    def __init__(self, names: Sequence[str], decimal: str | None = None) -> None:
+        self.names, self.decimal, self._rows = names, decimal, 0
         self._counts, self._firsts = [0] * len(names), [""] * len(names)
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
         """Apply :func:`parse_feature_columns` to the next chunk."""
+        chunk = plain_numbers(chunk, self.decimal, self.names)
         parsed = [_feature_cells(chunk, name) for name in self.names]
         for n, (name, (numbers, empty)) in enumerate(zip(self.names, parsed, strict=True)):
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
             if len(wrong) and not self._counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
-                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_point_hint(cell)}"
+                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_hint(cell)}"
             self._counts[n] += len(wrong)
         self._rows += len(chunk)
         return as_descriptors([numbers for numbers, _ in parsed])

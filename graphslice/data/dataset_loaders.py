@@ -22,6 +22,7 @@ from graphslice.data.columns import (
     target_names,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.decimals import plain_numbers
 from graphslice.data.excel import EXCEL_SUFFIXES, split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.infer_tasks import (
@@ -213,6 +214,7 @@ def dataset_from_chunks(
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
+    chunks = [plain_numbers(chunk, columns.decimal) for chunk in chunks]
     class_columns: list[str] = []
     if not columns.targets:
         target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)

@@ -74,7 +74,8 @@ def load_evaluation_data(
         defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
-        defaults = {"root": trained.root, "features": trained.features, "level": predictor.level}
+        defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
+        defaults["level"] = predictor.level
         columns = _columns(dataset)
         defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
         if split == "all" and not is_dataset_name(dataset):
@@ -87,7 +88,7 @@ def load_evaluation_data(
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
         return aligned, evaluation_splits(predictor, model, loaded)
-    if overrides.keys() & {"dataset", "targets", "smiles_column"}:
+    if overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"}:
         return aligned, None
     if model is not None and _has_rows_of_run(loaded, run_directory_of(model)):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"

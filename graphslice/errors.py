@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 # Longer texts are not compared with known names.
@@ -47,9 +47,21 @@ def shown(value: object) -> str:
     return _SHORTENED.repr(value)
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string."""
+def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = repr) -> str:
+    """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string.
+
+    Without a similar name it is the only one that begins with ``name``, such as a header with its unit.
+
+    Args:
+        name: the unknown name.
+        known: known names.
+        quote: formats the suggestion.
+    """
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {match[0]!r}?)" if match else ""
+    known = list(known)
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not match and name:
+        longer = [one for one in known if one.casefold().startswith(name.casefold())]
+        match = longer if len(longer) == 1 else []
+    return f" (did you mean {quote(match[0])}?)" if match else ""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphslice import normal_scores
-from graphslice.config import split_words
+from graphslice.config import quote_item, quote_setting, split_words
 from graphslice.errors import InputError, nearest, shown
 
 REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
@@ -296,11 +296,14 @@ def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[s
     for part in split_words(text):
         name, equals, value = (word.strip() for word in part.rpartition("="))
         if value not in choices:
+            single = quote_setting(names[0], choices[-1]) if len(names) else f"TARGET={choices[-1]}"
             raise InputError(
-                f"{option} cannot be {shown(value)}{nearest(value, choices)}: choose from {', '.join(choices)}, or "
-                f"give TARGET={choices[-1]} to set it for single targets"
+                f"{option} cannot be {shown(value)}{nearest(value, choices)}: choose from {', '.join(choices)}, or set "
+                f"it for single targets, such as {single}"
             )
         if not equals or name not in names:
-            raise InputError(f"{option} names {shown(name)}{nearest(name, names)}, which is not a predicted target")
+            raise InputError(
+                f"{option} names {shown(name)}{nearest(name, names, quote_item)}, which is not a predicted target"
+            )
         values[name] = value
     return values

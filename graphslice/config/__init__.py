@@ -24,6 +24,8 @@ from graphslice.config.data import (
     DataConfig,
     GraphConfig,
     join_names,
+    quote_item,
+    quote_setting,
     split_columns,
     split_words,
 )
@@ -59,6 +61,8 @@ __all__ = [
     "join_names",
     "merge_sections",
     "parse_value",
+    "quote_item",
+    "quote_setting",
     "read_preset",
     "read_yaml",
     "split_columns",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,13 +34,22 @@ def split_columns(text: str) -> list[str]:
 
 def join_names(names: Sequence[str]) -> str:
     """Join names with commas: the inverse of :func:`split_columns`."""
-    text = io.StringIO()
-    if any(name != name.strip() for name in names):  # quotes keep leading and trailing spaces
-        writer = csv.writer(text, lineterminator="", quoting=csv.QUOTE_ALL)
-    else:
-        writer = csv.writer(text, lineterminator="")
-    writer.writerow(names)
-    return text.getvalue()
+    text, end = io.StringIO(), "\r\n"  # characters of the line end are quoted in names
+    spaces = any(name != name.strip() for name in names)  # quotes keep leading and trailing spaces
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL if spaces else csv.QUOTE_MINIMAL).writerow(names)
+    return text.getvalue().removesuffix(end)
+
+
+def quote_item(name: str) -> str:
+    """Quote a name for a shell, as an item of an option that lists names: ``'logp'``, or ``'"IC50, uM"'``."""
+    item = join_names([name])
+    is_plain = item == name and name.isprintable() and not {*"'\\"} & {*name}
+    return repr(name) if is_plain else shlex.quote(item)
+
+
+def quote_setting(name: str, value: str) -> str:
+    """Quote ``NAME=VALUE`` for a shell, as an item of an option such as --task."""
+    return shlex.quote(f"{join_names([name])}={value}")
 
 
 @dataclass

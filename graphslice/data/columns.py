@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
-from graphslice.config import MOLECULE, DataConfig, join_names, split_columns
+from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns
 from graphslice.data.decimals import decimal_hint, plain_numbers
 from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
@@ -70,7 +70,8 @@ def find_columns(
     for target in targets:
         if target not in columns:
             raise InputError(
-                f"{name} has no column {target!r}{nearest(target, columns)}; it has {quoted_list(columns)}"
+                f"{name} has no column {target!r}{nearest(target, columns, quote_item)}; it has "
+                f"{quoted_list(columns, quote=quote_item)}"
             )
     features = find_feature_columns(columns, config.descriptors, targets, name)
     check_unique(columns, [smiles, *targets, *([split] if split else []), *features], name)
@@ -162,9 +163,9 @@ def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None
             raise InputError(f"{name} has two columns called {column!r}")
 
 
-def quoted_list(names: Iterable[object], most: int = 12) -> str:
+def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], str] = repr) -> str:
     """Format names for a message: quoted, the first ``most`` of them, ``none`` if there are none."""
-    quoted = [repr(str(name)) for name in names]
+    quoted = [quote(str(name)) for name in names]
     return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "") or "none"
 
 
@@ -184,8 +185,9 @@ def find_feature_columns(columns: Sequence[str], names: Sequence[str], targets: 
     for column in features:
         if column not in columns:
             raise InputError(
-                f"{name} has no column {column!r}{nearest(column, [*DESCRIPTORS, *columns])}: --features accepts "
-                f"{', '.join(DESCRIPTORS)} and numeric columns of the table, which has {quoted_list(columns)}"
+                f"{name} has no column {column!r}{nearest(column, [*DESCRIPTORS, *columns], quote_item)}: --features "
+                f"accepts {', '.join(DESCRIPTORS)} and numeric columns of the table, which has "
+                f"{quoted_list(columns, quote=quote_item)}"
             )
         if column in targets:
             raise InputError(f"{name}: {column!r} is a target, which must not be an input: leave it out of --features")

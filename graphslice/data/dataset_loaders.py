@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
-from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
 from graphslice.data.columns import (
     LabelColumns,
     check_feature_columns,
@@ -228,7 +228,7 @@ def dataset_from_chunks(
         return dataset
     note = (
         f"only {columns.targets[0]!r} is predicted; to predict columns of classes too, name all targets with "
-        f"--targets: {quoted_list(class_columns)}"
+        f"--targets: {quoted_list(class_columns, quote=quote_item)}"
     )
     return replace(dataset, notes=(note, *dataset.notes))
 
@@ -307,7 +307,8 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     for name in requested:
         if name not in available:
             raise InputError(
-                f"{store.name} has no target {name!r}{nearest(name, available)}; it has {quoted_list(available)}"
+                f"{store.name} has no target {name!r}{nearest(name, available, quote_item)}; it has "
+                f"{quoted_list(available, quote=quote_item)}"
             )
     auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
     names = [name for name in requested if name in known]

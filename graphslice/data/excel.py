@@ -66,7 +66,8 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
     texts = _rows(file, sheet)
     header = next(texts, [])
     columns = [column for column, text in enumerate(header) if text.strip()]
-    return [header[column] for column in columns], _chunks(texts, columns, rows)
+    # A line break within a name is a space, so that the name can be written on a command line.
+    return [" ".join(header[column].split()) for column in columns], _chunks(texts, columns, rows)
 
 
 def _openpyxl(file: Path) -> ModuleType:

@@ -15,7 +15,7 @@ from rdkit import rdBase
 
 from graphslice.censored import parse_bound
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
-from graphslice.config import ATOM, BOND, MOLECULE, DataConfig
+from graphslice.config import ATOM, BOND, MOLECULE, DataConfig, quote_item, quote_setting
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import decimal_advice, decimal_readings, has_thousands_separators
 from graphslice.data.labels import pluralize
@@ -225,7 +225,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         row, cell = contents.first_bound
         raise InputError(
             f"{label} has bounds alone, such as {cell!r} in row {row}: training needs numbers too; to learn the bounds "
-            f"as classes give --task {target}={BINARY}"
+            f"as classes give --task {quote_setting(target, BINARY)}"
         )
     if contents.first_word is not None and list_or_none(contents.first_word[1]) is not None:
         raise InputError(
@@ -248,7 +248,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
                 row, cell = contents.first_word or (0, "")
                 raise InputError(
                     f"{label} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
-                    f"write numbers without units and signs, or give --task {target}={MULTICLASS}"
+                    f"write numbers without units and signs, or give --task {quote_setting(target, MULTICLASS)}"
                 )
     if kind == REGRESSION or not contents.numbers + contents.words + contents.bounds:
         return _regression_task(target, contents, label)
@@ -293,18 +293,18 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
     if numeric and len(keys) > max(_FEW_CLASSES, contents.numbers / 2):
         raise InputError(
             f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "
-            f"--task, or give --task {target}={REGRESSION}"
+            f"--task, or give --task {quote_setting(target, REGRESSION)}"
         )
     if kind == BINARY and len(keys) > 2 and not numeric and contents.first_word and len(numbers) > 2:
         row, cell = contents.first_word
         raise InputError(
             f"{label} has {len(numbers)} different numbers, and words such as {cell!r} in row {row}: leave cells with "
-            f"unknown values empty, or give --task {target}={MULTICLASS}"
+            f"unknown values empty, or give --task {quote_setting(target, MULTICLASS)}"
         )
     if kind == BINARY and len(keys) > 2:
         raise InputError(
-            f"{label} has {len(keys)} different values instead of two: give --task {target}={MULTICLASS}, or "
-            f"{REGRESSION}"
+            f"{label} has {len(keys)} different values instead of two: give --task "
+            f"{quote_setting(target, MULTICLASS)}, or {REGRESSION}"
         )
     if len(keys) == 2:
         if not numeric and (keys[0] in _POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
@@ -389,7 +389,7 @@ def infer_target(
         raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
     raise InputError(
         f"{name}: which columns are the targets? Name them with --targets, or as targets in Python; the columns are "
-        f"{quoted_list(others)}"
+        f"{quoted_list(others, quote=quote_item)}"
     )
 
 

@@ -100,7 +100,8 @@ def draw_regression(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -
         use_log_scale(axes, "x", y, values)
         use_log_scale(axes, "y", y, values)
     draw_dots(axes, y, values[:, 0])
-    axes.set(xlabel="true", ylabel="predicted")
+    name = shortened(task.name)  # with its unit
+    axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
     draw_diagonal(axes)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphslice.batch import GraphBatch
-from graphslice.config import LOSSES, TrainerConfig, split_words
+from graphslice.config import LOSSES, TrainerConfig, quote_item, split_words
 from graphslice.data.labels import Labels
 from graphslice.errors import InputError, nearest
 from graphslice.nn.atom_bond_readout import AtomBondReadout
@@ -163,7 +163,7 @@ def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
         except ValueError:
             weight = -1.0
         if name not in weights:
-            raise InputError(f"trainer.target_weights: {name!r} is no target{nearest(name, names)}")
+            raise InputError(f"trainer.target_weights: {name!r} is no target{nearest(name, names, quote_item)}")
         if not 0 <= weight < float("inf"):
             raise InputError(
                 f"trainer.target_weights: the weight of {name!r} must be a non-negative number, not {value!r}"

@@ -72,6 +72,11 @@ def test_blank_rows_and_columns_without_a_name_are_left_out(tmp_path):
     assert read(write(tmp_path / "t.xlsx", rows)) == (["smiles", "y"], [["C", "1"], ["N", ""]])
 
 
+def test_line_breaks_in_headers_are_spaces(tmp_path):
+    path = write(tmp_path / "t.xlsx", [["smiles", "Solubility\n(mg/mL)", " IC50,  uM "], ["C", 1, "a\nb"]])
+    assert read(path) == (["smiles", "Solubility (mg/mL)", "IC50, uM"], [["C", "1", "a\nb"]])
+
+
 def test_formulas_give_their_stored_result_and_errors_are_missing_labels(tmp_path):
     path = write(tmp_path / "t.xlsx", [["smiles", "y"], ["C", "=1+1"], ["CC", "=0/0"], ["CCC", 3], ["CCCC", "=NA()"]])
     sheet = "xl/worksheets/sheet1.xml"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import shlex
 from decimal import Decimal
 
 import numpy as np
@@ -12,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.config import DataConfig, join_names
+from graphslice.config import DataConfig, join_names, quote_item
 from graphslice.data.columns import LabelColumns, find_columns, find_smiles_column, target_names
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.infer_tasks import infer_target
 from graphslice.data.parse_cells import parse_numbers
 from graphslice.data.parse_rows import labelled_rows, parse_chunk, parse_chunks, parse_splits
 from graphslice.errors import InputError
+from graphslice.tasks import TASK_KINDS, parse_per_target
 
 METHODS = ("random", "scaffold")
 
@@ -380,13 +383,59 @@ def test_quoted_target_names_are_parsed(text, columns, expected):
 
 @given(
     st.lists(
-        st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip),
+        st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\r"), min_size=1).filter(
+            str.strip
+        ),
         min_size=1,
         unique=True,
     )
 )
 def test_joined_target_names_are_parsed_back(names):
     assert target_names(join_names(names), names) == names
+    for name in names:
+        (word,) = shlex.split(quote_item(name))
+        assert target_names(word, ["other"]) == [name.strip()] and target_names(word, names) == [name]
+
+
+UGLY = [
+    "smiles",
+    "IC50, uM",
+    "IC50, nM",
+    "Solubility [log mol/L]",
+    'a|b "q" (%)',
+    "it's $HOME",
+    "two\nlines",
+    "logp",
+    "pKa",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "suggested"),
+    [
+        ("IC50, um", "IC50, uM"),
+        ("Solub", "Solubility [log mol/L]"),
+        ('a|b "q"', 'a|b "q" (%)'),
+        ("a|b", 'a|b "q" (%)'),
+        ("its HOME", "it's $HOME"),
+        ("two lines", "two\nlines"),
+        ("logP", "logp"),
+    ],
+)
+def test_suggested_target_can_be_pasted_into_a_shell(text, suggested):
+    with pytest.raises(InputError) as error:
+        find_columns(UGLY, DataConfig(targets=text), "t.csv")
+    quoted = re.search(r"did you mean (.*?)\?\); it has", str(error.value), re.DOTALL)[1]
+    (word,) = shlex.split(quoted)
+    assert find_columns(UGLY, DataConfig(targets=word), "t.csv").targets == [suggested]
+    assert find_columns(UGLY, DataConfig(targets=f"{word},pKa"), "t.csv").targets == [suggested, "pKa"]
+
+
+def test_suggested_setting_of_a_target_can_be_pasted_into_a_shell():
+    with pytest.raises(InputError) as error:
+        parse_per_target("IC50, uM=binary", UGLY[1:], TASK_KINDS, "--task")
+    (word,) = shlex.split(str(error.value).rpartition("such as ")[2])
+    assert parse_per_target(word, UGLY[1:], TASK_KINDS, "--task") == {"IC50, uM": "multiclass"}
 
 
 def test_target_named_split_is_not_split_column():

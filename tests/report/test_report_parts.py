@@ -115,6 +115,13 @@ def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
     plot_predicted_vs_true(tmp_path / "test.png", tasks, y, values)
 
 
+@pytest.mark.parametrize("name", ["Solubility [log mol/L]", "IC50, uM", "C_{max} $/$ (mg·L⁻¹)"])
+def test_axes_have_the_header_with_its_unit(name):
+    y = np.array([0.0, 1.0, 2.0])
+    svg = target_figures(Task(name), y, y[:, None], "test")[0].svgs[0]
+    assert f">true {name}<" in svg and f">predicted {name}<" in svg
+
+
 @pytest.mark.parametrize("count", [3, 9, 10, 11, 40])
 def test_confusion_matrix_of_many_classes_counts_every_molecule(count):
     task = Task("kind", "multiclass", tuple(f"class number {k}" for k in range(count)))

@@ -45,6 +45,7 @@ from graphslice.data.tables import (
     TSV_SUFFIXES,
     malformed_rows,
     open_table,
+    reject_other_atom_order,
 )
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
@@ -185,12 +186,9 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
             f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
         )
     name = config.dataset
-    if config.level != MOLECULE and path.name.lower().endswith(SDF_SUFFIXES):
-        raise InputError(
-            f"{path}: the SMILES of an SDF file have another atom order than its records: --level {config.level} needs "
-            "a table with SMILES"
-        )
     with open_table(path) as table:
+        if config.level != MOLECULE:
+            reject_other_atom_order(table, path)
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
     return dataset_from_chunks(chunks, columns, config, name, tasks)

@@ -112,6 +112,15 @@ def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
         yield from table.chunks
 
 
+def reject_other_atom_order(table: TableStream, path: Path) -> None:
+    """Raise :class:`InputError` if labels of atoms or bonds in a table have another order than its SMILES."""
+    if not table.named:
+        raise InputError(
+            f"{path}: labels of atoms and bonds need a table with SMILES: those made from an SDF file have another "
+            "order of atoms than its records"
+        )
+
+
 def malformed_rows(chunk: pa.Table) -> dict[int, str]:
     """Return the reasons, by row, for rows of a chunk that do not match the header."""
     if chunk.column_names[-1:] != [_MALFORMED] or chunk.columns[-1].null_count == len(chunk):

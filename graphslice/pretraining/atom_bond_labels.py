@@ -17,7 +17,7 @@ from graphslice.data.infer_tasks import ListLengths, list_cells
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.parse_cells import column_cells, is_empty, list_or_none
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import open_table
+from graphslice.data.tables import open_table, reject_other_atom_order
 
 
 def read_label_lists(
@@ -48,6 +48,8 @@ def read_label_lists(
             for chunk in table.chunks:
                 for name in present:
                     cells = list_cells(chunk, name)
+                    if cells:
+                        reject_other_atom_order(table, path)
                     lengths[name].look(column_cells(chunk, smiles, cells), cells.values())
                     lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
                     invalid |= {rows + row for row in _invalid_cells(chunk, name)} if cells else set()

@@ -11,6 +11,7 @@ from graphslice.config import DataConfig
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.tables import count_rows, malformed_rows, open_table, texts
 from graphslice.errors import InputError
+from graphslice.pretraining.atom_bond_labels import read_label_lists
 
 # With stereocentres, double bonds, charges, salts, an isotope, aromatic nitrogen, and hydrogen alone.
 SMILES = ["C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].CC(=O)[O-]", "[2H]OC", "c1cc[nH]c1", "C[N+](C)(C)C", "[H][H]", "OC1CC1"]
@@ -174,7 +175,10 @@ def test_labels_are_those_of_the_same_csv(tmp_path):
     assert dataset.rejected.keys() == {len(SMILES)}
 
 
-def test_atom_level_targets_are_rejected(tmp_path):
+def test_labels_of_atoms_are_rejected(tmp_path):
     (tmp_path / "t.sdf").write_text(record(y="[1, 2, 3, 4, 5, 6]"))
-    with pytest.raises(InputError, match="--level atom needs a table with SMILES"):
-        load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf"), level="atom"))
+    for path in (tmp_path / "t.sdf", tmp_path):
+        with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
+            load_dataset(DataConfig(dataset=str(path), level="atom"))
+    with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
+        read_label_lists([tmp_path / "t.sdf"], ["y"])

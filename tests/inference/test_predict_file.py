@@ -120,11 +120,13 @@ def test_binary_and_text_columns_keep_their_values(predictor, tmp_path):
         assert pq.read_table(tmp_path / "out.parquet").column(column).to_pylist() == expected
 
 
-@pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.csv.gz", "in.parquet", "in.smi"])
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.csv.gz", "in.xlsx", "in.parquet", "in.smi"])
 def test_every_file_format(name, predictor, tmp_path):
     table = pd.DataFrame({"smiles": ["CCO", "C"], "name": ["a", "b"]})
     if name.endswith("parquet"):
         table.to_parquet(tmp_path / name)
+    elif name.endswith("xlsx"):
+        table.to_excel(tmp_path / name, index=False)
     else:
         table.to_csv(tmp_path / name, sep="," if "csv" in name else "\t", index=False, header="smi" not in name)
     predict_file(predictor, tmp_path / name, tmp_path / "out.csv")

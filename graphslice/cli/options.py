@@ -48,6 +48,7 @@ _DATA_OPTIONS = {
         "(default: chosen for each target by inner validation)",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
+        "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {

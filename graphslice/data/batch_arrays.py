@@ -91,6 +91,8 @@ def batch_arrays(
         arrays["targets"] = targets[rows].astype(np.float32)
         if targets.bounds is not None:
             arrays["bounds_of_targets"] = targets.bounds[rows].astype(np.float32)
+        if targets.weights is not None:
+            arrays["weights"] = targets.weights[rows].astype(np.float32)
     if descriptors:
         arrays["descriptors"] = store.descriptors(rows, descriptors)
     if level != MOLECULE:

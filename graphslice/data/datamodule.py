@@ -17,7 +17,7 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
-from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
+from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
@@ -134,7 +134,8 @@ class MoleculeData:
 
     def _check_rejected(self) -> None:
         """Raise :class:`InputError` if most labelled rows are rejected."""
-        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
+        unused = (UNLABELLED, ZERO_WEIGHT)
+        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason not in unused}
         if len(wrong) <= len(self.usable_rows):
             return
         first: dict[str, int] = {}
@@ -240,7 +241,10 @@ class MoleculeData:
     def _network_labels(self) -> Labels:
         labels, tasks = self.dataset.all_labels, self.dataset.tasks
         bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
-        return replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds)
+        weights = labels.weights
+        if weights is not None:
+            weights = weights / weights[self.splits["train"]].mean()
+        return replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Reason for rejecting a row that is valid but has no label.
 UNLABELLED = "no target value"
+#: Reason for rejecting a row that the user gave no weight.
+ZERO_WEIGHT = "weight 0"
 
 
 @dataclass
@@ -79,8 +81,9 @@ class LabelledRows:
     def digest(self) -> str:
         """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels.values).tobytes() + self.split.tobytes())
-        if self.labels.bounds is not None:
-            digest.update(self.labels.bounds.tobytes())
+        for values in (self.labels.bounds, self.labels.weights):
+            if values is not None:
+                digest.update(values.tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
         digest.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
         if self.columns is not None:
@@ -174,6 +177,10 @@ class LabelledDataset:
         """Return the bounds of some rows, ``float64 [R, T, 2]``; None if the dataset has none."""
         return None if self.all_labels.bounds is None else self.all_labels.bounds[rows]
 
+    def weights(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the weights of some rows, ``float64 [R]``; None if all are equal."""
+        return None if self.all_labels.weights is None else self.all_labels.weights[rows]
+
     def unreadable(self) -> dict[int, str]:
         """Return the reasons, sorted by row, for malformed rows and rows of which no label is valid."""
         unlabelled = ~self.all_labels.known()
@@ -192,8 +199,9 @@ class LabelledDataset:
             digest.update(self.store.info.fingerprint.encode())
         elif self.columns is not None:
             digest.update(np.ascontiguousarray(self.columns).tobytes())
-        if self.all_labels.bounds is not None:
-            digest.update(self.all_labels.bounds.tobytes())
+        for values in (self.all_labels.bounds, self.all_labels.weights):
+            if values is not None:
+                digest.update(values.tobytes())
         for labels in (self.all_labels, *self.auxiliary.values()):
             if labels.level != MOLECULE:
                 digest.update(labels.level.encode() + labels.values.tobytes() + labels.ptr.tobytes())

@@ -245,6 +245,8 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     Raises:
         InputError: if it has no labels, lacks a requested target, or has no split column of the requested name.
     """
+    if config.weight_column is not None:
+        raise InputError(f"{store.name} has no column of weights: train on the table itself to use weight_column")
     known = list(store.info.targets)
     if not known:
         raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")

@@ -71,7 +71,9 @@ class Loss(nn.Module):
             self.register_buffer(prefix + "weights", torch.tensor(table, dtype=torch.float32), persistent=False)
             self._groups.append((names[group[0]], prefix))
 
-    def forward(self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the sum of the weighted losses, and the sum of the weights; their quotient is the loss.
 
         Args:
@@ -80,6 +82,7 @@ class Loss(nn.Module):
             bounds: ``float [B, T, 2]``, standardised bounds of regression labels that are nan; None without any. The
                 loss of a bound is that of the nearest label that it allows; with the loss ``gaussian`` it is the
                 negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
+            row_weights: ``float [B]``, weight of each row; None if all are equal.
         """
         total, weights = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
@@ -97,6 +100,7 @@ class Loss(nn.Module):
                 losses = torch.where(censored, _tobit(predicted, limits), losses)
             classes = true.long() if table.shape[1] > 1 else torch.zeros_like(true, dtype=torch.long)
             weight = table.expand(len(labels), -1, -1).gather(2, classes[:, :, None])[:, :, 0] * known
+            weight = weight if row_weights is None else weight * row_weights[:, None]
             total = total + torch.where(known, losses, 0).mul(weight).sum()
             weights = weights + weight.sum()
         return total, weights

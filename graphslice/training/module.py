@@ -108,13 +108,14 @@ class PropertyModule(nn.Module):
         labels = torch.where(self._regression, (batch.targets - mean) / std, batch.targets)
         bounds = batch.bounds_of_targets
         bounds = None if bounds is None else (bounds - mean[:, None]) / std[:, None]
+        weights = batch.label_weights()
         # Logits of the class frequencies, which predictions include too; in a fine-tuned model, of the pretraining set.
         prior = self._classes * self.model.target_mean
         if self.auxiliary is None:
-            parts = [self.loss(self.model.standardised(batch) + prior, labels, bounds)]
+            parts = [self.loss(self.model.standardised(batch) + prior, labels, bounds, weights)]
         else:
             outputs, rows = self.model.standardised_with_rows(batch)
-            parts = [self.loss(outputs + prior, labels, bounds), *self.auxiliary.losses(rows, batch)]
+            parts = [self.loss(outputs + prior, labels, bounds, weights), *self.auxiliary.losses(rows, batch)]
         return torch.stack([self._mean(*part) for part in parts]).sum()
 
     def _mean(self, total: Tensor, weight: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ class LabelColumns:
         tasks: task of each target; if empty, all targets are regression.
         level: level of the targets: molecule, atom or bond.
         weights: column of the row weights, or None.
+        auxiliary: those of the auxiliary columns that the table has.
     """
 
     smiles: str
@@ -43,6 +44,7 @@ class LabelColumns:
     tasks: tuple[Task, ...] = ()
     level: str = MOLECULE
     weights: str | None = None
+    auxiliary: tuple[str, ...] = ()
 
 
 def find_columns(
@@ -75,8 +77,20 @@ def find_columns(
     if weights is not None and weights in (smiles, split, *targets):
         raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
-    check_unique(columns, [smiles, *targets, *filter(None, [split, weights]), *features], name)
-    return LabelColumns(smiles, targets, split, tuple(features), level=config.level, weights=weights)
+    requested = config.auxiliary_columns
+    auxiliary = [column for column in requested if column in columns]
+    if len(auxiliary) < len(requested) and not config.auxiliary_file:
+        missing = next(column for column in requested if column not in columns)
+        raise InputError(
+            f"{name} has no auxiliary column {missing!r}{nearest(missing, columns)}; it has {quoted_list(columns)}"
+        )
+    used = [smiles, *targets, *filter(None, [split, weights]), *features]
+    for column in auxiliary:
+        if column in used:
+            raise InputError(f"{name}: {column!r} cannot be an auxiliary column and have another role")
+    check_unique(columns, [*used, *auxiliary], name)
+    roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, weights=weights)
+    return replace(roles, auxiliary=tuple(auxiliary))
 
 
 def find_smiles_column(

@@ -51,6 +51,8 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
+        if auxiliary_level == MOLECULE:
+            count = int(auxiliary.known()[data.network_rows].sum())
         console.print(
             f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s",
             highlight=False,

@@ -64,8 +64,8 @@ class DataConfig:
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
             default is equal weights.
-        auxiliary: columns of numbers or of two classes that the network learns next to the targets and does not predict,
-            separated by commas.
+        auxiliary: columns of numbers or of two classes that the network learns next to the targets and does not
+            predict, separated by commas.
         auxiliary_file: table of further molecules with these columns.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
             column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from

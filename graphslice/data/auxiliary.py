@@ -1,4 +1,4 @@
-"""Auxiliary targets of a table: molecule-level columns that the network learns next to the targets (multitask learning).
+"""Auxiliary targets of a table: columns that the network learns next to the targets (multitask learning).
 
 They are not predicted. Their molecules may have no label of a target, and may come from a table of their own.
 """

@@ -212,9 +212,9 @@ Made by `python scripts/benchmark.py labels render` of the lines of [labels.json
 `python scripts/benchmark.py labels run --data DIR` adds to; do not edit.
 
 `graphslice train` with its defaults on the training rows of TDC's tables, scored by the true labels of its test rows:
-mean ± standard deviation over seeds (their number), and the mean paired difference with its 95% interval over seeds. All
-seeds have the same rows, so the interval is of the training alone, not of other test molecules.
+mean ± standard deviation over seeds (their number), and the mean paired difference with its 95% interval over seeds.
+All seeds have the same rows, so the interval is of the training alone, not of other test molecules.
 
-- **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or are left out. The
-  labels of vdss_lombardo are decimal logarithms.
+- **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or are
+  left out. The labels of vdss_lombardo are decimal logarithms.
 - **Auxiliary**: the other table is given as `--auxiliary-file`; compounds of the test rows are left out of it."""

@@ -46,6 +46,15 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         )
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
+    if len(tasks) > 1:
+        names = _shorten_list([task.name for task in tasks])
+        console.print(
+            f"one model of {len(tasks):,} targets ({names}); models of single targets, which --targets trains, are not "
+            "compared",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():

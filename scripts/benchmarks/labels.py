@@ -22,6 +22,9 @@ from scipy.stats import t as student
 import graphslice
 from benchmarks.table_methods import CommandError, Commands, commit
 from benchmarks.table_tasks import METRICS, TDC
+from graphslice.chem.molecule_hash import hash_molecules
+from graphslice.config import GraphConfig
+from graphslice.data.featurize import parse
 from graphslice.hardware import hardware_info
 from split_check import check_split
 
@@ -75,6 +78,34 @@ def _with_auxiliary(table: str) -> Callable[[pd.DataFrame, Path, Path], list[str
     return write
 
 
+def _joint(tables: tuple[str, ...]) -> Callable[[pd.DataFrame, Path, Path], list[str]]:
+    def write(rows: pd.DataFrame, folder: Path, data: Path) -> list[str]:
+        joined = rows
+        for table in tables:
+            other = pd.read_csv(data / TDC[table].file)[["smiles", "y"]]
+            other = other.groupby("smiles", as_index=False)["y"].mean().assign(**{table: lambda o: np.log10(o["y"])})
+            joined = joined.merge(other[["smiles", table]], on="smiles", how="outer")
+        joined = joined[~_families(joined["smiles"]).isin(_families(_test_smiles(rows, data)))]
+        _true(joined.assign(split="train"), folder, data)
+        return ["--targets", ",".join(["y", *tables])]
+
+    return write
+
+
+def _test_smiles(rows: pd.DataFrame, data: Path) -> pd.Series:
+    """The SMILES of the test rows of the table that the training rows are of."""
+    for name in _JOINT:
+        table = pd.read_csv(data / TDC[name].file)
+        if rows["smiles"].tolist() == table.loc[table["split"] != "test", "smiles"].tolist():
+            return table.loc[table["split"] == "test", "smiles"]
+    raise ValueError("the rows are those of no table")
+
+
+def _families(smiles: pd.Series) -> pd.Series:
+    return pd.Series(hash_molecules(parse(smiles.tolist(), GraphConfig())[0]).family, index=smiles.index)
+
+
+_JOINT = ("half_life_obach", "vdss_lombardo", "clearance_hepatocyte_az", "clearance_microsome_az")
 _BOUNDS = {"true labels": _true} | {way: _censoring(way) for way in ("bounds", "as value", "left out")}
 COMPARISONS = {
     "bounds: caco2_wang": Comparison("caco2_wang", ("MAE", "Spearman"), _BOUNDS),
@@ -88,6 +119,15 @@ COMPARISONS = {
         "caco2_wang": "lipophilicity_astrazeneca",
         "cyp2c9_substrate_carbonmangels": "cyp3a4_substrate_carbonmangels",
     }.items()
+}
+COMPARISONS |= {
+    f"joint: {target}": Comparison(
+        target,
+        ("Spearman", "MAE"),
+        {"alone": _true, "joint": _joint(tuple(name for name in _JOINT if name != target))},
+        log=True,
+    )
+    for target in _JOINT
 }
 
 
@@ -142,11 +182,12 @@ def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, thr
         commands = Commands(folder, threads)
         extra = comparison.ways[way](train[["smiles", "y"]].assign(split="train"), folder, data)
         commands.run(
-            *(sys.executable, "-m", "graphslice", "train", "--dataset", folder / "fit.csv", "--targets", "y"),
-            *("--seed", seed, "--trainer.seed", seed, "--cache", folder / "cache", "--out", folder / "run", *extra),
+            *(sys.executable, "-m", "graphslice", "train", "--dataset", folder / "fit.csv"),
+            *("--seed", seed, "--trainer.seed", seed, "--cache", folder / "cache", "--out", folder / "run"),
+            *(extra if "--targets" in extra else ["--targets", "y", *extra]),
         )
         model = graphslice.load(folder / "run", "cpu")
-        predicted = np.asarray(model.predict(test["smiles"].tolist()), np.float64).reshape(len(test))
+        predicted = np.asarray(model.predict(test["smiles"].tolist()), np.float64).reshape(len(test), -1)[:, 0]
     known = np.isfinite(predicted)
     labels = test["y"].to_numpy(np.float64)
     scores = {metric: float(METRICS[metric][0](labels[known], predicted[known])) for metric in comparison.metrics}
@@ -215,6 +256,8 @@ Made by `python scripts/benchmark.py labels render` of the lines of [labels.json
 mean ± standard deviation over seeds (their number), and the mean paired difference with its 95% interval over seeds.
 All seeds have the same rows, so the interval is of the training alone, not of other test molecules.
 
-- **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or are
-  left out. The labels of vdss_lombardo are decimal logarithms.
-- **Auxiliary**: the other table is given as `--auxiliary-file`; compounds of the test rows are left out of it."""
+- **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or
+  are left out. The labels of vdss_lombardo are decimal logarithms.
+- **Auxiliary**: the other table is given as `--auxiliary-file`; compounds of the test rows are left out of it.
+- **Joint**: one model of four targets, the decimal logarithms of the labels of four tables; compounds of the test rows
+  of the target that is scored are left out of the others."""

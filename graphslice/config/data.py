@@ -47,8 +47,8 @@ class DataConfig:
     """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
 
     Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a directory of such files, or of
-            a preprocessed dataset from ``graphslice featurize``.
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a directory of such
+            files, or of a preprocessed dataset from ``graphslice featurize``.
         valid_file: separate file with the validation set, in the format of dataset.
         test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
@@ -60,6 +60,8 @@ class DataConfig:
             inferred from the values.
         transform: scale on which regression targets are trained: none, log (logarithm), rank (normal scores of ranks),
             or TARGET=log,OTHER=rank; default: chosen for each target by inner validation.
+        decimal: decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point); default:
+            such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
@@ -91,6 +93,7 @@ class DataConfig:
     level: str = MOLECULE
     task: str | None = None
     transform: str | None = None
+    decimal: str | None = None
     features: str | None = None
     weight_column: str | None = None
     auxiliary: str | None = None
@@ -117,6 +120,8 @@ class DataConfig:
         if self.duplicates == "merge" and self.weight_column is not None:
             raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
         self._check_auxiliary()
+        if self.decimal not in (None, "comma", "point"):
+            raise InputError(f"data.decimal must be comma or point, not {shown(self.decimal)}")
         if self.rejected not in ("few", "any"):
             raise InputError(f"data.rejected must be few or any, not {shown(self.rejected)}")
         for name in ("seed", "carve"):

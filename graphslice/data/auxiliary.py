@@ -15,6 +15,7 @@ import pyarrow as pa
 from graphslice.config import MOLECULE, DataConfig
 from graphslice.data.columns import LabelColumns, find_columns
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled
+from graphslice.data.decimals import plain_numbers
 from graphslice.data.infer_tasks import infer_tasks
 from graphslice.data.labels import Labels
 from graphslice.data.parse_rows import error_context, parse_chunks
@@ -87,7 +88,7 @@ def append_auxiliary_file(dataset: LabelledDataset, config: DataConfig) -> Label
         own = DataConfig(dataset=file, auxiliary=config.auxiliary, auxiliary_file=file)
         with open_table(Path(file)) as table:
             columns = find_columns(table.columns, own, file)
-            chunks = list(table.chunks)
+            chunks = [plain_numbers(chunk, config.decimal) for chunk in table.chunks]
         extra = read_auxiliary(chunks, columns, own, file)[MOLECULE]
         with error_context(file):
             rows = LabelledRows.join(list(parse_chunks(chunks, replace(columns, split=None))))

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, split_columns
-from graphslice.data.parse_cells import cell_text, decimal_point_hint, parse_number_column
+from graphslice.data.decimals import decimal_hint, plain_numbers
+from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import Task
@@ -35,6 +36,7 @@ class LabelColumns:
         level: level of the targets: molecule, atom or bond.
         weights: column of the row weights, or None.
         auxiliary: those of the auxiliary columns that the table has.
+        decimal: how numbers are written, as in ``data.decimal``.
     """
 
     smiles: str
@@ -45,6 +47,7 @@ class LabelColumns:
     level: str = MOLECULE
     weights: str | None = None
     auxiliary: tuple[str, ...] = ()
+    decimal: str | None = None
 
 
 def find_columns(
@@ -89,8 +92,8 @@ def find_columns(
         if column in used:
             raise InputError(f"{name}: {column!r} cannot be an auxiliary column and have another role")
     check_unique(columns, [*used, *auxiliary], name)
-    roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, weights=weights)
-    return replace(roles, auxiliary=tuple(auxiliary))
+    roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
+    return replace(roles, weights=weights, auxiliary=tuple(auxiliary))
 
 
 def find_smiles_column(
@@ -255,20 +258,22 @@ class FeatureColumns:
 
     Args:
         names: names of the columns.
+        decimal: ``data.decimal``, for columns whose numbers are not plain yet.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names, self._rows = names, 0
+    def __init__(self, names: Sequence[str], decimal: str | None = None) -> None:
+        self.names, self.decimal, self._rows = names, decimal, 0
         self._counts, self._firsts = [0] * len(names), [""] * len(names)
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
         """Apply :func:`parse_feature_columns` to the next chunk."""
+        chunk = plain_numbers(chunk, self.decimal, self.names)
         parsed = [_feature_cells(chunk, name) for name in self.names]
         for n, (name, (numbers, empty)) in enumerate(zip(self.names, parsed, strict=True)):
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
             if len(wrong) and not self._counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
-                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_point_hint(cell)}"
+                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_hint(cell)}"
             self._counts[n] += len(wrong)
         self._rows += len(chunk)
         return as_descriptors([numbers for numbers, _ in parsed])

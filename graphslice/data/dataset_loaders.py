@@ -23,6 +23,8 @@ from graphslice.data.columns import (
     target_names,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.decimals import plain_numbers
+from graphslice.data.excel import EXCEL_SUFFIXES, split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.infer_tasks import (
     check_transforms,
@@ -37,13 +39,20 @@ from graphslice.data.parse_cells import class_indices, class_key, number_key, pa
 from graphslice.data.parse_rows import error_context, parse_chunks
 from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, Splits, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
+from graphslice.data.tables import (
+    CSV_SUFFIXES,
+    PARQUET_SUFFIXES,
+    SDF_SUFFIXES,
+    TSV_SUFFIXES,
+    malformed_rows,
+    open_table,
+)
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target, regression_tasks
 
 #: File name suffixes of tables of labelled molecules.
-TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
+TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
 
 
 def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -130,8 +139,9 @@ def dataset_path(dataset: str) -> Path:
     if dataset != "demo" and not path.exists() and path.suffix == "":
         names = ["demo", *OGB_FOLDERS]
         raise InputError(
-            f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV "
-            "or Parquet file, of a folder of such files, or of a preprocessed dataset of graphslice featurize"
+            f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV, "
+            "Excel, Parquet or SDF file, of a folder of such files, or of a preprocessed dataset of graphslice "
+            "featurize"
         )
     return path
 
@@ -143,7 +153,8 @@ def is_dataset_name(dataset: str) -> bool:
 
 def absolute_dataset(dataset: str) -> str:
     """Return the absolute path of a dataset; names of built-in datasets stay unchanged."""
-    return dataset if is_dataset_name(dataset) or not Path(dataset).exists() else str(Path(dataset).resolve())
+    path = Path(dataset)
+    return dataset if is_dataset_name(dataset) or not split_sheet(path)[0].exists() else str(path.resolve())
 
 
 def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
@@ -165,7 +176,7 @@ def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a CSV, TSV or Parquet file, or of a folder of such files.
+    """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files.
 
     Args:
         path: the file or folder.
@@ -180,6 +191,11 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
             f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
         )
     name = config.dataset
+    if config.level != MOLECULE and path.name.lower().endswith(SDF_SUFFIXES):
+        raise InputError(
+            f"{path}: the SMILES of an SDF file have another atom order than its records: --level {config.level} needs "
+            "a table with SMILES"
+        )
     with open_table(path) as table:
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
@@ -203,7 +219,8 @@ def dataset_from_chunks(
     """
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
-        raise InputError(f"{name}: no row matches the header; the first: {malformed[0]}")
+        raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
+    chunks = [plain_numbers(chunk, columns.decimal) for chunk in chunks]
     class_columns: list[str] = []
     if not columns.targets:
         target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)

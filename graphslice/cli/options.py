@@ -50,6 +50,9 @@ _DATA_OPTIONS = {
         "decimal": f"{_DECIMAL} (default: such cells are errors)",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
+        "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
+        "auxiliary": "columns that are learned next to the targets and not predicted, separated by commas",
+        "auxiliary_file": "table of further molecules with these columns",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {

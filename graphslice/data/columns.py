@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,8 @@ class LabelColumns:
         descriptors: columns of descriptors.
         tasks: task of each target; if empty, all targets are regression.
         level: level of the targets: molecule, atom or bond.
+        weights: column of the row weights, or None.
+        auxiliary: those of the auxiliary columns that the table has.
         decimal: how numbers are written, as in ``data.decimal``.
     """
 
@@ -43,6 +45,8 @@ class LabelColumns:
     descriptors: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     level: str = MOLECULE
+    weights: str | None = None
+    auxiliary: tuple[str, ...] = ()
     decimal: str | None = None
 
 
@@ -67,15 +71,31 @@ def find_columns(
     smiles = find_smiles_column(columns, config.smiles_column, name)
     targets = target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
-    for target in targets:
-        if target not in columns:
+    weights = config.weight_column
+    for column in [*targets, *([] if weights is None else [weights])]:
+        if column not in columns:
             raise InputError(
-                f"{name} has no column {target!r}{nearest(target, columns, quote_item)}; it has "
+                f"{name} has no column {column!r}{nearest(column, columns, quote_item)}; it has "
                 f"{quoted_list(columns, quote=quote_item)}"
             )
+    if weights is not None and weights in (smiles, split, *targets):
+        raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
-    check_unique(columns, [smiles, *targets, *([split] if split else []), *features], name)
-    return LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
+    requested = config.auxiliary_columns
+    auxiliary = [column for column in requested if column in columns]
+    if len(auxiliary) < len(requested) and not config.auxiliary_file:
+        missing = next(column for column in requested if column not in columns)
+        raise InputError(
+            f"{name} has no auxiliary column {missing!r}{nearest(missing, columns, quote_item)}; it has "
+            f"{quoted_list(columns, quote=quote_item)}"
+        )
+    used = [smiles, *targets, *filter(None, [split, weights]), *features]
+    for column in auxiliary:
+        if column in used:
+            raise InputError(f"{name}: {column!r} cannot be an auxiliary column and have another role")
+    check_unique(columns, [*used, *auxiliary], name)
+    roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
+    return replace(roles, weights=weights, auxiliary=tuple(auxiliary))
 
 
 def find_smiles_column(

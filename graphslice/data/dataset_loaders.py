@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
+from graphslice.data.auxiliary import append_auxiliary_file, read_auxiliary
 from graphslice.data.columns import (
     LabelColumns,
     check_feature_columns,
@@ -36,7 +37,7 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
 from graphslice.data.parse_rows import error_context, parse_chunks
-from graphslice.data.splits import SPLIT_METHODS, Splits, decode_splits, present_splits
+from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, Splits, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     CSV_SUFFIXES,
@@ -66,7 +67,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
         InputError: if the dataset cannot be loaded; the message says what is missing and what to do.
     """
     if config.valid_file or config.test_file:
-        return _dataset_from_files(config, tasks)
+        return append_auxiliary_file(_dataset_from_files(config, tasks), config)
     if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
         raise InputError(
             f"{config.dataset} has molecule-level labels: --level {config.level} needs a table with lists of numbers"
@@ -76,7 +77,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
         return dataset_from_store(GraphStore.open(path), config, tasks)
-    return dataset_from_table(path, config, tasks)
+    return append_auxiliary_file(dataset_from_table(path, config, tasks), config)
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
@@ -101,7 +102,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
                 "--split random"
             )
         # A split column of this file is ignored, because the whole file is one split.
-        data = replace(train_config, dataset=file, targets=targets, split="random")
+        data = replace(train_config, dataset=file, targets=targets, split="random", auxiliary=None, auxiliary_file=None)
         part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
         check_transforms(part.targets, part.tasks, file)
         first = sum(map(len, parts))
@@ -119,8 +120,13 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
     labels = Labels.join([part.all_labels for part in parts])
     columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
+    auxiliary = {}
+    for level, known in parts[0].auxiliary.items():  # only the training table is read for auxiliary labels
+        unknown = np.full((len(smiles) - len(parts[0]), known.values.shape[1]), np.nan)
+        auxiliary[level] = replace(Labels.join([known, Labels.of_molecules(unknown)]), names=known.names)
+    first = parts[0]
     return LabelledDataset(
-        parts[0].name, smiles, labels, parts[0].tasks, rejected, splits, columns=columns, notes=notes
+        first.name, smiles, labels, first.tasks, rejected, splits, columns=columns, auxiliary=auxiliary, notes=notes
     )
 
 
@@ -221,7 +227,7 @@ def dataset_from_chunks(
     if config.level == MOLECULE:
         reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
-    dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
+    dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, config, name)
     if not class_columns:
         return dataset
     note = (
@@ -232,7 +238,7 @@ def dataset_from_chunks(
 
 
 def _dataset_from_rows(
-    chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], name: str
+    chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], config: DataConfig, name: str
 ) -> LabelledDataset:
     notes: list[str] = []
     with error_context(name):
@@ -244,9 +250,10 @@ def _dataset_from_rows(
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
-    return LabelledDataset(
-        name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns, notes=tuple(notes)
-    )
+    held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
+    auxiliary = read_auxiliary(chunks, columns, config, name, held_out & ~rows.labels.known())
+    dataset = LabelledDataset(name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns)
+    return replace(dataset, auxiliary=auxiliary, notes=tuple(notes))
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -411,5 +418,7 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
         raise InputError(f"{NAME} has no rows")
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
-    used = [columns.smiles, *dataset.target_names, *([columns.split] if columns.split else []), *columns.descriptors]
+    used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
+    used += [*columns.auxiliary, *columns.descriptors]
+    dataset = append_auxiliary_file(dataset, config)
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

@@ -42,6 +42,7 @@ class Labels:
         names: names of the T targets, if they are not stored elsewhere.
         bounds: ``float64 [R, T, 2]``, lower and upper bounds of molecule-level labels that are not known as numbers
             (:mod:`graphslice.censored`); None if there are none.
+        weights: ``float64 [R]``, weight of each row, above 0 where it is used; None if all are equal.
     """
 
     level: str
@@ -49,6 +50,7 @@ class Labels:
     ptr: np.ndarray
     names: tuple[str, ...] = ()
     bounds: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -66,8 +68,9 @@ class Labels:
     def rows(self, begin: int, end: int) -> Labels:
         """Return the labels of consecutive rows."""
         ptr = self.ptr[begin : end + 1]
-        bounds = None if self.bounds is None else self.bounds[begin:end]
-        return replace(self, values=self.values[ptr[0] : ptr[-1]], ptr=ptr - ptr[0], bounds=bounds)
+        bounds, weights = (None if each is None else each[begin:end] for each in (self.bounds, self.weights))
+        values = self.values[ptr[0] : ptr[-1]]
+        return replace(self, values=values, ptr=ptr - ptr[0], bounds=bounds, weights=weights)
 
     def molecules(self, rows: np.ndarray) -> np.ndarray:
         """Return the index into ``rows`` of each of their labels, ``int64 [M]``."""
@@ -109,7 +112,9 @@ class Labels:
         bounds = None
         if any(part.bounds is not None for part in parts):
             bounds = np.concatenate([part.bounds_or_infinite() for part in parts])
-        return cls(parts[0].level, values, pointers(counts), bounds=bounds)
+        weights = [part.weights for part in parts if part.weights is not None]
+        joined = np.concatenate(weights) if weights else None
+        return cls(parts[0].level, values, pointers(counts), bounds=bounds, weights=joined)
 
     def bounds_or_infinite(self) -> np.ndarray:
         """Return the bounds of all rows, ``float64 [R, T, 2]``: infinite if there are none."""

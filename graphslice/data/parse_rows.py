@@ -13,7 +13,7 @@ import pyarrow as pa
 from graphslice.censored import UNBOUNDED, parse_bound
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data.columns import MAX_MAGNITUDE, LabelColumns, parse_feature_columns
-from graphslice.data.dataset import LabelledRows
+from graphslice.data.dataset import ZERO_WEIGHT, LabelledRows
 from graphslice.data.decimals import decimal_advice, plain_numbers
 from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.parse_cells import (
@@ -83,10 +83,13 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         first_row: row of the table with which the chunk begins, for messages.
 
     Raises:
-        InputError: if a cell of the split column names no split, in a row that has a label.
+        InputError: if a cell of the split column names no split, in a row that has a label; or a weight is not valid.
     """
     smiles = texts(chunk.column(columns.smiles), decode_text)
     labels, rejected = _parse_labels(chunk, columns)
+    if columns.weights is not None:
+        weights, unweighted = _parse_weights(chunk, columns.weights, first_row)
+        labels, rejected = replace(labels, weights=weights), unweighted | rejected
     for row, reason in malformed_rows(chunk).items():
         smiles[row], rejected[row] = "", reason
     split = np.full(len(chunk), NO_SPLIT, np.int8)
@@ -97,6 +100,17 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
     features = parse_feature_columns(chunk, columns.descriptors) if columns.descriptors else None
     return LabelledRows(smiles, labels, split, rejected, features)
+
+
+def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.ndarray, dict[int, str]]:
+    """Return weights, ``float64 [R]``, 0 where there is none; and the reason by row for rows without a weight."""
+    weights, empty = parse_number_column(chunk, column)
+    for row in np.flatnonzero(~empty & ~((weights >= 0) & (weights <= MAX_MAGNITUDE))).tolist():
+        cell = cell_text(chunk.column(column), row)
+        raise InputError(f"row {first_row + row + 1}: the weight {column!r} is {cell!r}; it must be a number from 0 up")
+    reasons = dict.fromkeys(np.flatnonzero(weights == 0).tolist(), ZERO_WEIGHT)
+    reasons |= dict.fromkeys(np.flatnonzero(empty).tolist(), f"no weight in the column {column!r}")
+    return np.where(empty, 0.0, weights), reasons
 
 
 def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:

@@ -57,6 +57,7 @@ class HeldOutLosses:
         molecules: int64 ``[R]``, molecule of each row, which all count equally; None if every row is another molecule.
         squared: squared errors for regression.
         bounds: float64 ``[R, 2]``, bounds of labels that are nan (:mod:`graphslice.censored`); None if there are none.
+        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal. A molecule has that of its rows.
 
     Raises:
         InputError: if there are no predictions, or their rows do not match the labels.
@@ -68,6 +69,7 @@ class HeldOutLosses:
     molecules: np.ndarray | None = None
     squared: bool = False
     bounds: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.bounds is not None:
@@ -75,6 +77,8 @@ class HeldOutLosses:
             object.__setattr__(self, "y", np.where(bounded, 0.0, self.y))  # replaced in `of`
             bounds = np.where(bounded[:, None], self.bounds, UNBOUNDED)
             object.__setattr__(self, "bounds", bounds[_known_rows(self.y, self.predictions)])
+        if self.weights is not None:
+            object.__setattr__(self, "weights", self.weights[_known_rows(self.y, self.predictions)])
         y, stacked, molecule = _labelled_predictions(self.y, self.predictions, self.molecules)
         for name, value in (("y", y), ("predictions", stacked), ("molecules", molecule)):
             object.__setattr__(self, name, value)
@@ -86,13 +90,16 @@ class HeldOutLosses:
         return classes and len(self._molecule_counts) >= _MIN_MOLECULES
 
     def of(self, weights: np.ndarray) -> np.ndarray:
-        """Return the loss of each molecule with the weights float64 ``[M]``: float64 ``[K]``."""
+        """Return losses of the molecules with the weights float64 ``[M]``: float64 ``[K]``, whose mean is the loss."""
         predicted, y = np.tensordot(weights, self.predictions, 1), self.y
         if self.bounds is not None:
             y = within_bounds(np.where(is_bounded(self.bounds), np.nan, y), self.bounds, predicted[:, 0])
         losses = _row_losses(predicted, y, self.kind)
-        molecules = np.asarray(self.molecules, np.int64)
-        return np.bincount(molecules, losses**2 if self.squared else losses) / self._molecule_counts
+        molecules, losses = np.asarray(self.molecules, np.int64), losses**2 if self.squared else losses
+        if self.weights is None:
+            return np.bincount(molecules, losses) / self._molecule_counts
+        totals = np.bincount(molecules, self.weights)
+        return np.bincount(molecules, losses * self.weights) / totals.mean()
 
     @property
     def _molecule_counts(self) -> np.ndarray:

@@ -48,11 +48,22 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         )
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
+    if len(tasks) > 1:
+        names = _shorten_list([task.name for task in tasks])
+        console.print(
+            f"one model of {len(tasks):,} targets ({names}); models of single targets, which --targets trains, are not "
+            "compared",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
+        if auxiliary_level == MOLECULE:
+            count = int(auxiliary.known()[data.network_rows].sum())
         console.print(
             f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s",
             highlight=False,

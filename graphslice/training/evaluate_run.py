@@ -165,7 +165,8 @@ def calibrate(folder: Path, data: MoleculeData, held_out: HeldOut) -> Calibratio
     rows = held_out.rows[held_out.sample]
     predictions = held_out.predictions[np.repeat(held_out.sample, dataset.all_labels.counts_of(held_out.rows))]
     molecules, labels = _molecule_ids(data, rows), dataset.labels(rows)
-    calibration = fit_calibration(predictions, held_out.difficulty, labels, molecules, dataset.tasks, domain)
+    weights = label_weights(dataset, rows)
+    calibration = fit_calibration(predictions, held_out.difficulty, labels, molecules, dataset.tasks, domain, weights)
     add_to_checkpoint(folder / BEST, calibration)
     return calibration
 
@@ -201,9 +202,16 @@ def calibrate_ensemble(
         held_out = predict_held_out(models, splits, split, data.store, rows)
         predictions, difficulty = held_out.mean, held_out.difficulty
     molecules = _molecule_ids(data, rows)
-    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    labels, weights = dataset.labels(rows), label_weights(dataset, rows)
+    calibration = fit_calibration(predictions, difficulty, labels, molecules, dataset.tasks, domain, weights)
     save_ensemble_calibration(calibration, out)
     return calibration
+
+
+def label_weights(dataset: LabelledDataset, rows: np.ndarray) -> np.ndarray | None:
+    """Return the weight of each label of some rows, ``float64 [M]``; None if all are equal."""
+    weights = dataset.weights(rows)
+    return None if weights is None else weights[dataset.molecules(rows)]
 
 
 def _molecule_ids(data: MoleculeData, rows: np.ndarray) -> np.ndarray:

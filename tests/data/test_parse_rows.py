@@ -484,3 +484,35 @@ def test_upper_bound_without_a_logarithm_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\nCCC,<0\n")
     with pytest.raises(InputError, match="'y' is 0 in row 3, which has no logarithm"):
         load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", transform="log"))
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+def weighted(tmp_path, cells: list[str], **settings: str):
+    rows = "".join(f"{'C' * (n + 1)},{n},{cell}\n" for n, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text(f"smiles,y,w\n{rows}")
+    return load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="w", **settings))
+
+
+def test_weights_of_rows_are_read(tmp_path):
+    dataset = weighted(tmp_path, ["1", "0.5", "", "0", "1e3"])
+    assert dataset.weights(np.arange(5)).tolist() == [1, 0.5, 0, 0, 1000]
+    assert dataset.rejected == {2: "no weight in the column 'w'", 3: "weight 0"}
+
+
+@pytest.mark.parametrize("cell", ["-1", "x", "nan1", "inf", "1e19", "-0.5"])
+def test_invalid_weight_is_rejected(tmp_path, cell):
+    with pytest.raises(InputError, match=f"t.csv: row 3: the weight 'w' is '{cell}'; it must be a number from 0 up"):
+        weighted(tmp_path, ["1", "2", cell])
+
+
+def test_column_of_weights_with_another_role_is_rejected(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\n")
+    for column, reason in [("y", "cannot be the column of weights"), ("yy", "no column 'yy' .did you mean 'y'")]:
+        with pytest.raises(InputError, match=reason):
+            load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column=column))
+
+
+def test_weights_count_in_the_fingerprint(tmp_path):
+    assert weighted(tmp_path, ["1", "2"]).fingerprint() != weighted(tmp_path, ["1", "3"]).fingerprint()

@@ -246,3 +246,14 @@ def test_losses_of_bounds_are_distances_of_each_average_from_them():
         errors = np.abs(average - y)
         errors[:9] = np.maximum(np.maximum(bounds[:9, 0] - average[:9], average[:9] - bounds[:9, 1]), 0)
         assert losses.of(np.array(weights)) == pytest.approx(errors[:28])
+
+
+def test_losses_with_weights_are_those_of_repeated_rows():
+    y, predictions = numbers(20, 0.5, 1.0)
+    counts = np.random.default_rng(0).integers(1, 5, 20)
+    molecules = np.repeat(np.arange(10), 2)
+    losses = HeldOutLosses(predictions, y, "regression", molecules, weights=counts.astype(float))
+    repeated = [np.repeat(each, counts, axis=0)[:, 0] for each in predictions]
+    for weights in ([1.0, 0.0], [0.3, 0.7]):
+        average = sum(weight * each for weight, each in zip(weights, repeated, strict=True))
+        assert losses.of(np.array(weights)).mean() == pytest.approx(np.abs(average - np.repeat(y, counts)).mean())

@@ -209,3 +209,12 @@ def test_gaussian_loss_of_far_bounds_has_finite_gradients():
     total, _ = Loss([Task("a")], TrainerConfig(loss="gaussian"), labels.numpy())(outputs, labels, bounds)
     total.backward()
     assert torch.isfinite(total) and torch.isfinite(outputs.grad).all()
+
+
+def test_loss_with_weights_is_that_of_repeated_rows():
+    outputs, labels = batch()
+    counts = torch.arange(12) % 3
+    module = Loss(TASKS, TrainerConfig(), labels.numpy())
+    total, weights = module(outputs, labels, None, counts.double())
+    repeated = module(outputs.repeat_interleave(counts, 0), labels.repeat_interleave(counts, 0))
+    assert float(total / weights) == pytest.approx(float(repeated[0] / repeated[1]))

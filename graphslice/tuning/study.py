@@ -80,7 +80,7 @@ def open_study(folder: Path, higher_is_better: bool | None = None, seed: int = 0
     engine = {"connect_args": {"timeout": 300}}
     try:
         storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}", engine_kwargs=engine)
-        if higher_is_better is not None and not storage.get_all_studies():
+        if higher_is_better is not None and not optuna.get_all_study_names(storage):
             direction = "maximize" if higher_is_better else "minimize"
             optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
         study = optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)

@@ -66,7 +66,7 @@ class Objective:
                 f"{data.dataset.name}: its {len(data.splits['train'])} training rows are of one family or scaffold, so "
                 "no fold can be held out: tuning needs more molecules"
             )
-        self.count = min(num_held_out(self.data), len(self.folds) - 1)
+        self.count = min(num_held_out(self.data), len(self.folds))
         self._base_predictions: dict[int, dict[str, np.ndarray]] = {}
         complete = complete_config(config, self.data, fresh=True)
         rows, batch_size = len(self.data.splits["train"]) - len(self.folds[0]), config.trainer.batch_size
@@ -111,13 +111,15 @@ class Objective:
 
     def _score(self, parts: list[dict[str, np.ndarray]], rows: np.ndarray) -> float:
         """Return the metric of the stacked predictions; ``parts``: predictions of each fold by model."""
-        dataset, labels = self.data.dataset, self.data.dataset.labels(rows)
+        dataset = self.data.dataset
         predictions = [np.concatenate([part[name] for part in parts]) for name in parts[0]]
         values = predictions[0]
-        if len(predictions) > 1:
-            molecules = molecule_ids(self.data.store, rows)
+        if len(predictions) > 1:  # targets of molecules; in the order of the dataset, as a run stacks them
+            order = np.argsort(rows, kind="stable")
+            rows, predictions = rows[order], [each[order] for each in predictions]
+            molecules, labels = molecule_ids(self.data.store, rows), dataset.targets[rows]
             values = cross_fit(predictions, labels, dataset.tasks, molecules, self.metric)[0]
-        return score(self.metric, dataset.name, dataset.tasks, labels, values)
+        return score(self.metric, dataset.name, dataset.tasks, dataset.labels(rows), values)
 
     def network_score(self, network: Predictor, rows: np.ndarray) -> float:
         """Return the metric of a network alone on some rows; nan if it is undefined there."""

@@ -70,13 +70,15 @@ class Setup:
     """What a search needs.
 
     Attributes:
-        config: the defaults, complete, with the number of ensemble members of the final run.
+        user_config: the defaults, without what the dataset decides, so that other data and splits can be trained on.
+        config: the defaults, complete, as the final run trains them.
         trial_config: the same for a single model on one device, as every trial trains it.
         objective: scores of configurations.
         space: the search space.
         defaults: value of each hyperparameter in the defaults.
     """
 
+    user_config: RunConfig
     config: RunConfig
     trial_config: RunConfig
     objective: Objective
@@ -88,7 +90,7 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     """Read the molecules, complete the configuration, and make objective and search space.
 
     Args:
-        config: configuration of the user, or the complete one of a search that is continued.
+        config: configuration of the user.
         mixers: mixers to search.
         console: where to report.
 
@@ -105,7 +107,7 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     for mixer, settings in [(config.model.mixer, config.model.mixer_settings), *((name, None) for name in mixers)]:
         check_mixer(mixer, settings)
     check_atom_bond_options(config)
-    dataset = load_dataset(config.data)
+    user_config, dataset = config, load_dataset(config.data)
     config = fit_and_check(config, dataset)
     single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
     data = load_molecule_data(single, dataset, console)
@@ -117,7 +119,10 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     objective = Objective(complete, data.with_config(complete), console)
     space = search_space(complete, dataset.tasks, objective.epochs, mixers)
     trainer = replace(complete.trainer, ensemble=config.trainer.ensemble, devices=config.trainer.devices)
-    return Setup(replace(complete, trainer=trainer), complete, objective, space, values_of(complete, list(space)))
+    paths = replace(config.data, transform=user_config.data.transform, fingerprint=None)
+    user_config = replace(user_config, data=paths, optimizer=complete.optimizer, init_from=complete.init_from)
+    defaults = values_of(complete, list(space))
+    return Setup(user_config, replace(complete, trainer=trainer), complete, objective, space, defaults)
 
 
 def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:

@@ -122,25 +122,20 @@ def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> N
         raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
 
 
-def read_identity(study: Study, folder: Path) -> dict[str, Any]:
-    """Return what identifies the search of a study: ``config`` and ``space``.
-
-    Raises:
-        InputError: if it was not written by ``graphslice tune``.
-    """
-    if _IDENTITY not in study.user_attrs or _OPTIONS not in study.user_attrs:
-        raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
-    return study.user_attrs[_IDENTITY]
-
-
 def write_options(study: Study, options: Mapping[str, Any]) -> None:
     """Save the options of a search that may change when it is continued."""
     study.set_user_attr(_OPTIONS, dict(options))
 
 
-def read_options(study: Study) -> dict[str, Any]:
-    """Return the options that :func:`write_options` saved."""
-    return study.user_attrs[_OPTIONS]
+def read_options(study: Study, folder: Path) -> dict[str, Any]:
+    """Return the options that :func:`write_options` saved.
+
+    Raises:
+        InputError: if the study of the folder was not written by ``graphslice tune``.
+    """
+    if _OPTIONS not in study.user_attrs:
+        raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
+    return dict(study.user_attrs[_OPTIONS])
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from graphslice.tuning.study import (
     import_optuna,
     open_study,
     prepare_trials,
-    read_identity,
     read_options,
     records,
     spent_seconds,
@@ -98,7 +97,7 @@ def tune(
         study = open_study(out, setup.objective.higher_is_better)
         check_identity(study, {"config": setup.config.to_dict(), "space": to_plain(setup.space)}, out)
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
-        write_options(study, options)
+        write_options(study, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes
         begin, spent = time.time(), spent_seconds(study)
         left = None if minutes is None else max(0.0, 60 * minutes - spent)
@@ -117,7 +116,7 @@ def tune(
         if choice is None:
             reasons = [trial.reason for trial in records(study) if trial.reason]
             raise InputError(f"no trial could be finished; the last one: {reasons[-1] if reasons else 'unknown'}")
-        return _train_final(out, with_values(setup.config, choice.trial.params), console)
+        return _train_final(out, setup, choice, console)
 
 
 def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
@@ -127,9 +126,8 @@ def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
         InputError: if the folder holds no search.
     """
     folder = Path(folder)
-    study = open_study(folder)
-    config = RunConfig.from_dict(read_identity(study, folder)["config"])
-    return tune(config, folder, **read_options(study), console=console)
+    options = read_options(open_study(folder), folder)
+    return tune(RunConfig.from_dict(options.pop("config")), folder, **options, console=console)
 
 
 def _check_options(minutes: float | None, trials: int | None, seeds: int, processes: int) -> None:
@@ -158,7 +156,7 @@ def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequ
     if limits.processes == 1:
         _STAGES[stage](setup, out, limits, 0, console)
         return
-    tasks = {index: (stage, setup.config, out, limits, mixers, index) for index in range(limits.processes)}
+    tasks = {index: (stage, setup.user_config, out, limits, mixers, index) for index in range(limits.processes)}
     gpus = visible_gpus(setup.config.trainer.accelerator)
     with closing(in_processes(run_in_process, tasks, limits.processes, gpus)) as ended:
         for _, reason in ended:
@@ -185,7 +183,7 @@ def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, co
     if choice.default_score is not None:
         text = f"{text}; the defaults {choice.default_score:.4f}"
     with atomic_write(out / BEST_CONFIG) as new:
-        new.write_text(f"# {text}\n{with_values(setup.config, choice.trial.params).to_yaml()}", encoding="utf-8")
+        new.write_text(f"# {text}\n{with_values(setup.user_config, choice.trial.params).to_yaml()}", encoding="utf-8")
     console.print(f"chosen: {text}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"configuration: {out / BEST_CONFIG}", highlight=False, markup=False, soft_wrap=True)
     return choice
@@ -206,13 +204,14 @@ def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice
     write_csv(path, head, rows)
 
 
-def _train_final(out: Path, config: RunConfig, console: Console) -> RunResult:
+def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> RunResult:
     """Train the final run, unless it was trained with the same configuration before; or continue it."""
-    folder = out / RUN
-    if (folder / CONFIG).is_file() and read_config(folder).to_dict() == config.to_dict():
+    folder, values = out / RUN, choice.trial.params
+    if (folder / CONFIG).is_file() and read_config(folder).to_dict() == with_values(setup.config, values).to_dict():
         result = resume_run(folder, console=console)
     else:
         command = ["graphslice", "train", "--config", str(out / BEST_CONFIG), "--out", str(folder)]
+        config = with_values(setup.user_config, values)
         result = train(config, folder, overwrite=True, command=shlex.join(command), console=console)
     shutil.copyfile(out / TRIALS, folder / TRIALS)
     return result

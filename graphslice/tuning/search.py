@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from graphslice.training.complete_config import check_atom_bond_options, complet
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.run import is_first_process, load_molecule_data, transform_targets
 from graphslice.training.train_run import fit_and_check
-from graphslice.tuning.objective import Objective, Report
+from graphslice.tuning.objective import Objective
 from graphslice.tuning.space import Space, search_space, values_of, with_values
 from graphslice.tuning.study import (
     STOPPED,
@@ -186,7 +187,8 @@ def _run_trial(study: Study, trial: Trial, setup: Setup, limits: Limits) -> None
         if are_defaults and not isinstance(error, InputError):
             raise
     except KeyboardInterrupt:
-        fail(study, trial.number, STOPPED)
+        with suppress(ValueError):  # it was just finished
+            fail(study, trial.number, STOPPED)
         raise
 
 
@@ -221,10 +223,9 @@ def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console
         if seed in trial.seeds:
             continue
         config = with_values(setup.trial_config, trial.params)
-        report: Report = lambda value, number: _check_time(limits.end)  # noqa: E731
         try:
             _check_time(limits.end)
-            value = setup.objective.score(config, seed, report)
+            value = setup.objective.score(config, seed, lambda *_: _check_time(limits.end))
         except _OutOfTime:
             return
         except InputError:  # it diverged
@@ -240,8 +241,11 @@ def finalists(trials: Sequence[Record], setup: Setup) -> list[Record]:
     complete = [trial for trial in trials if trial.value is not None]
     complete.sort(key=lambda trial: metric.loss(trial.value or 0.0))
     defaults = [trial for trial in complete if trial.params == setup.defaults][:1]
-    others = {repr(trial.params): trial for trial in reversed(complete) if trial.params != setup.defaults}
-    return [*defaults, *list(reversed(others.values()))[:FINALISTS]]
+    others: dict[str, Record] = {}
+    for trial in complete:
+        if trial.params != setup.defaults:
+            others.setdefault(repr(trial.params), trial)
+    return [*defaults, *list(others.values())[:FINALISTS]]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from graphslice.training.train_run import check_run_directory
 from graphslice.tuning.search import Choice, Limits, Setup, choose, prepare, repeat, search
 from graphslice.tuning.space import to_plain, with_values
 from graphslice.tuning.study import (
+    STUDY,
     Record,
     add_seconds,
     check_identity,
@@ -84,7 +85,7 @@ def tune(
             process is using it, Optuna is not installed, or no trial could be finished.
         Interrupted: if the search is interrupted; ``best.yaml`` and ``trials.csv`` are written before.
     """
-    import_optuna()
+    optuna = import_optuna()
     out, console = Path(out), console or Console(stderr=True, soft_wrap=True)
     _check_options(minutes, trials, seeds, processes)
     if out.exists() and not out.is_dir():
@@ -109,6 +110,8 @@ def tune(
                 _run_stage(stage, setup, out, limits, mixers, console)
         except KeyboardInterrupt:
             interrupted = True
+        except optuna.exceptions.StorageInternalError as error:  # such as a full disk; the trials before are kept
+            raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
         add_seconds(study, time.time() - begin)
         choice = _write_results(out, records(study), setup, seeds, console)
         if interrupted:
@@ -201,7 +204,8 @@ def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice
         value = "" if trial.value is None else trial.value
         cells = [trial.number, trial.state, setup.objective.metric, value, round(trial.seconds, 1), len(scores), mean]
         rows.append([*cells, chosen, trial.reason, *(trial.params.get(name, "") for name in options)])
-    write_csv(path, head, rows)
+    with atomic_write(path) as new:
+        write_csv(new, head, rows)
 
 
 def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> RunResult:

@@ -24,6 +24,7 @@ def unsplit_csv(demo_rows, tmp_path):
     return tmp_path / "unsplit.csv"
 
 
+@pytest.mark.slow
 def test_score_is_the_held_out_score_of_a_run(unsplit_csv, tiny_config, tmp_path):
     """Of the default pipeline: network, base models and weights of the stack."""
     config = with_base_models(tiny_config, unsplit_csv, data={"transform": "none"})
@@ -33,6 +34,7 @@ def test_score_is_the_held_out_score_of_a_run(unsplit_csv, tiny_config, tmp_path
     assert setup.objective.score(setup.trial_config) == pytest.approx(metrics["valid"]["mae"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_test_rows_do_not_change_the_score(demo_rows, tiny_config, tmp_path):
     table = demo_rows.assign(split=["test" if row % 5 == 0 else "train" for row in range(len(demo_rows))])
     spoilt = table.copy()

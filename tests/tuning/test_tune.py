@@ -89,6 +89,7 @@ def test_best_configuration_trains_the_same_model(tuned, tmp_path, cli, weights_
     assert all(first[name].equal(again[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_best_configuration_can_be_cross_validated(tuned, demo_rows, tmp_path):
     """On other data, too."""
     demo_rows.drop(columns="split").to_csv(tmp_path / "other.csv", index=False)
@@ -183,6 +184,7 @@ def test_interrupted_final_run_is_continued(copied, demo_csv, tiny_config):
     assert (copied / "run" / "metrics.json").exists()
 
 
+@pytest.mark.slow
 def test_final_run_of_an_ensemble_has_all_members(demo_csv, tiny_config, tmp_path):
     tune(tiny_config(demo_csv, trainer={"ensemble": 2}), tmp_path / "t", trials=1, seeds=0, console=QUIET)
     assert (tmp_path / "t" / "run" / "member-2" / "best.ckpt").exists()
@@ -239,6 +241,7 @@ def test_resume_takes_no_other_option(cli, tuned):
     assert code == 2 and "--resume continues with its own settings: leave out --minutes" in err
 
 
+@pytest.mark.slow
 def test_command_searches_trains_and_resumes(cli, demo_csv, tiny_flags, tmp_path):
     out = tmp_path / "t"
     code, _, err = cli("tune", "--dataset", demo_csv, "--trials", 1, "--seeds", 0, "--out", out, *tiny_flags)
@@ -276,3 +279,14 @@ def finished_trials(out) -> int:
         return sum(trial.state == "complete" for trial in records(open_study(out)))
     except InputError:  # being created
         return 0
+
+
+def test_full_disk_ends_with_one_sentence(demo_csv, tiny_config, tmp_path, monkeypatch):
+    import optuna
+
+    def fails(self, config, seed=0, report=None):
+        raise optuna.exceptions.StorageInternalError("x") from OSError("database or disk is full")
+
+    monkeypatch.setattr("graphslice.tuning.search._run_trial", fails)
+    with pytest.raises(InputError, match=r"cannot write .*study.sqlite3: database or disk is full"):
+        tune(tiny_config(demo_csv), tmp_path / "t", trials=3, console=QUIET)

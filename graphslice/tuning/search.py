@@ -254,27 +254,33 @@ class Choice:
 
     Attributes:
         trial: the trial.
-        score: its mean over the further seeds; the score of its first seed if there are none.
+        score: its mean over the further seeds; the score of its first seed if there was no time for others.
         default_score: the same of the defaults; None if these have no score.
-        seeds: further seeds that all finalists have, over which the scores are averaged.
+        seeds: further seeds over which the scores are averaged.
+        means: mean over these seeds of each trial that was compared, by number; empty without further seeds.
     """
 
     trial: Record
     score: float
     default_score: float | None
     seeds: list[int]
+    means: dict[int, float]
 
 
 def choose(trials: Sequence[Record], setup: Setup, seeds: int) -> Choice | None:
     """Select the finalist with the best mean over further seeds, the defaults in a tie; None if no trial is complete.
 
-    Scores of the first seed decide only if there was no time for further ones: that of the best of many trials is
-    optimistic.
+    If the time ended before all finalists had a further seed, those that have one are compared. Scores of the first
+    seed decide only if there are less than two of them: that of the best of many trials is optimistic.
     """
     candidates = finalists(trials, setup)
     if not candidates:
         return None
-    shared = [seed for seed in range(1, 1 + seeds) if all(seed in trial.seeds for trial in candidates)]
+    repeated = [trial for trial in candidates if 1 in trial.seeds] if seeds else []
+    shared: list[int] = []
+    if len(repeated) > 1:
+        candidates = repeated
+        shared = [seed for seed in range(1, 1 + seeds) if all(seed in trial.seeds for trial in candidates)]
 
     def mean(trial: Record) -> float:
         return float(np.mean([trial.seeds[seed] for seed in shared] if shared else [trial.value]))
@@ -284,4 +290,5 @@ def choose(trials: Sequence[Record], setup: Setup, seeds: int) -> Choice | None:
 
     best = min(candidates, key=loss)
     default = next((mean(trial) for trial in candidates if trial.params == setup.defaults), None)
-    return Choice(best, mean(best), default, shared)
+    means = {trial.number: mean(trial) for trial in candidates} if shared else {}
+    return Choice(best, mean(best), default, shared, means)

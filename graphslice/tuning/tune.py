@@ -198,12 +198,12 @@ def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice
     head = ["trial", "state", "metric", "value", "seconds", "seeds", "mean", "chosen", "reason", *options]
     rows = []
     for trial in trials:
-        scores = list(trial.seeds.values())
-        mean = sum(scores) / len(scores) if scores else ""
+        mean = "" if choice is None else choice.means.get(trial.number, "")
         chosen = "yes" if choice is not None and trial.number == choice.trial.number else ""
         value = "" if trial.value is None else trial.value
-        cells = [trial.number, trial.state, setup.objective.metric, value, round(trial.seconds, 1), len(scores), mean]
-        rows.append([*cells, chosen, trial.reason, *(trial.params.get(name, "") for name in options)])
+        cells = [trial.number, trial.state, setup.objective.metric, value, round(trial.seconds, 1)]
+        cells += [len(choice.seeds) if choice is not None and mean != "" else 0, mean, chosen, trial.reason]
+        rows.append([*cells, *(trial.params.get(name, "") for name in options)])
     with atomic_write(path) as new:
         write_csv(new, head, rows)
 

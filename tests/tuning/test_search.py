@@ -226,6 +226,13 @@ def test_only_seeds_of_all_finalists_are_averaged(make_setup):
     assert (choice.trial.number, choice.seeds, choice.score) == (1, [1], 0.5)
 
 
+def test_finalists_without_a_further_seed_are_left_out(make_setup):
+    """The time ended during the first round: the best first score does not decide."""
+    trials = [record(0, 1.0, 1e-3, {1: 1.0}), record(1, 0.9, 2e-3, {1: 1.1}), record(2, 0.8, 3e-3)]
+    choice = choose(trials, make_setup(), 2)
+    assert (choice.trial.number, choice.seeds, choice.means) == (0, [1], {0: 1.0, 1: 1.1})
+
+
 def test_first_score_decides_without_further_seeds(make_setup):
     choice = choose([record(0, 1.0, 1e-3), record(1, 0.5, 2e-3, {1: 9.0})], make_setup(), 2)
     assert (choice.trial.number, choice.seeds) == (1, [])

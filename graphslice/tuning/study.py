@@ -74,10 +74,8 @@ def open_study(folder: Path, higher_is_better: bool | None = None, seed: int = 0
     path = folder / STUDY
     if higher_is_better is None and not path.is_file():
         raise InputError(f"{folder} holds no search to continue: it has no {STUDY}")
-    # Rounds of random values come first; then values near those of good trials are preferred.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
-    # Other processes that use the file are waited for.
-    engine = {"connect_args": {"timeout": 300}}
+    engine = {"connect_args": {"timeout": 300}}  # seconds to wait for other processes that use the file
     try:
         storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}", engine_kwargs=engine)
         if higher_is_better is not None and not optuna.get_all_study_names(storage):
@@ -86,6 +84,7 @@ def open_study(folder: Path, higher_is_better: bool | None = None, seed: int = 0
         study = optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)
     except Exception as error:  # of SQLAlchemy, Alembic or Optuna
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; choose another --out") from None
+    # A continued search would repeat its random values with the same seed.
     study.sampler = optuna.samplers.TPESampler(seed=(seed + len(study.trials)) % 2**32, n_startup_trials=8)
     return study
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -40,6 +41,9 @@ from graphslice.tuning.study import (
     spent_seconds,
     write_options,
 )
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 #: The best configuration, and the final run, in the folder of a search.
 BEST_CONFIG, RUN = "best.yaml", "run"
@@ -85,7 +89,7 @@ def tune(
             process is using it, Optuna is not installed, or no trial could be finished.
         Interrupted: if the search is interrupted; ``best.yaml`` and ``trials.csv`` are written before.
     """
-    optuna = import_optuna()
+    import_optuna()
     out, console = Path(out), console or Console(stderr=True, soft_wrap=True)
     _check_options(minutes, trials, seeds, processes)
     if out.exists() and not out.is_dir():
@@ -100,21 +104,11 @@ def tune(
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
         write_options(study, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes
-        begin, spent = time.time(), spent_seconds(study)
-        left = None if minutes is None else max(0.0, 60 * minutes - spent)
-        limits = Limits(trials, left, float("inf") if left is None else begin + left, seeds, processes)
-        interrupted = False
-        try:
-            prepare_trials(study, setup.defaults)
-            for stage in _STAGES:
-                _run_stage(stage, setup, out, limits, mixers, console)
-        except KeyboardInterrupt:
-            interrupted = True
-        except optuna.exceptions.StorageInternalError as error:  # such as a full disk; the trials before are kept
-            raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
-        add_seconds(study, time.time() - begin)
+        left = None if minutes is None else max(0.0, 60 * minutes - spent_seconds(study))
+        limits = Limits(trials, left, float("inf") if left is None else time.time() + left, seeds, processes)
+        finished = _run_stages(study, setup, out, limits, mixers, console)
         choice = _write_results(out, records(study), setup, seeds, console)
-        if interrupted:
+        if not finished:
             raise Interrupted
         if choice is None:
             reasons = [trial.reason for trial in records(study) if trial.reason]
@@ -152,6 +146,21 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> bool:
+    """Run all trials and further seeds; return False if they were interrupted."""
+    begin, finished = time.time(), True
+    try:
+        prepare_trials(study, setup.defaults)
+        for stage in _STAGES:
+            _run_stage(stage, setup, out, limits, mixers, console)
+    except KeyboardInterrupt:
+        finished = False
+    except import_optuna().exceptions.StorageInternalError as error:  # such as a full disk; what was written is kept
+        raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
+    add_seconds(study, time.time() - begin)
+    return finished
 
 
 def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:

@@ -186,8 +186,12 @@ def test_interrupted_final_run_is_continued(copied, demo_csv, tiny_config):
 
 @pytest.mark.slow
 def test_final_run_of_an_ensemble_has_all_members(demo_csv, tiny_config, tmp_path):
-    tune(tiny_config(demo_csv, trainer={"ensemble": 2}), tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    config, metrics = tiny_config(demo_csv, trainer={"ensemble": 2}), tmp_path / "t" / "run" / "metrics.json"
+    tune(config, tmp_path / "t", trials=1, seeds=0, console=QUIET)
     assert (tmp_path / "t" / "run" / "member-2" / "best.ckpt").exists()
+    before = metrics.stat().st_mtime_ns
+    tune(config, tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    assert metrics.stat().st_mtime_ns == before
 
 
 def test_all_trials_failed_raises(demo_csv, tiny_config, tmp_path):

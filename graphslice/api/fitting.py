@@ -48,6 +48,7 @@ def fit(
     level: str | None = None,
     features: str | Sequence[str] | None = None,
     split: str | None = None,
+    weights: str | None = None,
     ensemble: int | None = None,
     folds: int | str | None = None,
     preset: str | None = None,
@@ -78,6 +79,7 @@ def fit(
         features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, and numeric columns of the dataset.
         split: ``random``, ``scaffold``, ``cluster``, or a column with the values train, valid and test. Default: the
             column named split if there is one, else random.
+        weights: the column with the weight of each row, from 0 up; 0 leaves a row out. Default: equal weights.
         ensemble: number of ensemble members. Their mean is predicted, their standard deviation reported.
         folds: cross-validation: 5, or ``"5x3"`` for three repetitions of five folds. ``model.metrics`` has the results.
         preset: one of :data:`graphslice.config.PRESETS`. Default: ``small``.
@@ -110,6 +112,7 @@ def fit(
         "level": level,
         "features": None if features is None else join_names(_name_list(features) or []),
         "split": split,
+        "weight_column": weights,
         "folds": None if folds is None else str(folds),
         "seed": seed,
         **data_source,

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.batch import GraphBatch
+from graphslice.censored import expected_values
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
-from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
+from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
@@ -24,10 +25,19 @@ from graphslice.data.preprocess import cached_store
 from graphslice.data.split_maker import SplitMaker
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
-from graphslice.tasks import Task, fit_transforms, to_training_scale
+from graphslice.tasks import (
+    REGRESSION,
+    Task,
+    bounds_to_training_scale,
+    fit_transforms,
+    to_training_scale,
+    transformed_back,
+)
 
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
+#: Reason for rejecting a row with auxiliary labels alone.
+HELD_OUT_COMPOUND = "auxiliary labels of a compound of the validation or test set"
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class MoleculeData:
         rejected: reason of rejection, by row.
         usable_rows: ``int64``, the rows that are not rejected.
         labels: labels of all rows on the training scale.
+        auxiliary_rows: ``int64``, rows without a label of a target, whose auxiliary labels are trained on.
         duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
     """
 
@@ -90,6 +101,7 @@ class MoleculeData:
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
+        self._choose_auxiliary_rows()
         self._transform(dataset.tasks)
         self._check_labels()
 
@@ -126,7 +138,8 @@ class MoleculeData:
 
     def _check_rejected(self) -> None:
         """Raise :class:`InputError` if most labelled rows are rejected."""
-        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
+        unused = (UNLABELLED, ZERO_WEIGHT, HELD_OUT_COMPOUND)
+        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason not in unused}
         if len(wrong) <= len(self.usable_rows):
             return
         first: dict[str, int] = {}
@@ -166,7 +179,7 @@ class MoleculeData:
         identity = hashes.identity
         if feature_columns:
             identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, feature_columns))
-        self.duplicates = count_duplicates(identity, targets, classes)
+        self.duplicates = count_duplicates(identity, targets, classes, dataset.bounds(self.usable_rows))
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
             return
@@ -188,6 +201,31 @@ class MoleculeData:
         families, labels = molecule_keys(self.store, rows).family, dataset.targets[rows][:, classes]
         return SplitMaker(dataset.name, self.store, rows, families, labels, self.config.data)
 
+    def _choose_auxiliary_rows(self) -> None:
+        """Find the rows with auxiliary labels alone; those of a compound that is held out stay rejected."""
+        rows = np.flatnonzero(self.dataset.is_auxiliary())
+        rows = rows[[self.rejected.get(row) == UNLABELLED for row in rows.tolist()]]
+        self.rejected |= {row: reason for row, reason in self.store.errors.items() if row in set(rows.tolist())}
+        sizes = self.store.sizes[rows]
+        rows = rows[(sizes > 0) & (sizes <= self.config.graph.max_atoms)]
+        held_out = np.concatenate([rows[:0], *(self.splits[name] for name in self.splits if name != "train")])
+        self.auxiliary_rows = self._without_families(rows, held_out)
+        left_out = np.setdiff1d(rows, self.auxiliary_rows).tolist()
+        self.rejected = {row: reason for row, reason in self.rejected.items() if row not in set(rows.tolist())}
+        self.rejected |= dict.fromkeys(left_out, HELD_OUT_COMPOUND)
+
+    def _without_families(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Return the rows that share no family with other rows."""
+        if not len(rows):
+            return rows
+        family, other = (molecule_keys(self.store, each).family for each in (rows, others))
+        return rows[~np.isin(family, other)]
+
+    @property
+    def network_rows(self) -> np.ndarray:
+        """``int64``, rows that train the network: the training set, and rows with auxiliary labels alone."""
+        return np.concatenate([self.splits["train"], self.auxiliary_rows])
+
     def inner_folds(self, folds: int) -> list[np.ndarray]:
         """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
 
@@ -200,6 +238,7 @@ class MoleculeData:
         """Return the same molecules with a smaller training set; ``rows``: ``int64``."""
         rest = copy(self)
         rest.splits = self.splits | {"train": np.setdiff1d(self.splits["train"], rows)}
+        rest.auxiliary_rows = self._without_families(self.auxiliary_rows, rows)
         return rest
 
     def without_test_set(self) -> MoleculeData:
@@ -225,10 +264,11 @@ class MoleculeData:
         """Merge duplicate rows of the training set. Validation and test sets stay unchanged for evaluation."""
         rows = self.splits["train"]
         positions = np.searchsorted(self.usable_rows, rows)
-        merged = merge_rows(rows, identity[positions], self.dataset.targets[rows], classes, self.dataset.target_names)
-        targets = self.dataset.targets.copy()
-        targets[merged.rows] = merged.targets
-        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets))
+        labels, names = self.dataset.all_labels, self.dataset.target_names
+        targets, bounds = labels.values.copy(), labels.bounds_or_infinite()
+        merged = merge_rows(rows, identity[positions], targets[rows], classes, names, bounds[rows])
+        targets[merged.rows], bounds[merged.rows] = merged.targets, merged.bounds
+        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets, bounds))
         self.rejected |= merged.reasons
         removed = list(merged.reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)
@@ -240,8 +280,12 @@ class MoleculeData:
             )
 
     def _network_labels(self) -> Labels:
-        labels = self.dataset.all_labels
-        return replace(labels, values=to_training_scale(labels.values, self.dataset.tasks))
+        labels, tasks = self.dataset.all_labels, self.dataset.tasks
+        bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
+        weights = labels.weights
+        if weights is not None:
+            weights = weights / weights[self.splits["train"]].mean()
+        return replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
@@ -260,8 +304,9 @@ class MoleculeData:
         if missing.any():
             empty = self.dataset.target_names[int(np.flatnonzero(missing)[0])]
             folds = " or give fewer folds" if self.config.data.folds else ""
+            but = " (bounds alone are not enough)" if self.dataset.all_labels.bounds is not None else ""
             raise InputError(
-                f"{self.dataset.name}: no training row has a value of the target {empty!r}: leave it out{folds}"
+                f"{self.dataset.name}: no training row has a value of the target {empty!r}{but}: leave it out{folds}"
             )
         columns, rows = feature_column_names(self.config.data.descriptors), self.splits["train"]
         if columns and (empty_columns := np.isnan(self.store.descriptors(rows, columns)).all(axis=0)).any():
@@ -270,11 +315,28 @@ class MoleculeData:
                 f"{columns[empty_columns.argmax()]!r} of --features: leave it out"
             )
         for labels in self.dataset.auxiliary.values():
-            missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
+            missing = np.isnan(labels[self.network_rows]).all(axis=0)
             if missing.any():
                 raise InputError(
                     f"{self.dataset.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
                 )
+
+    def number_labels(self, rows: np.ndarray) -> np.ndarray:
+        """Return molecule-level labels for models that cannot be fitted to bounds, ``float64 [R, T]``.
+
+        Bounds of training rows are replaced by expected values (:func:`~graphslice.censored.expected_values`).
+        """
+        labels, bounds = self.dataset.targets[rows].copy(), self.dataset.bounds(rows)
+        if bounds is None:
+            return labels
+        for t, task in enumerate(self.dataset.tasks):
+            if task.kind == REGRESSION:
+                # The ranks of labels beyond the largest number are unknown, so ranks are not used here.
+                scale = [task if task.transform == "log" else replace(task, transform="none", knots=())]
+                scaled = to_training_scale(labels[:, t : t + 1], scale)[:, 0]
+                filled = expected_values(scaled, bounds_to_training_scale(bounds[:, t : t + 1], scale)[:, 0])
+                labels[:, t] = np.where(np.isnan(scaled), transformed_back(filled, scale[0]), labels[:, t])
+        return labels
 
     @property
     def train_labels(self) -> np.ndarray:
@@ -283,7 +345,7 @@ class MoleculeData:
 
     def train_auxiliary_labels(self) -> dict[str, Labels]:
         """Return the auxiliary labels of the training set, by level."""
-        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
+        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.network_rows)
         return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
@@ -298,7 +360,7 @@ class MoleculeData:
             share: the device and its share of every batch.
             step: returns the number of optimiser steps done so far.
         """
-        return self._loader(self.splits["train"], self._train_batches(share, step), share)
+        return self._loader(self.network_rows, self._train_batches(share, step), share)
 
     def num_train_widths(self, share: DeviceShare) -> int:
         """Return the number of distinct padded widths of the training batches of a device."""
@@ -312,10 +374,10 @@ class MoleculeData:
             share: the device and its share of every batch.
         """
         settings = self.config.collate_settings | {"multiple": share.padding_multiple}
-        return extreme_batches(self.store, self.splits["train"], size, **settings)
+        return extreme_batches(self.store, self.network_rows, size, **settings)
 
     def _train_batches(self, share: DeviceShare, step: Callable[[], int] = lambda: 0) -> TrainBatches:
-        settings, sizes = self.config.trainer, self.store.sizes[self.splits["train"]]
+        settings, sizes = self.config.trainer, self.store.sizes[self.network_rows]
         return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
     def eval_loader(self, split: str, share: DeviceShare = ONE_CPU) -> BatchLoader:

@@ -26,6 +26,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.columns import LabelColumns, check_feature_columns, find_columns
 from graphslice.data.dataset import LabelledRows, rechunk_rows
 from graphslice.data.dataset_loaders import dataset_path, load_dataset
+from graphslice.data.decimals import plain_numbers
 from graphslice.data.featurize import Pool, featurizer_pool, parse
 from graphslice.data.infer_tasks import infer_tasks
 from graphslice.data.ogb_lsc import OGB_FOLDERS
@@ -117,7 +118,14 @@ def to_record_batch(
         info: metadata of the store, with the graph settings and the descriptors.
         pool: processes from :func:`featurizer_pool`; None to parse in this process.
         progress: called with the number of newly finished rows.
+
+    Raises:
+        InputError: if a label is a bound.
     """
+    if rows.labels.bounds is not None:
+        raise InputError(
+            "labels that are bounds, such as >5, are not kept in a preprocessed dataset: train on the table itself"
+        )
     kinds = descriptor_kinds(info.descriptors)
     arrays, reasons, order, computed = parse(rows.smiles, info, pool, progress, kinds, info.level)
     columns = feature_column_names(info.descriptors)
@@ -437,7 +445,8 @@ def table_columns(path: Path, data: DataConfig) -> LabelColumns:
         )
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
-        return replace(columns, tasks=tuple(infer_tasks(table.chunks, columns.targets, data, str(path))))
+        chunks = (plain_numbers(chunk, data.decimal) for chunk in table.chunks)
+        return replace(columns, tasks=tuple(infer_tasks(chunks, columns.targets, data, str(path))))
 
 
 def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:
@@ -445,7 +454,8 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
     columns, info = shared
 
     def featurize_chunk(chunk: pa.Table) -> pa.Table:
-        return pa.Table.from_batches([to_record_batch(parse_chunk(chunk, columns), info)]).replace_schema_metadata(None)
+        rows = parse_chunk(plain_numbers(chunk, columns.decimal), columns)
+        return pa.Table.from_batches([to_record_batch(rows, info)]).replace_schema_metadata(None)
 
     return featurize_chunk
 

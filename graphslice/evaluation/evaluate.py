@@ -13,6 +13,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import quoted_list, target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
+from graphslice.data.excel import split_sheet
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
@@ -63,7 +64,7 @@ def load_evaluation_data(
         )
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    if "dataset" not in overrides and not (is_dataset_name(dataset) or Path(dataset).exists()):
+    if "dataset" not in overrides and not (is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()):
         raise InputError(f"the training data is no longer at {dataset}: give labelled molecules with --dataset")
     targets = overrides.get("targets")
     if dataset == trained.dataset:
@@ -73,7 +74,8 @@ def load_evaluation_data(
         defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
-        defaults = {"root": trained.root, "features": trained.features, "level": predictor.level}
+        defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
+        defaults["level"] = predictor.level
         columns = _columns(dataset)
         defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
         if split == "all" and not is_dataset_name(dataset):
@@ -86,7 +88,7 @@ def load_evaluation_data(
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
         return aligned, evaluation_splits(predictor, model, loaded)
-    if overrides.keys() & {"dataset", "targets", "smiles_column"}:
+    if overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"}:
         return aligned, None
     if model is not None and _has_rows_of_run(loaded, run_directory_of(model)):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"
@@ -189,8 +191,12 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
             aligned[:, model_column] = values[:, column]
         return aligned
 
-    labels = dataset.all_labels
-    return replace(dataset, all_labels=replace(labels, values=align(labels.values)), tasks=list(predictor.tasks))
+    labels, bounds = dataset.all_labels, dataset.all_labels.bounds
+    if bounds is not None:
+        low, high = align(bounds[..., 0]), align(bounds[..., 1])
+        bounds = np.stack([np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)], axis=2)
+    aligned = replace(labels, values=align(labels.values), bounds=bounds)
+    return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 
 
 def evaluation_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
@@ -280,8 +286,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
         raise InputError(f"{dataset.name} has no split {split!r}: it has {', '.join(splits)} and all{hint}")
     else:
         rows = splits[split]
-    rows = rows[~np.isnan(dataset.targets[rows]).all(axis=1)]
-    if len(rows) == 0:
+    rows = rows[dataset.all_labels.known()[rows]]
+    if np.isnan(dataset.targets[rows]).all():
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")

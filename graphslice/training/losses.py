@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphslice.batch import GraphBatch
-from graphslice.config import LOSSES, TrainerConfig, split_words
+from graphslice.config import LOSSES, MOLECULE, TrainerConfig, split_words
 from graphslice.data.labels import Labels
 from graphslice.errors import InputError, nearest
 from graphslice.nn.atom_bond_readout import AtomBondReadout
@@ -32,8 +32,6 @@ from graphslice.tasks import (
 _MAX_LOG_STD = 7.0
 # Default loss of each task type.
 _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
-# Weight of the loss of all auxiliary targets of a level, relative to the loss of all targets.
-_WEIGHT = 0.5
 
 
 class Loss(nn.Module):
@@ -71,22 +69,36 @@ class Loss(nn.Module):
             self.register_buffer(prefix + "weights", torch.tensor(table, dtype=torch.float32), persistent=False)
             self._groups.append((names[group[0]], prefix))
 
-    def forward(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the sum of the weighted losses, and the sum of the weights; their quotient is the loss.
 
         Args:
             outputs: ``float [B, W]``, standardised predictions of regression targets, and logits of classes.
             labels: ``float [B, T]``, standardised regression labels, and class indices; nan where missing.
+            bounds: ``float [B, T, 2]``, standardised bounds of regression labels that are nan; None without any. The
+                loss of a bound is that of the nearest label that it allows; with the loss ``gaussian`` it is the
+                negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
+            row_weights: ``float [B]``, weight of each row; None if all are equal.
         """
         total, weights = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
             targets, columns, table = (getattr(self, prefix + part) for part in ("targets", "outputs", "weights"))
-            true = labels[:, targets]
+            true, predicted = labels[:, targets], outputs[:, columns]
             known = ~torch.isnan(true)
+            limits = None if bounds is None or name not in _CENSORED else bounds[:, targets]
+            if limits is not None:
+                censored = ~known & torch.isfinite(limits).any(dim=2)
+                nearest = predicted[:, : len(targets)].detach().clamp(limits[..., 0], limits[..., 1])
+                true, known = torch.where(censored, nearest, true), known | censored
             true = true.nan_to_num()
-            losses = _ELEMENTWISE[name](outputs[:, columns], true)
+            losses = _ELEMENTWISE[name](predicted, true)
+            if limits is not None and name == GAUSSIAN:
+                losses = torch.where(censored, _tobit(predicted, limits), losses)
             classes = true.long() if table.shape[1] > 1 else torch.zeros_like(true, dtype=torch.long)
             weight = table.expand(len(labels), -1, -1).gather(2, classes[:, :, None])[:, :, 0] * known
+            weight = weight if row_weights is None else weight * row_weights[:, None]
             total = total + torch.where(known, losses, 0).mul(weight).sum()
             weights = weights + weight.sum()
         return total, weights
@@ -191,6 +203,30 @@ def _gaussian(outputs: Tensor, true: Tensor) -> Tensor:
     return log.exp().detach() * (0.5 * ((true - mean) / log.exp()).square() + log)
 
 
+def _tobit(outputs: Tensor, limits: Tensor) -> Tensor:
+    """Negative logarithm of the probability between bounds, weighted as :func:`_gaussian`.
+
+    Args:
+        outputs: ``float [B, 2 G]``, as for :func:`_gaussian`.
+        limits: ``float [B, G, 2]``; bounds of other labels are infinite, and their loss is not used.
+    """
+    mean, log = outputs.chunk(2, dim=1)
+    std = log.clamp(-_MAX_LOG_STD, _MAX_LOG_STD).exp()
+    finite = torch.isfinite(limits)
+    distances = (torch.where(finite, limits, 0) - mean[..., None]) / std[..., None]
+    low, high = torch.where(finite, distances, limits).unbind(dim=2)
+    # The tail that is the smaller one, since differences of probabilities near 1 are lost.
+    near, far = torch.where(low > 0, -low, high), torch.where(low > 0, -high, low)
+    log_near, log_far = _log_normal_cdf(near), _log_normal_cdf(far)
+    share = (log_far - log_near).exp().clamp_max(1 - 1e-6)
+    return -std.detach() * (log_near + torch.log1p(-share))
+
+
+def _log_normal_cdf(z: Tensor) -> Tensor:
+    """Logarithm of the normal distribution function, linear below -30, where torch's gradient is wrong."""
+    return torch.special.log_ndtr(z.clamp_min(-30)) + 30 * (z + 30).clamp_max(0)
+
+
 def _bce(outputs: Tensor, true: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(outputs, true, reduction="none")
 
@@ -201,11 +237,15 @@ def _cross_entropy(outputs: Tensor, true: Tensor) -> Tensor:
 
 _ELEMENTWISE = {"mae": _mae, "mse": _mse, "huber": _huber, GAUSSIAN: _gaussian, "bce": _bce}
 _ELEMENTWISE |= {"cross-entropy": _cross_entropy}
+# Losses of labels that may be bounds.
+_CENSORED = ("mae", "mse", "huber", GAUSSIAN)
 assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)
 
 
 class AuxiliaryHead(nn.Module):
-    """Auxiliary output head: an atom- or bond-level readout and a linear map to T standardised targets.
+    """Auxiliary output head: a readout of molecules, atoms or bonds and a linear map to T standardised targets.
+
+    The loss is the absolute error, and of a target with two values, such as classes, the squared error.
 
     Args:
         dim: width of the atom embeddings.
@@ -214,11 +254,13 @@ class AuxiliaryHead(nn.Module):
 
     mean: Tensor
     std: Tensor
+    two_valued: Tensor
 
     def __init__(self, dim: int, labels: Labels) -> None:
         super().__init__()
         self.level, self.names = labels.level, labels.names
-        self.reader, self.head = AtomBondReadout(dim, labels.level), nn.Linear(dim, len(labels.names))
+        self.reader = None if labels.level == MOLECULE else AtomBondReadout(dim, labels.level)
+        self.head = nn.Linear(dim, len(labels.names))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
@@ -227,35 +269,41 @@ class AuxiliaryHead(nn.Module):
         values = np.nanmean(labels.values, axis=0), np.where(std > 0, std, 1.0)
         for name, value in zip(("mean", "std"), values, strict=True):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+        is_molecules = labels.level == MOLECULE  # atoms and bonds of pretraining have numbers alone
+        two_valued = [is_molecules and len(np.unique(column[~np.isnan(column)])) <= 2 for column in labels.values.T]
+        self.register_buffer("two_valued", torch.tensor(two_valued), persistent=False)
 
     def forward(self, rows: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-        """Compute the sums of the absolute errors over the labels of a batch.
+        """Compute the absolute errors of the labels of a batch.
 
         Args:
             rows: ``float [B, N + 1, C]``, atom embeddings after the last norm.
-            batch: batch with ``atom_index`` and ``atom_targets``, or ``bond_index`` and ``bond_targets``.
+            batch: batch with ``molecule_targets``, with ``atom_index`` and ``atom_targets``, or with ``bond_index`` and
+                ``bond_targets``.
 
         Returns:
-            For each target, the sum of the absolute errors in units of its standard deviation, and the number of
-            labels: ``float [T]`` each.
+            The absolute errors in units of the standard deviation of each target, 0 where unknown, ``float [M, T]``;
+            and for each target the number of labels, ``float [T]``.
         """
-        index, targets = getattr(batch, f"{self.level}_index"), getattr(batch, f"{self.level}_targets")
-        labels = (targets - self.mean) / self.std
+        labels = (getattr(batch, f"{self.level}_targets") - self.mean) / self.std
         known = ~torch.isnan(labels)
+        features = rows[:, 0] if self.reader is None else self.reader(rows, getattr(batch, f"{self.level}_index"))
         with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the main head
-            errors = (self.head(self.reader(rows, index)) - labels.nan_to_num()).abs()
-        return torch.where(known, errors, 0).sum(dim=0), known.sum(dim=0).to(errors.dtype)
+            errors = (self.head(features) - labels.nan_to_num()).abs()
+        return torch.where(known, errors, 0), known.sum(dim=0).to(errors.dtype)
 
 
 class AuxiliaryHeads(nn.ModuleDict):
-    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (atom, bond) with labels.
+    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (molecule, atom, bond) with labels.
 
     Args:
         dim: width of the atom embeddings.
         labels: labels of the training set, by level.
+        weight: weight of the loss of all auxiliary targets of a level, relative to the loss of all targets.
     """
 
-    def __init__(self, dim: int, labels: Mapping[str, Labels]) -> None:
+    def __init__(self, dim: int, labels: Mapping[str, Labels], weight: float) -> None:
+        self.weight = weight
         super().__init__({level: AuxiliaryHead(dim, level_labels) for level, level_labels in labels.items()})
         self._errors: dict[str, list[Tensor]] = {}
 
@@ -268,8 +316,12 @@ class AuxiliaryHeads(nn.ModuleDict):
         Returns:
             For each level, the weighted sum of the errors, and the number of labels by which it is to be divided.
         """
-        sums = [head(rows, batch) for head in self.values()]
-        return [(_WEIGHT * errors.sum(), counts.sum()) for errors, counts in sums]
+        parts = []
+        for head in self.values():
+            errors, counts = head(rows, batch)
+            losses = torch.where(cast(AuxiliaryHead, head).two_valued, errors.square(), errors)
+            parts.append((self.weight * losses.sum(), counts.sum()))
+        return parts
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:
         """Accumulate the errors of a validation batch for :meth:`mean_errors`.
@@ -278,7 +330,8 @@ class AuxiliaryHeads(nn.ModuleDict):
             rows, batch: as in :meth:`AuxiliaryHead.forward`.
         """
         for level, head in self.items():
-            self._errors.setdefault(level, []).append(torch.stack(head(rows, batch)))
+            errors, counts = head(rows, batch)
+            self._errors.setdefault(level, []).append(torch.stack([errors.sum(dim=0), counts]))
 
     def mean_errors(self, world: int) -> dict[str, float]:
         """Return the mean absolute error of each target over the accumulated batches, and reset them.

@@ -17,7 +17,7 @@ from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
-from graphslice.evaluation.metrics import METRICS, score
+from graphslice.evaluation.metrics import METRICS, labels_for_metric, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
 from graphslice.training.losses import AuxiliaryHeads, Loss
@@ -62,7 +62,7 @@ class PropertyModule(nn.Module):
         tasks: the T targets.
         labels: ``float64 [R, T]``, labels of the training molecules, atoms or bonds after their transform.
         metric: one of :data:`~graphslice.evaluation.metrics.METRICS`, which selects the best epoch.
-        auxiliary: labels of auxiliary atom- and bond-level targets of the training molecules, by level.
+        auxiliary: labels of auxiliary targets of the training molecules, by level.
         world: number of devices, each of which computes a part of every batch.
 
     Attributes:
@@ -87,7 +87,8 @@ class PropertyModule(nn.Module):
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self.loss = Loss(tasks, config.trainer, labels)
-        self.auxiliary = AuxiliaryHeads(config.model.dim, auxiliary) if auxiliary else None
+        weight = config.trainer.auxiliary_weight
+        self.auxiliary = AuxiliaryHeads(config.model.dim, auxiliary, weight) if auxiliary else None
         self.auxiliary_errors: dict[str, float] = {}
         mean, std = standardisation(tasks, labels, config.model.tasks)
         self.model.target_mean.copy_(torch.from_numpy(mean))
@@ -106,13 +107,16 @@ class PropertyModule(nn.Module):
         assert batch.targets is not None
         mean, std = self.model.target_mean[self._outputs], self.model.target_std[self._outputs]
         labels = torch.where(self._regression, (batch.targets - mean) / std, batch.targets)
+        bounds = batch.bounds_of_targets
+        bounds = None if bounds is None else (bounds - mean[:, None]) / std[:, None]
+        weights = batch.label_weights()
         # Logits of the class frequencies, which predictions include too; in a fine-tuned model, of the pretraining set.
         prior = self._classes * self.model.target_mean
         if self.auxiliary is None:
-            parts = [self.loss(self.model.standardised(batch) + prior, labels)]
+            parts = [self.loss(self.model.standardised(batch) + prior, labels, bounds, weights)]
         else:
             outputs, rows = self.model.standardised_with_rows(batch)
-            parts = [self.loss(outputs + prior, labels), *self.auxiliary.losses(rows, batch)]
+            parts = [self.loss(outputs + prior, labels, bounds, weights), *self.auxiliary.losses(rows, batch)]
         return torch.stack([self._mean(*part) for part in parts]).sum()
 
     def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
@@ -153,7 +157,8 @@ class PropertyModule(nn.Module):
         rows, counts, values = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         rows, first = np.unique(rows, return_index=True)  # distributed sampling may repeat rows
         predictions = to_predictions(values[ragged_indices(pointers(counts), first)], self.tasks)
-        value = score(self.metric, dataset.name, self.tasks, dataset.labels(rows), predictions)
+        labels = labels_for_metric(self.metric, dataset, rows, predictions)
+        value = score(self.metric, dataset.name, self.tasks, labels, predictions)
         if not math.isfinite(value):
             value = METRICS[self.metric].loss(math.inf)  # the worst possible value
         logged = {f"val_{self.metric}": value}

@@ -67,7 +67,7 @@ def train_without(
         The predictor of the network.
     """
     rest = data.without(fold)
-    steps = fold_steps(complete, data.dataset.tasks, len(rest.splits["train"]))
+    steps = fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
     fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
     if not (folder / BEST).exists():
         folder.mkdir(exist_ok=True)

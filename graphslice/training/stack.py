@@ -38,7 +38,6 @@ from graphslice.stacking.stacking import (
     predict_base_models,
     weighted_std,
 )
-from graphslice.tasks import Task
 from graphslice.training.baselines import describe_baselines, describe_weights
 
 #: Maximum number of molecules used for calibration; of more, a random sample is used.
@@ -90,7 +89,8 @@ def fit_to_rows(data: MoleculeData, rows: np.ndarray) -> BaseModels:
     """Fit the base models to some rows of the training set; ``rows``: ``int64``."""
     dataset, seed = data.dataset, data.config.trainer.seed
     x = base_model_inputs(data.store, rows, _INPUTS)
-    return fit_base_models(x, dataset.targets[rows], dataset.tasks, seed, torch.get_num_threads())
+    labels, weights = data.number_labels(rows), dataset.weights(rows)
+    return fit_base_models(x, labels, dataset.tasks, seed, torch.get_num_threads(), weights)
 
 
 def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -100,15 +100,14 @@ def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> di
 
 
 def cross_fit(
-    predictions: Sequence[np.ndarray], labels: np.ndarray, tasks: Sequence[Task], molecules: np.ndarray, metric: str
+    predictions: Sequence[np.ndarray], data: MoleculeData, rows: np.ndarray, metric: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Stack held-out predictions, with weights that were chosen without the molecule that they predict.
 
     Args:
         predictions: held-out predictions of M models, each ``float32 [R, W]``.
-        labels: ``float64 [R, T]``, nan where unknown.
-        tasks: the T targets.
-        molecules: ``int64 [R]``, molecule of each row.
+        data: molecules of the run.
+        rows: ``int64 [R]``, rows of the dataset.
         metric: metric of the run.
 
     Returns:
@@ -116,9 +115,13 @@ def cross_fit(
         and the weights chosen on all molecules ``float64 [M, T]``.
     """
 
+    dataset, tasks, molecules = data.dataset, data.dataset.tasks, molecule_ids(data.store, rows)
+    labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
+
     def weights_of(chosen: np.ndarray) -> np.ndarray:
         parts, squared = [each[chosen] for each in predictions], metric in _SQUARED_METRICS
-        return fit_weights(parts, labels[chosen], tasks, molecules[chosen], squared)
+        limits, own = (None if each is None else each[chosen] for each in (bounds, row_weights))
+        return fit_weights(parts, labels[chosen], tasks, molecules[chosen], squared, limits, own)
 
     stacked, spread = np.empty_like(predictions[0]), np.zeros((len(labels), len(tasks)), np.float32)
     for group in range(_CROSS_FIT_GROUPS):
@@ -223,8 +226,7 @@ class Stack:
         rows = all_rows[order]
         by_model = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
-        labels, molecules = dataset.targets[rows], molecule_ids(data.store, rows)
-        stacked, spread, weights = cross_fit(list(by_model.values()), labels, dataset.tasks, molecules, metric)
+        stacked, spread, weights = cross_fit(list(by_model.values()), data, rows, metric)
         sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
         difficulty |= {PARTS_STD: spread}
         held_out = HeldOut(rows, stacked, sample, {name: values[sample] for name, values in difficulty.items()})

@@ -25,9 +25,8 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.molecule_keys import molecule_ids
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import METRICS, score
+from graphslice.evaluation.metrics import METRICS, labels_for_metric, score
 from graphslice.inference.predictor import Predictor
 from graphslice.stacking.stacking import NETWORK
 from graphslice.training.complete_config import complete_config, is_defined
@@ -69,7 +68,7 @@ class Objective:
         self.count = min(num_held_out(self.data), len(self.folds))
         self._base_predictions: dict[int, dict[str, np.ndarray]] = {}
         complete = complete_config(config, self.data, fresh=True)
-        rows, batch_size = len(self.data.splits["train"]) - len(self.folds[0]), config.trainer.batch_size
+        rows, batch_size = len(self.data.without(self.folds[0]).network_rows), config.trainer.batch_size
         self.epochs = fold_steps(complete, data.dataset.tasks, rows) // batches_per_epoch(rows, batch_size, 1)
         metric = complete.metric
         held_out = [self._rows(seed) for seed in range(len(self.folds))]
@@ -111,22 +110,23 @@ class Objective:
 
     def _score(self, parts: list[dict[str, np.ndarray]], rows: np.ndarray) -> float:
         """Return the metric of the stacked predictions; ``parts``: predictions of each fold by model."""
-        dataset = self.data.dataset
         predictions = [np.concatenate([part[name] for part in parts]) for name in parts[0]]
         values = predictions[0]
         if len(predictions) > 1:  # targets of molecules; in the order of the dataset, as a run stacks them
             order = np.argsort(rows, kind="stable")
             rows, predictions = rows[order], [each[order] for each in predictions]
-            molecules, labels = molecule_ids(self.data.store, rows), dataset.targets[rows]
-            values = cross_fit(predictions, labels, dataset.tasks, molecules, self.metric)[0]
-        return score(self.metric, dataset.name, dataset.tasks, dataset.labels(rows), values)
+            values = cross_fit(predictions, self.data, rows, self.metric)[0]
+        return self._metric_of(rows, values)
 
     def network_score(self, network: Predictor, rows: np.ndarray) -> float:
         """Return the metric of a network alone on some rows; nan if it is undefined there."""
-        dataset, predicted = self.data.dataset, network.predict_store(self.data.store, rows)
-        if not np.isfinite(predicted).all():
-            return float("nan")
-        return score(self.metric, dataset.name, dataset.tasks, dataset.labels(rows), predicted)
+        predicted = network.predict_store(self.data.store, rows)
+        return self._metric_of(rows, predicted) if np.isfinite(predicted).all() else float("nan")
+
+    def _metric_of(self, rows: np.ndarray, predictions: np.ndarray) -> float:
+        dataset = self.data.dataset
+        labels = labels_for_metric(self.metric, dataset, rows, predictions)
+        return score(self.metric, dataset.name, dataset.tasks, labels, predictions)
 
     def _held_out(self, seed: int) -> list[int]:
         """Return the indices of the folds that are held out with a seed."""

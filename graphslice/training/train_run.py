@@ -96,16 +96,26 @@ def train(
         check_mixer(config.model.mixer, config.model.mixer_settings)
         check_atom_bond_options(config)
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
-        config = fit_to_dataset(config, dataset)
-        check_output_columns(dataset.tasks)
-        if config.trainer.metric is not None:
-            check_metric(config.trainer.metric, dataset.tasks)
-        check_losses(config.trainer, dataset.tasks)
-        if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
-            raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
+        config = fit_and_check(config, dataset)
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
+
+
+def fit_and_check(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
+    """Complete a configuration with what the dataset decides, and check that targets, metric and losses fit together.
+
+    Raises:
+        InputError: if they do not.
+    """
+    config = fit_to_dataset(config, dataset)
+    check_output_columns(dataset.tasks)
+    if config.trainer.metric is not None:
+        check_metric(config.trainer.metric, dataset.tasks)
+    check_losses(config.trainer, dataset.tasks)
+    if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
+        raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
+    return config
 
 
 def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:

@@ -48,6 +48,8 @@ _DATA_OPTIONS = {
         "(default: chosen for each target by inner validation)",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
+        "id_column": "columns that identify the rows in files and in the report, separated by commas (default: up to "
+        "three columns that are not used otherwise, with names that end in id or name, or with unique values)",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {

@@ -53,6 +53,8 @@ class DataConfig:
         test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
         smiles_column: column with the SMILES; default: detected by its name.
+        id_column: columns that identify the rows in files and reports, separated by commas; default: up to three
+            columns without another role, those whose name ends in id or name first, then those with unique values.
         targets: columns to predict, separated by commas; default: the only numeric column.
         level: molecule, or for atom- and bond-level targets atom or bond: a cell is then a list with one number per
             atom or bond of the SMILES, in RDKit's order.
@@ -82,6 +84,7 @@ class DataConfig:
     test_file: str | None = None
     root: str = "dataset"
     smiles_column: str | None = None
+    id_column: str | None = None
     targets: str | None = None
     level: str = MOLECULE
     task: str | None = None

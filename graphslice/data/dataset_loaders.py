@@ -23,6 +23,7 @@ from graphslice.data.columns import (
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.frames import NAME, as_table, reject_molecules
+from graphslice.data.identifiers import identifier_columns, join_identifiers
 from graphslice.data.infer_tasks import (
     check_transforms,
     infer_target,
@@ -109,8 +110,17 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
     labels = Labels.join([part.all_labels for part in parts])
     columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
+    identifiers = join_identifiers([part.identifiers for part in parts], [len(part) for part in parts])
     return LabelledDataset(
-        parts[0].name, smiles, labels, parts[0].tasks, rejected, splits, columns=columns, notes=notes
+        parts[0].name,
+        smiles,
+        labels,
+        parts[0].tasks,
+        rejected,
+        splits,
+        columns=columns,
+        notes=notes,
+        identifiers=identifiers,
     )
 
 
@@ -207,6 +217,8 @@ def dataset_from_chunks(
         reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
     dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
+    used = {columns.smiles, *columns.targets, columns.split, *columns.descriptors}
+    dataset.identifiers = identifier_columns(chunks, used, config.id_column, name)
     if not class_columns:
         return dataset
     note = (
@@ -396,4 +408,5 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *([columns.split] if columns.split else []), *columns.descriptors]
+    used += dataset.identifiers
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

@@ -282,7 +282,7 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
             pq.write_table(dataset.table, folder / MOLECULES)
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
-            write_splits(folder, data.splits, dataset.smiles)
+            write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
         rejected = sorted(data.rejected.items())
         smiles = dataset.smiles
         rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)

@@ -22,7 +22,7 @@ from graphslice.pretraining.run import pretrain
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"start.json", "test.png", "logs"}
+FILES |= {"start.json", "test.png", "test_predictions.csv", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 

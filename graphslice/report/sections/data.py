@@ -140,7 +140,7 @@ def _example_molecules(run: Run) -> list[Part]:
         smiles = run.smiles[row]
         where = "" if run.folds else f", {split_name(split_of.get(row, 'no split'))}"
         svg = draw_molecule(smiles, f"molecule of row {row + 1}")
-        cards.append(Card(svg, smiles, f"row {row + 1}{where}", labels_of(run, row)))
+        cards.append(Card(svg, smiles, f"{run.name_of(row)}{where}", labels_of(run, row)))
     return [
         *parts,
         Cards(cards),

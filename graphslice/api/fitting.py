@@ -47,6 +47,7 @@ def fit(
     smiles: str | None = None,
     level: str | None = None,
     features: str | Sequence[str] | None = None,
+    standardize: str | None = None,
     split: str | None = None,
     ensemble: int | None = None,
     folds: int | str | None = None,
@@ -76,6 +77,8 @@ def fit(
         level: ``"atom"`` or ``"bond"`` for atom- or bond-level targets. Each target cell is then a list with one number
             per atom or bond of the SMILES, in RDKit's order; unknown numbers are None or nan.
         features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, and numeric columns of the dataset.
+        standardize: ``"parent"``: read the largest organic fragment of each molecule, neutralised, in training and
+            prediction, so that salts do not change predictions.
         split: ``random``, ``scaffold``, ``cluster``, or a column with the values train, valid and test. Default: the
             column named split if there is one, else random.
         ensemble: number of ensemble members. Their mean is predicted, their standard deviation reported.
@@ -124,6 +127,7 @@ def fit(
     config = replace(
         config,
         data=_updated_section(config.data, data_settings),
+        graph=_updated_section(config.graph, {"standardize": standardize}),
         trainer=_updated_section(config.trainer, trainer_settings),
     )
     if config.trainer.devices not in ("auto", "1"):  # the processes of other devices would run the script again

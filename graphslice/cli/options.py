@@ -71,13 +71,20 @@ SHORT_OPTIONS = {
     "ensemble": "trainer.ensemble",
     "baselines": "trainer.baselines",
     "refit": "trainer.refit",
+    "standardize": "graph.standardize",
 }
+#: Help of --standardize.
+STANDARDIZE = (
+    "none, or parent: read the largest organic fragment of each molecule, neutralised, in training and prediction, so "
+    "that salts do not change predictions (default: none)"
+)
 _TRAINING_OPTIONS = {
     "epochs": "passes over the training set (default: depends on the number of molecules)",
     "batch_size": "molecules per optimizer step, over all devices (default: that of the preset)",
     "lr": "peak learning rate (default: that of the preset, or of the fine-tuned model)",
 }
 _TRAINER_OPTIONS = {
+    "standardize": STANDARDIZE,
     "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: depends on the tasks)",
     "ensemble": "number of ensemble members; their mean is predicted, their standard deviation reported (default: 1)",
     "baselines": "on or off: random forest, gradient boosting and a kernel machine in a weighted ensemble with the "

@@ -152,11 +152,14 @@ class GraphConfig:
         path_ties: several shortest paths between two atoms: mean over all, or the one that floyd-warshall finds, as in
             the original Graphormer.
         max_atoms: atoms of the largest accepted molecule; at most 65,535.
+        standardize: none, or parent: the graph is that of the largest organic fragment, neutralised, so that salts and
+            charge states of a compound have the same prediction. Molecules that are given as graphs are not changed.
     """
 
     atom_order: str = "canonical"
     path_ties: str = "mean"
     max_atoms: int = 512
+    standardize: str = "none"
 
     def __post_init__(self) -> None:
         if self.atom_order not in ("canonical", "input"):
@@ -165,3 +168,5 @@ class GraphConfig:
             raise InputError(f"graph.path_ties must be mean or floyd-warshall, not {shown(self.path_ties)}")
         if not 1 <= self.max_atoms <= 65_535:
             raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
+        if self.standardize not in ("none", "parent"):
+            raise InputError(f"graph.standardize must be none or parent, not {shown(self.standardize)}")

@@ -58,6 +58,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for line in [
         *data.dataset.notes,
         *data_warnings(tasks, labels),
+        *([] if pretraining or level != MOLECULE else salt_notes(data)),
         *split_warnings(tasks, parts, folds=not pretraining),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
@@ -70,6 +71,18 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
     console.print(f"split: {splits} rows{rejected}", highlight=False, markup=False, soft_wrap=True)
+
+
+def salt_notes(data: MoleculeData) -> list[str]:
+    """Say how many molecules consist of several fragments, and whether they are standardized; at most one line."""
+    texts = data.dataset.smiles[:]
+    count = sum("." in texts[row] for row in data.usable_rows.tolist()) if texts else 0
+    if not count:
+        return []
+    subject = f"{count:,} of {len(data.usable_rows):,} molecules consist of several fragments, such as salts"
+    if data.config.graph.standardize == "none":
+        return [f"{subject}: --standardize parent reads the largest organic fragment of each, neutralised"]
+    return [f"{subject}, of which the largest organic one is read, neutralised"]
 
 
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:

@@ -33,6 +33,9 @@ class GraphBatch:
         path_weights: ``float32 [K]``, weight of each entry; the weights of a path type sum to 1.
         targets: ``float32 [B, T]`` in the user's units, nan where unknown; or None. For atom- and bond-level models
             ``[M, T]``, concatenated over the molecules.
+        bounds_of_targets: ``float32 [B, T, 2]``, lower and upper bounds of targets that are not known as numbers
+            (:mod:`graphslice.censored`); None if the dataset has none.
+        weights: ``float32 [B]``, weight of each molecule; None if all are equal.
         rows: ``int64 [B]``, row of each molecule in its dataset; or None.
         descriptors: ``float32 [B, F]``, molecular descriptors, nan where unknown; or None.
         atom_bond_index: ``int64 [M, 4]``, the atoms or bonds that an atom- or bond-level model predicts, molecule by
@@ -59,6 +62,8 @@ class GraphBatch:
     path_codes: Tensor
     path_weights: Tensor
     targets: Tensor | None = None
+    bounds_of_targets: Tensor | None = None
+    weights: Tensor | None = None
     rows: Tensor | None = None
     descriptors: Tensor | None = None
     atom_bond_index: Tensor | None = None
@@ -91,6 +96,12 @@ class GraphBatch:
     def row_lengths(self) -> Tensor:
         """Number of rows of each molecule, graph token included, ``int64 [B]``."""
         return self.lengths + 1
+
+    def label_weights(self) -> Tensor | None:
+        """Return the weight of each row of ``targets``, ``float32 [M]``; None if all are equal."""
+        if self.weights is None or self.atom_bond_index is None:
+            return self.weights
+        return self.weights[self.atom_bond_index[:, 0]]
 
     def atom_bond_counts(self) -> Tensor:
         """Return ``int64 [B]``, the number of predicted atoms or bonds per molecule; 1 for molecule-level models."""
@@ -132,7 +143,8 @@ def _check(batch: GraphBatch) -> None:
         if (actual := getattr(batch, name).shape) != shape:
             raise ValueError(f"{name} of the batch has the shape {list(actual)}, not {list(shape)}")
     labelled = size if batch.atom_bond_index is None else len(batch.atom_bond_index)
-    for name, expected in (("targets", labelled), ("rows", size)):
+    rows = {"targets": labelled, "bounds_of_targets": labelled, "weights": size, "rows": size}
+    for name, expected in rows.items():
         if (tensor := getattr(batch, name)) is not None and len(tensor) != expected:
             raise ValueError(f"{name} of the batch has {len(tensor)} rows, not {expected}")
     if batch.lengths.dtype != torch.int64:

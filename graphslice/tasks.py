@@ -180,6 +180,21 @@ def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
     return labels
 
 
+def bounds_to_training_scale(bounds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
+    """Transform bounds of labels as :func:`to_training_scale`, ``float64 [R, T, 2]``.
+
+    A lower bound without a logarithm says nothing about numbers that have one, so it becomes -inf.
+    """
+    bounds = bounds.copy()
+    for t, task in enumerate(tasks):
+        column = bounds[:, t]
+        if task.transform == "log":
+            column[:, 0][column[:, 0] <= 0] = -np.inf
+        finite = np.isfinite(column)
+        column[finite] = transformed(column[finite], task)
+    return bounds
+
+
 def transformed(values: np.ndarray, task: Task) -> np.ndarray:
     """Transform numbers of a regression target, ``float64`` of any shape; others stay unchanged."""
     if task.transform == "log":

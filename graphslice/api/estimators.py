@@ -23,7 +23,7 @@ from graphslice.inference.inputs import as_molecules, frame_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 # Fields of the section data that fit sets.
-_SET_BY_FIT = {"targets", "smiles_column", "task", "split", "carve", "folds", "fold"}
+_SET_BY_FIT = {"targets", "smiles_column", "weight_column", "task", "split", "carve", "folds", "fold"}
 
 
 class _Estimator(BaseEstimator):
@@ -62,7 +62,9 @@ class _Estimator(BaseEstimator):
         tags.target_tags.required = True
         return tags
 
-    def _train(self, smiles: list, labels: np.ndarray, kind: str, names: list[str] | None = None) -> Model:
+    def _train(
+        self, smiles: list, labels: np.ndarray, kind: str, sample_weight: Any, names: list[str] | None = None
+    ) -> Model:
         """Train on all rows, or all but a validation set; users of an estimator hold out a test set themselves."""
         if len(smiles) < 2:
             raise InputError("X has 1 sample: at least two molecules are needed, one to train on and one to validate")
@@ -70,6 +72,10 @@ class _Estimator(BaseEstimator):
         first, *targets = table.column_names
         split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
         table = table.append_column(split, pa.array(["train"] * len(table)))
+        weights = None
+        if sample_weight is not None:
+            weights = next(name for name in ("weight", "WEIGHT", "the weight") if name not in targets)
+            table = table.append_column(weights, pa.array(_sample_weights(sample_weight, len(smiles))))
         config = base_config(self.preset, self.config, self.init_from)
         sections = self.config if isinstance(self.config, Mapping) else {}
         if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
@@ -83,6 +89,7 @@ class _Estimator(BaseEstimator):
             targets,
             smiles=first,
             split=split,
+            weights=weights,
             features=self.features,
             ensemble=self.ensemble,
             epochs=self.epochs,
@@ -106,7 +113,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
 
     ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. ``y`` may have
     several targets; unknown labels are nan. The final models are trained on all molecules, or, of more than 3,000, on
-    nine tenths, and the others choose the best epoch. Sample weights are not supported.
+    nine tenths, and the others choose the best epoch.
 
     Args:
         features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, or both.
@@ -124,12 +131,13 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         model_: the trained :class:`~graphslice.api.model.Model`.
     """
 
-    def fit(self, X: Any, y: Any) -> GraphSliceRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphSliceRegressor:
         """Train the model.
 
         Args:
             X: R SMILES.
             y: labels, numbers ``[R]`` or ``[R, T]``, nan where unknown.
+            sample_weight: ``[R]``, weight of each molecule, from 0 up; 0 leaves it out. Default: equal weights.
 
         Returns:
             The fitted estimator itself.
@@ -145,7 +153,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         if np.isinf(numbers).any():
             raise InputError("y contains infinity: leave these molecules out")
         names = [str(name) for name in y.columns] if labels.ndim == 2 and hasattr(y, "columns") else None
-        self.model_ = self._train(molecules, numbers, REGRESSION, names)
+        self.model_ = self._train(molecules, numbers, REGRESSION, sample_weight, names)
         self._one_dimensional = numbers.ndim == 1
         return self
 
@@ -175,7 +183,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
     """Scikit-learn classifier for molecules, binary or multiclass; ``X`` is SMILES.
 
     ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. All of them
-    train the final models, as for :class:`GraphSliceRegressor`. Sample weights are not supported.
+    train the final models, as for :class:`GraphSliceRegressor`.
 
     Args:
         features, ensemble, preset, init_from, epochs, minutes, baselines, config, random_state, verbose: as in
@@ -186,12 +194,13 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         model_: the trained :class:`~graphslice.api.model.Model`, whose classes are indices into ``classes_``.
     """
 
-    def fit(self, X: Any, y: Any) -> GraphSliceClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphSliceClassifier:
         """Train the model.
 
         Args:
             X: R SMILES.
             y: ``[R]`` class labels, numbers or strings, of at least two classes.
+            sample_weight: as for :class:`GraphSliceRegressor`.
 
         Returns:
             The fitted estimator itself.
@@ -206,7 +215,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         if len(self.classes_) < 2:
             raise InputError(f"y has only one class, {self.classes_.tolist()}: at least two are needed")
         kind = BINARY if len(self.classes_) == 2 else MULTICLASS
-        self.model_ = self._train(molecules, indices.astype(np.float64), kind)
+        self.model_ = self._train(molecules, indices.astype(np.float64), kind, sample_weight)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -248,6 +257,21 @@ def _molecules(X: Any) -> list:
     if not molecules:
         raise InputError("X has no molecules (0 samples): at least one is needed")
     return molecules
+
+
+def _sample_weights(sample_weight: Any, rows: int) -> np.ndarray:
+    """Return weights as ``float64 [R]``."""
+    try:
+        weights = np.broadcast_to(np.asarray(sample_weight, np.float64), np.shape(sample_weight) or (rows,))
+    except (TypeError, ValueError):
+        raise InputError("sample_weight contains values that are not numbers") from None
+    if weights.shape != (rows,):
+        raise InputError(
+            f"sample_weight has the shape {list(weights.shape)}: expected one weight for each of {rows} rows"
+        )
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise InputError("sample_weight must be finite numbers from 0 up")
+    return weights
 
 
 def _labels(y: Any) -> np.ndarray:

@@ -49,6 +49,7 @@ def fit(
     features: str | Sequence[str] | None = None,
     standardize: str | None = None,
     split: str | None = None,
+    weights: str | None = None,
     ensemble: int | None = None,
     folds: int | str | None = None,
     preset: str | None = None,
@@ -81,6 +82,7 @@ def fit(
             prediction, so that salts do not change predictions.
         split: ``random``, ``scaffold``, ``cluster``, or a column with the values train, valid and test. Default: the
             column named split if there is one, else random.
+        weights: the column with the weight of each row, from 0 up; 0 leaves a row out. Default: equal weights.
         ensemble: number of ensemble members. Their mean is predicted, their standard deviation reported.
         folds: cross-validation: 5, or ``"5x3"`` for three repetitions of five folds. ``model.metrics`` has the results.
         preset: one of :data:`graphslice.config.PRESETS`. Default: ``small``.
@@ -113,6 +115,7 @@ def fit(
         "level": level,
         "features": None if features is None else join_names(_name_list(features) or []),
         "split": split,
+        "weight_column": weights,
         "folds": None if folds is None else str(folds),
         "seed": seed,
         **data_source,

@@ -53,7 +53,7 @@ class TargetCalibration:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values and arrays for a checkpoint."""
         values = {"scores": [scores.values for scores in self.scores], "weights": dict(self.weights)}
-        if any((scores.counts > 1).any() for scores in self.scores):  # atoms or bonds: several rows per molecule
+        if any((scores.counts != 1).any() for scores in self.scores):  # several rows per molecule, or weights
             values["counts"] = [scores.counts for scores in self.scores]
         return {**values, "temperature": self.temperature}
 
@@ -72,7 +72,7 @@ class TargetCalibration:
             KeyError, TypeError, ValueError: if ``values`` is not such an output.
         """
         scores = [np.asarray(each).astype(np.float64, casting="same_kind").reshape(-1) for each in values["scores"]]
-        counts = [np.asarray(each, np.int64) for each in values.get("counts", map(np.ones_like, scores))]
+        counts = [np.asarray(each, np.float64) for each in values.get("counts", map(np.ones_like, scores))]
         score_sets = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
         weights = {str(name): float(weight) for name, weight in values["weights"].items()}
         temperature = float(values["temperature"])
@@ -203,8 +203,9 @@ def fit_calibration(
     molecules: np.ndarray,
     tasks: Sequence[Task],
     domain: ApplicabilityDomain,
+    weights: np.ndarray | None = None,
 ) -> Calibration:
-    """Calibrate a model on held-out molecules, all of which have the same weight.
+    """Calibrate a model on held-out molecules.
 
     Args:
         predictions: ``float32 [R, W]``.
@@ -213,6 +214,7 @@ def fit_calibration(
         molecules: ``int64 [R]``, ascending: index of the molecule of each row (molecule, atom or bond).
         tasks: T targets.
         domain: applicability domain of the training molecules.
+        weights: ``float64 [R]``, weight of each row in the quantiles of errors; None if all molecules count alike.
 
     Raises:
         InputError: if predictions and labels differ in their number of rows.
@@ -223,30 +225,35 @@ def fit_calibration(
     for t, task, where in each_target(tasks):
         known = np.isfinite(labels[:, t]) & np.isfinite(predictions[:, where]).all(axis=1)
         known_predictions, y = predictions[known, where].astype(np.float64), labels[known, t]
+        known_weights = None if weights is None else weights[known]
         if task.classes:
-            targets.append(_calibrate_classification(known_predictions, y.astype(int), molecules[known], task))
+            targets.append(_calibrate_classes(known_predictions, y.astype(int), molecules[known], task, known_weights))
         else:
             errors = np.abs(to_training_scale(y[:, None], [task]) - to_training_scale(known_predictions, [task]))[:, 0]
             known_difficulty = {name: values[known] for name, values in _target_difficulty(difficulty, t).items()}
-            targets.append(_calibrate_regression(errors, known_difficulty, molecules[known]))
+            targets.append(_calibrate_regression(errors, known_difficulty, molecules[known], known_weights))
     return Calibration(tuple(targets), domain)
 
 
-def _calibrate_classification(
-    predictions: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task
+def _calibrate_classes(
+    predictions: np.ndarray, y: np.ndarray, molecules: np.ndarray, task: Task, weights: np.ndarray | None
 ) -> TargetCalibration:
     temperature = fit_temperature(predictions, y, molecules)
     class_scores = 1 - _class_probabilities(temperature_scaled(predictions, temperature).astype(np.float32), task)
     classes = range(len(task.classes))
-    scores = tuple(NonconformityScores.from_rows(class_scores[y == k, k], molecules[y == k]) for k in classes)
+    row_weights = [None if weights is None else weights[y == k] for k in classes]
+    scores = tuple(
+        NonconformityScores.from_rows(class_scores[y == k, k], molecules[y == k], row_weights[k]) for k in classes
+    )
     return TargetCalibration(scores, {CONSTANT: 1.0}, temperature)
 
 
 def _calibrate_regression(
-    errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecules: np.ndarray
+    errors: np.ndarray, difficulty: Mapping[str, np.ndarray], molecules: np.ndarray, row_weights: np.ndarray | None
 ) -> TargetCalibration:
     """Cross-fit: the score of a molecule uses weights fitted without it, since its own would be too favourable."""
     finite = np.isfinite(errors)
+    row_weights = None if row_weights is None else row_weights[finite]
     errors, molecules = errors[finite], np.unique(molecules[finite], return_inverse=True)[1]
     difficulty = {name: values[finite] for name, values in difficulty.items()}
     folds = [molecules % _CROSS_FIT_FOLDS == fold for fold in range(_CROSS_FIT_FOLDS)]
@@ -261,7 +268,7 @@ def _calibrate_regression(
             {name: values[held_out] for name, values in difficulty.items()}, fold_weights, held_out.sum()
         )
         scores[held_out] = errors[held_out] / scale
-    return TargetCalibration((NonconformityScores.from_rows(scores, molecules),), weights)
+    return TargetCalibration((NonconformityScores.from_rows(scores, molecules, row_weights),), weights)
 
 
 def _target_difficulty(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:

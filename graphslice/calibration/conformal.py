@@ -73,7 +73,8 @@ class NonconformityScores:
 
     Attributes:
         values: ``float64 [n]``, ascending.
-        counts: ``int64 [n]``, number of values of the same molecule; 1 if rows are molecules.
+        counts: ``float64 [n]``, number of values of the same molecule, 1 if rows are molecules; divided by the
+            weight of the row, where weights are given.
 
     Raises:
         ValueError: if shapes or values are invalid.
@@ -83,15 +84,27 @@ class NonconformityScores:
     counts: np.ndarray
 
     def __post_init__(self) -> None:
-        if self.values.shape != self.counts.shape or not np.isfinite(self.values).all() or (self.counts < 1).any():
+        finite = np.isfinite(self.values).all() and np.isfinite(self.counts).all()
+        if self.values.shape != self.counts.shape or not finite or (self.counts <= 0).any():
             raise ValueError("invalid nonconformity scores: not finite, or shapes or counts are wrong")
 
     @classmethod
-    def from_rows(cls, values: np.ndarray, molecules: np.ndarray) -> NonconformityScores:
-        """Collect scores from ``values`` (``float [n]``) and the molecule of each (``int64 [n]``)."""
+    def from_rows(
+        cls, values: np.ndarray, molecules: np.ndarray, weights: np.ndarray | None = None
+    ) -> NonconformityScores:
+        """Collect scores.
+
+        Args:
+            values: ``float [n]``.
+            molecules: ``int64 [n]``, molecule of each row.
+            weights: ``float64 [n]``, weight of each row, above 0; None if all are equal. Quantiles are then
+                weighted, and the weight of a new molecule is the mean (Tibshirani et al. 2019, arXiv:1904.06019).
+        """
         _, inverse, counts = np.unique(molecules, return_inverse=True, return_counts=True)
-        order = np.argsort(values, kind="stable")
-        return cls(np.asarray(values, np.float64)[order], counts[inverse][order])
+        order, shares = np.argsort(values, kind="stable"), 1 / counts[inverse]
+        if weights is not None:
+            shares = shares * weights * (len(counts) / (shares * weights).sum())
+        return cls(np.asarray(values, np.float64)[order], 1 / shares[order])
 
     def quantile(self, coverage: float) -> float:
         """Compute the conformal quantile: the score that exchangeable new molecules stay below with this coverage.

@@ -42,7 +42,7 @@ class Search(NamedTuple):
 
 
 @intrinsic
-def _lowest_bit(typingctx, bits):
+def lowest_bit(typingctx, bits):
     """Index of the lowest set bit of a uint64 other than 0: one machine instruction."""
 
     def generate(context, builder, signature, arguments):
@@ -160,13 +160,13 @@ def search_by_bits(source, rule, chosen, molecule, search):
         ahead = np.uint64(0)
         bits = front
         while bits != 0:
-            ahead |= molecule.neighbour_bits[_lowest_bit(bits)]
+            ahead |= molecule.neighbour_bits[lowest_bit(bits)]
             bits &= bits - one
         ahead &= unseen
         unseen &= ~ahead
         bits = ahead
         while bits != 0:
-            j = _lowest_bit(bits)
+            j = lowest_bit(bits)
             bits &= bits - one
             search.atoms[count], search.distances[count] = j, distance
             count += 1
@@ -174,7 +174,7 @@ def search_by_bits(source, rule, chosen, molecule, search):
             if rule == FLOYD_WARSHALL:
                 before = one << np.uint64(chosen[source, j])
             while before != 0:
-                search.predecessors[end] = _lowest_bit(before)
+                search.predecessors[end] = lowest_bit(before)
                 before &= before - one
                 end += 1
             search.ptr[count] = end

@@ -25,7 +25,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
-    from graphslice.evaluation.format_scores import describe_coverage, describe_scores
+    from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
 
     predictor = load_model(options)
     given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
@@ -33,6 +33,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits)
     print(describe_scores(f"{dataset.name} {split}:", result, targets=True, digits=6))
+    for line in describe_bounds(split, result):
+        print(line)
     for line in describe_coverage(split, result, COVERAGE_LEVEL):
         print(line)
     for note in dataset.notes:

@@ -64,6 +64,8 @@ class DataConfig:
             or TARGET=log,OTHER=rank; default: chosen for each target by inner validation.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
+        weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
+            default is equal weights.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
             column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
             the training set.
@@ -90,6 +92,7 @@ class DataConfig:
     task: str | None = None
     transform: str | None = None
     features: str | None = None
+    weight_column: str | None = None
     split: str | None = None
     carve: int = 0
     folds: str | None = None
@@ -109,6 +112,8 @@ class DataConfig:
             )
         if self.duplicates not in ("keep", "merge"):
             raise InputError(f"data.duplicates must be keep or merge, not {shown(self.duplicates)}")
+        if self.duplicates == "merge" and self.weight_column is not None:
+            raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
         if self.rejected not in ("few", "any"):
             raise InputError(f"data.rejected must be few or any, not {shown(self.rejected)}")
         for name in ("seed", "carve"):

@@ -89,6 +89,10 @@ def batch_arrays(
     }
     if targets is not None:
         arrays["targets"] = targets[rows].astype(np.float32)
+        if targets.bounds is not None:
+            arrays["bounds_of_targets"] = targets.bounds[rows].astype(np.float32)
+        if targets.weights is not None:
+            arrays["weights"] = targets.weights[rows].astype(np.float32)
     if descriptors:
         arrays["descriptors"] = store.descriptors(rows, descriptors)
     if level != MOLECULE:

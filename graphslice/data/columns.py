@@ -33,6 +33,7 @@ class LabelColumns:
         descriptors: columns of descriptors.
         tasks: task of each target; if empty, all targets are regression.
         level: level of the targets: molecule, atom or bond.
+        weights: column of the row weights, or None.
     """
 
     smiles: str
@@ -41,6 +42,7 @@ class LabelColumns:
     descriptors: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     level: str = MOLECULE
+    weights: str | None = None
 
 
 def find_columns(
@@ -64,14 +66,17 @@ def find_columns(
     smiles = find_smiles_column(columns, config.smiles_column, name)
     targets = target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
-    for target in targets:
-        if target not in columns:
+    weights = config.weight_column
+    for column in [*targets, *([] if weights is None else [weights])]:
+        if column not in columns:
             raise InputError(
-                f"{name} has no column {target!r}{nearest(target, columns)}; it has {quoted_list(columns)}"
+                f"{name} has no column {column!r}{nearest(column, columns)}; it has {quoted_list(columns)}"
             )
+    if weights is not None and weights in (smiles, split, *targets):
+        raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
-    check_unique(columns, [smiles, *targets, *([split] if split else []), *features], name)
-    return LabelColumns(smiles, targets, split, tuple(features), level=config.level)
+    check_unique(columns, [smiles, *targets, *filter(None, [split, weights]), *features], name)
+    return LabelColumns(smiles, targets, split, tuple(features), level=config.level, weights=weights)
 
 
 def find_smiles_column(

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.batch import GraphBatch
+from graphslice.censored import expected_values
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
-from graphslice.data.dataset import UNLABELLED, LabelledDataset, usable_mask
+from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
 from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
 from graphslice.data.labels import Labels
 from graphslice.data.molecule_keys import molecule_keys
@@ -24,7 +25,14 @@ from graphslice.data.preprocess import cached_store
 from graphslice.data.split_maker import SplitMaker
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
-from graphslice.tasks import Task, fit_transforms, to_training_scale
+from graphslice.tasks import (
+    REGRESSION,
+    Task,
+    bounds_to_training_scale,
+    fit_transforms,
+    to_training_scale,
+    transformed_back,
+)
 
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
@@ -126,7 +134,8 @@ class MoleculeData:
 
     def _check_rejected(self) -> None:
         """Raise :class:`InputError` if most labelled rows are rejected."""
-        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
+        unused = (UNLABELLED, ZERO_WEIGHT)
+        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason not in unused}
         if len(wrong) <= len(self.usable_rows):
             return
         first: dict[str, int] = {}
@@ -166,7 +175,7 @@ class MoleculeData:
         identity = hashes.identity
         if feature_columns:
             identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, feature_columns))
-        self.duplicates = count_duplicates(identity, targets, classes)
+        self.duplicates = count_duplicates(identity, targets, classes, dataset.bounds(self.usable_rows))
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
             return
@@ -214,10 +223,11 @@ class MoleculeData:
         """Merge duplicate rows of the training set. Validation and test sets stay unchanged for evaluation."""
         rows = self.splits["train"]
         positions = np.searchsorted(self.usable_rows, rows)
-        merged = merge_rows(rows, identity[positions], self.dataset.targets[rows], classes, self.dataset.target_names)
-        targets = self.dataset.targets.copy()
-        targets[merged.rows] = merged.targets
-        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets))
+        labels, names = self.dataset.all_labels, self.dataset.target_names
+        targets, bounds = labels.values.copy(), labels.bounds_or_infinite()
+        merged = merge_rows(rows, identity[positions], targets[rows], classes, names, bounds[rows])
+        targets[merged.rows], bounds[merged.rows] = merged.targets, merged.bounds
+        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets, bounds))
         self.rejected |= merged.reasons
         removed = list(merged.reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)
@@ -229,8 +239,12 @@ class MoleculeData:
             )
 
     def _network_labels(self) -> Labels:
-        labels = self.dataset.all_labels
-        return replace(labels, values=to_training_scale(labels.values, self.dataset.tasks))
+        labels, tasks = self.dataset.all_labels, self.dataset.tasks
+        bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
+        weights = labels.weights
+        if weights is not None:
+            weights = weights / weights[self.splits["train"]].mean()
+        return replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
@@ -249,8 +263,9 @@ class MoleculeData:
         if missing.any():
             empty = self.dataset.target_names[int(np.flatnonzero(missing)[0])]
             folds = " or give fewer folds" if self.config.data.folds else ""
+            but = " (bounds alone are not enough)" if self.dataset.all_labels.bounds is not None else ""
             raise InputError(
-                f"{self.dataset.name}: no training row has a value of the target {empty!r}: leave it out{folds}"
+                f"{self.dataset.name}: no training row has a value of the target {empty!r}{but}: leave it out{folds}"
             )
         columns, rows = feature_column_names(self.config.data.descriptors), self.splits["train"]
         if columns and (empty_columns := np.isnan(self.store.descriptors(rows, columns)).all(axis=0)).any():
@@ -264,6 +279,23 @@ class MoleculeData:
                 raise InputError(
                     f"{self.dataset.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
                 )
+
+    def number_labels(self, rows: np.ndarray) -> np.ndarray:
+        """Return molecule-level labels for models that cannot be fitted to bounds, ``float64 [R, T]``.
+
+        Bounds of training rows are replaced by expected values (:func:`~graphslice.censored.expected_values`).
+        """
+        labels, bounds = self.dataset.targets[rows].copy(), self.dataset.bounds(rows)
+        if bounds is None:
+            return labels
+        for t, task in enumerate(self.dataset.tasks):
+            if task.kind == REGRESSION:
+                # The ranks of labels beyond the largest number are unknown, so ranks are not used here.
+                scale = [task if task.transform == "log" else replace(task, transform="none", knots=())]
+                scaled = to_training_scale(labels[:, t : t + 1], scale)[:, 0]
+                filled = expected_values(scaled, bounds_to_training_scale(bounds[:, t : t + 1], scale)[:, 0])
+                labels[:, t] = np.where(np.isnan(scaled), transformed_back(filled, scale[0]), labels[:, t])
+        return labels
 
     @property
     def train_labels(self) -> np.ndarray:

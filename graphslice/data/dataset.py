@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Reason for rejecting a row that is valid but has no label.
 UNLABELLED = "no target value"
+#: Reason for rejecting a row that the user gave no weight.
+ZERO_WEIGHT = "weight 0"
 
 
 @dataclass
@@ -79,6 +81,9 @@ class LabelledRows:
     def digest(self) -> str:
         """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels.values).tobytes() + self.split.tobytes())
+        for values in (self.labels.bounds, self.labels.weights):
+            if values is not None:
+                digest.update(values.tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
         digest.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
         if self.columns is not None:
@@ -178,9 +183,17 @@ class LabelledDataset:
         identifiers = {name: [texts[row] for row in order] for name, texts in self.identifiers.items()}
         return {"row": [row + 1 for row in order], "smiles": smiles, **identifiers}
 
+    def bounds(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the bounds of some rows, ``float64 [R, T, 2]``; None if the dataset has none."""
+        return None if self.all_labels.bounds is None else self.all_labels.bounds[rows]
+
+    def weights(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the weights of some rows, ``float64 [R]``; None if all are equal."""
+        return None if self.all_labels.weights is None else self.all_labels.weights[rows]
+
     def unreadable(self) -> dict[int, str]:
         """Return the reasons, sorted by row, for malformed rows and rows of which no label is valid."""
-        unlabelled = np.isnan(self.targets).all(axis=1)
+        unlabelled = ~self.all_labels.known()
         return {
             row: reason for row, reason in sorted(self.rejected.items()) if unlabelled[row] and reason != UNLABELLED
         }
@@ -196,6 +209,9 @@ class LabelledDataset:
             digest.update(self.store.info.fingerprint.encode())
         elif self.columns is not None:
             digest.update(np.ascontiguousarray(self.columns).tobytes())
+        for values in (self.all_labels.bounds, self.all_labels.weights):
+            if values is not None:
+                digest.update(values.tobytes())
         for labels in (self.all_labels, *self.auxiliary.values()):
             if labels.level != MOLECULE:
                 digest.update(labels.level.encode() + labels.values.tobytes() + labels.ptr.tobytes())
@@ -213,7 +229,7 @@ class LabelledDataset:
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.
         unused = ~usable_mask(len(self), self.rejected) & (self.level == MOLECULE)
-        unused &= np.isnan(self.targets).all(axis=1)
+        unused &= ~self.all_labels.known()
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
             smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
@@ -228,9 +244,9 @@ def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[T
     return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
 
 
-def reject_unlabelled(targets: np.ndarray, rejected: dict[int, str]) -> dict[int, str]:
-    """Add the rows without any label to the rejected rows; ``targets``: ``float64 [R, T]``."""
-    unlabelled = np.flatnonzero(np.isnan(targets).all(axis=1)).tolist()
+def reject_unlabelled(labels: Labels, rejected: dict[int, str]) -> dict[int, str]:
+    """Add the rows without any label to the rejected rows."""
+    unlabelled = np.flatnonzero(~labels.known()).tolist()
     return rejected | {row: UNLABELLED for row in unlabelled if row not in rejected}
 
 

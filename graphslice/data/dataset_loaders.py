@@ -217,7 +217,7 @@ def dataset_from_chunks(
         reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
     dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
-    used = {columns.smiles, *columns.targets, columns.split, *columns.descriptors}
+    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.descriptors}
     dataset.identifiers = identifier_columns(chunks, used, config.id_column, name)
     if not class_columns:
         return dataset
@@ -237,7 +237,7 @@ def _dataset_from_rows(
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
         notes = feature_column_notes(chunks, columns.descriptors)
-    rejected = reject_unlabelled(rows.targets, rows.rejected)
+    rejected = reject_unlabelled(rows.labels, rows.rejected)
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
@@ -257,6 +257,8 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     Raises:
         InputError: if it has no labels, lacks a requested target, or has no split column of the requested name.
     """
+    if config.weight_column is not None:
+        raise InputError(f"{store.name} has no column of weights: train on the table itself to use weight_column")
     known = list(store.info.targets)
     if not known:
         raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
@@ -277,7 +279,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     is_pcqm4m = store.info.source in OGB_FOLDERS
     rejected = unknown_classes | _store_errors(store, names)
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets
-        rejected = reject_unlabelled(targets, rejected)
+        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected)
     splits = None
     if config.split not in SPLIT_METHODS and present:
         splits = decode_splits(numbers, usable_mask(len(store), rejected), present)

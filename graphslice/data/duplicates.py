@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graphslice.censored import UNBOUNDED, is_bounded
 from graphslice.data.labels import pluralize
 from graphslice.data.splits import Splits
 
@@ -27,7 +28,7 @@ class Duplicates:
         molecules: number of molecules with several rows (rows with the same model input).
         rows: total number of rows of these molecules.
         conflicting: number of these molecules with conflicting labels: different classes, or numbers that differ by
-            more than a tenth of the standard deviation of the target.
+            more than a tenth of the standard deviation of the target; bounds conflict if no number respects them.
         shared: for predefined splits: number of rows, by split, whose family (the same compound except for salts,
             charges, tautomers and stereochemistry) is also in the training set.
         merged: number of rows merged into another row.
@@ -58,13 +59,16 @@ class Duplicates:
         return "; ".join(clauses) or None
 
 
-def count_duplicates(identity: np.ndarray, targets: np.ndarray, classes: np.ndarray) -> Duplicates:
+def count_duplicates(
+    identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
+) -> Duplicates:
     """Count duplicates; the attributes about splits and merging keep their defaults.
 
     Args:
         identity: ``uint64 [R]`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes`.
         targets: ``float64 [R, T]``, nan where unknown.
         classes: ``bool [T]``, true for classification targets.
+        bounds: ``float64 [R, T, 2]``, bounds of targets that are nan; None if there are none.
     """
     rows, begins = _duplicate_rows(identity)
     if not len(rows):
@@ -74,8 +78,9 @@ def count_duplicates(identity: np.ndarray, targets: np.ndarray, classes: np.ndar
     for t in range(targets.shape[1]):
         labels = targets[rows, t]
         known = ~np.isnan(labels)
-        largest = np.maximum.reduceat(np.where(known, labels, -np.inf), begins)
-        smallest = np.minimum.reduceat(np.where(known, labels, np.inf), begins)
+        low, high = (-np.inf, np.inf) if bounds is None else bounds[rows, t].T
+        largest = np.maximum.reduceat(np.where(known, labels, low), begins)
+        smallest = np.minimum.reduceat(np.where(known, labels, high), begins)
         conflicting |= largest - smallest > limit[t]
     return Duplicates(len(begins), len(rows), int(conflicting.sum()))
 
@@ -114,24 +119,31 @@ class Merged:
 
     Attributes:
         targets: ``float64 [K, T]``, merged labels.
+        bounds: ``float64 [K, T, 2]``, merged bounds.
         rows: ``int64 [K]``, the rows with merged labels: the first row of each molecule.
         reasons: reason of removal, by removed row: merged into another row, or labels that could not be merged.
         dropped: number of rows whose labels could not be merged.
     """
 
     targets: np.ndarray
+    bounds: np.ndarray
     rows: np.ndarray
     reasons: dict[int, str]
     dropped: int
 
 
 def merge_rows(
-    rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, names: Sequence[str]
+    rows: np.ndarray,
+    identity: np.ndarray,
+    targets: np.ndarray,
+    classes: np.ndarray,
+    names: Sequence[str],
+    bounds: np.ndarray | None = None,
 ) -> Merged:
-    """Merge the rows of each molecule into one: the mean of numbers, the majority vote of classes.
+    """Merge the rows of each molecule into one: the mean of numbers, the closest bounds, the majority vote of classes.
 
-    If two classes have equally many votes, the label is unknown; if no label is left, all rows of the molecule are
-    dropped.
+    A number takes precedence over bounds. If two classes have equally many votes, or bounds contradict each other, the
+    label is unknown; if no label is left, all rows of the molecule are dropped.
 
     Args:
         rows: ``int64 [R]``.
@@ -139,26 +151,34 @@ def merge_rows(
         targets: ``float64 [R, T]``, labels of these rows, nan where unknown.
         classes: ``bool [T]``, true for classification targets.
         names: names of the targets.
+        bounds: ``float64 [R, T, 2]``, bounds of labels that are nan; None if there are none.
     """
+    bounds = np.full((*targets.shape, 2), UNBOUNDED) if bounds is None else bounds
     repeated, begins = _duplicate_rows(identity)
     first_rows: list[int] = []
     labels: list[np.ndarray] = []
+    limits: list[np.ndarray] = []
     reasons: dict[int, str] = {}
     dropped = 0
     for members in np.split(repeated, begins[1:]) if len(begins) else ():
         numbers = rows[members].tolist()
         merged, tied = _merge(targets[members], classes)
-        if np.isnan(merged).all():
+        merged_bounds, contradicting = _merge_bounds(bounds[members], merged)
+        if np.isnan(merged).all() and not is_bounded(merged_bounds).any():
             listed = ", ".join(str(row + 1) for row in numbers[:_MAX_LISTED]) + ", ..." * (len(numbers) > _MAX_LISTED)
-            reason = f"rows {listed} are one molecule, and the majority vote of {names[tied[0]]!r} is tied"
+            problem = f"the majority vote of {names[tied[0]]!r} is tied" if tied else ""
+            problem = problem or f"the bounds of {names[contradicting[0]]!r} contradict each other"
+            reason = f"rows {listed} are one molecule, and {problem}"
             reasons |= dict.fromkeys(numbers, reason)
             dropped += len(numbers)
             continue
         first_rows.append(numbers[0])
         labels.append(merged)
+        limits.append(merged_bounds)
         reasons |= dict.fromkeys(numbers[1:], f"merged with row {numbers[0] + 1}")
     merged_labels = np.array(labels).reshape(-1, targets.shape[1])
-    return Merged(merged_labels, np.array(first_rows, np.int64), reasons, dropped)
+    merged_limits = np.array(limits).reshape(-1, *bounds.shape[1:])
+    return Merged(merged_labels, merged_limits, np.array(first_rows, np.int64), reasons, dropped)
 
 
 def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[int]]:
@@ -174,6 +194,14 @@ def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[in
             merged[t] = np.nan
             tied.append(t)
     return merged, tied
+
+
+def _merge_bounds(bounds: np.ndarray, merged: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Merge bounds ``[rows, T, 2]`` of labels that stay nan; also return the targets whose bounds contradict."""
+    limits = np.stack([bounds[..., 0].max(axis=0), bounds[..., 1].min(axis=0)], axis=1)
+    contradicting = limits[:, 0] > limits[:, 1]
+    limits[contradicting | ~np.isnan(merged)] = UNBOUNDED
+    return limits, np.flatnonzero(contradicting).tolist()
 
 
 def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

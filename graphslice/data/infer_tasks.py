@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rdkit import rdBase
 
+from graphslice.censored import parse_bound
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
 from graphslice.config import ATOM, BOND, MOLECULE, DataConfig
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
@@ -56,7 +57,8 @@ class ColumnContents:
 
     Attributes:
         numbers: number of cells with finite numbers.
-        words: number of other cells; empty cells, infinities and numbers with commas are not counted.
+        words: number of other cells; empty cells, infinities, bounds and numbers with commas are not counted.
+        bounds: number of cells that are bounds of a number, such as ``>5``.
         commas: number of cells that are numbers with commas.
         values: the different numbers; not extended beyond the maximal number of classes.
         names: the ways in which every class is written, with counts, by :func:`class_key`; not extended beyond the
@@ -64,18 +66,21 @@ class ColumnContents:
         first_word: the first cell that is not empty and has no finite number and no comma.
         first_comma: the first number with commas.
         first_thousands: the first number whose commas must be thousands separators.
+        first_bound: the first bound.
         first_none_word: the first cell ``none`` in a column of words.
-        smallest: the smallest number, as ``(number, row)``.
+        smallest: the smallest number or upper bound, as ``(number, row)``.
     """
 
     numbers: int = 0
     words: int = 0
+    bounds: int = 0
     commas: int = 0
     values: set[float] = field(default_factory=set)
     names: dict[str, Counter[str]] = field(default_factory=dict)
     first_word: tuple[int, str] | None = None
     first_comma: tuple[int, str] | None = None
     first_thousands: tuple[int, str] | None = None
+    first_bound: tuple[int, str] | None = None
     first_none_word: tuple[int, str] | None = None
     smallest: tuple[float, int] = (np.inf, 0)
 
@@ -104,15 +109,24 @@ class ColumnContents:
                 if self.first_thousands is None and has_thousands_separators(cell):
                     self.first_thousands = (first_row + row + 1, cell)
                 continue
+            if (bound := parse_bound(cell)) is not None:
+                self.bounds += 1
+                self.first_bound = self.first_bound or (first_row + row + 1, cell)
+                self.smallest = min(self.smallest, (bound[1], first_row + row + 1))
+                self._add_name(cell)
+                continue
             self.first_word = self.first_word or (first_row + row + 1, cell)
             if np.isinf(numbers[row]):
                 continue
             self.words += 1
-            if len(self.names) <= _MOST_CLASSES:
-                self.names.setdefault(class_key(cell), Counter())[cell.strip()] += 1
+            self._add_name(cell)
         if self.numbers <= self.words and self.first_none_word is None and empty.any():
             cells = enumerate(texts(chunk.column(column), decode_text), first_row + 1)
             self.first_none_word = next(((row, cell) for row, cell in cells if class_key(cell) == "none"), None)
+
+    def _add_name(self, cell: str) -> None:
+        if len(self.names) <= _MOST_CLASSES:
+            self.names.setdefault(class_key(cell), Counter())[cell.strip()] += 1
 
     @property
     def looks_like_classes(self) -> bool:
@@ -190,14 +204,21 @@ def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: 
 
 def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
     """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
-    if not contents.numbers + contents.words + contents.commas and contents.first_word is None:
+    if not contents.numbers + contents.words + contents.commas + contents.bounds and contents.first_word is None:
         raise InputError(f"{label} is empty in every row")
+    if contents.first_bound is not None and not contents.numbers + contents.words and kind in (None, REGRESSION):
+        row, cell = contents.first_bound
+        raise InputError(
+            f"{label} has bounds alone, such as {cell!r} in row {row}: training needs numbers too; to learn the bounds "
+            f"as classes give --task {target}={BINARY}"
+        )
     if contents.first_word is not None and list_or_none(contents.first_word[1]) is not None:
         raise InputError(
             f"{label} holds lists (row {contents.first_word[0]}): to train on atom-level targets give graphslice train "
             "--level atom, on bond-level targets --level bond"
         )
-    numeric = contents.numbers >= contents.words  # single words among numbers are errors, reported in rejected.csv
+    # Single words among numbers are errors, reported in rejected.csv. Where classes are configured, bounds are words.
+    numeric = contents.numbers >= contents.words + (contents.bounds if kind in (BINARY, MULTICLASS) else 0)
     # Only large numbers have thousands separators: without their rows a model would be trained on small values only.
     few = contents.numbers * (_FEW_COMMAS if contents.first_thousands else 1)
     if contents.commas > max(few, contents.words) and kind in (None, REGRESSION):
@@ -205,7 +226,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         row, cell = contents.first_thousands or contents.first_comma or (0, "")
         raise InputError(f"{label} has {problem}: {cell!r} in row {row}{decimal_point_hint(cell)}")
     if kind is None:
-        kind = BINARY if contents.values == {0.0, 1.0} and numeric else REGRESSION
+        kind = BINARY if contents.values == {0.0, 1.0} and numeric and not contents.bounds else REGRESSION
         if not numeric:
             kind = _infer_word_kind(contents)
             if kind == REGRESSION and not contents.numbers:
@@ -214,7 +235,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
                     f"{label} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
                     f"write numbers without units and signs, or give --task {target}={MULTICLASS}"
                 )
-    if kind == REGRESSION or not contents.numbers + contents.words:
+    if kind == REGRESSION or not contents.numbers + contents.words + contents.bounds:
         return _regression_task(target, contents, label)
     return _classification_task(target, contents, kind, numeric, label)
 
@@ -340,7 +361,7 @@ def infer_target(
             return numeric[0], []
     else:
         contents = dict(zip(others, scan_columns(chunks, others), strict=True))
-        numeric = [column for column in others if contents[column].numbers > contents[column].words]
+        numeric = [name for name in others if contents[name].numbers + contents[name].bounds > contents[name].words]
         classes = [column for column in others if column not in numeric and contents[column].looks_like_classes]
         if len(numeric) == 1 and not (classes and contents[numeric[0]].looks_like_ids):
             return numeric[0], classes

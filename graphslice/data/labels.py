@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graphslice.censored import UNBOUNDED, is_bounded
 from graphslice.config import MOLECULE
 
 
@@ -39,20 +40,26 @@ class Labels:
         values: ``float64 [M, T]``, nan where unknown; class indices of classification tasks.
         ptr: ``int64 [R + 1]``: labels of row r are ``values[ptr[r]:ptr[r + 1]]``, empty for a row without labels.
         names: names of the T targets, if they are not stored elsewhere.
+        bounds: ``float64 [R, T, 2]``, lower and upper bounds of molecule-level labels that are not known as numbers
+            (:mod:`graphslice.censored`); None if there are none.
+        weights: ``float64 [R]``, weight of each row, above 0 where it is used; None if all are equal.
     """
 
     level: str
     values: np.ndarray
     ptr: np.ndarray
     names: tuple[str, ...] = ()
+    bounds: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
     @classmethod
-    def of_molecules(cls, values: np.ndarray) -> Labels:
-        """Labels of R molecules, ``float64 [R, T]``."""
-        return cls(MOLECULE, values, np.arange(len(values) + 1))
+    def of_molecules(cls, values: np.ndarray, bounds: np.ndarray | None = None) -> Labels:
+        """Labels of R molecules, ``float64 [R, T]``, and their bounds ``float64 [R, T, 2]`` if any is finite."""
+        bounds = bounds if bounds is not None and is_bounded(bounds).any() else None
+        return cls(MOLECULE, values, np.arange(len(values) + 1), bounds=bounds)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Return the labels of some rows, ``float64 [M, T]``, row by row."""
@@ -61,15 +68,18 @@ class Labels:
     def rows(self, begin: int, end: int) -> Labels:
         """Return the labels of consecutive rows."""
         ptr = self.ptr[begin : end + 1]
-        return replace(self, values=self.values[ptr[0] : ptr[-1]], ptr=ptr - ptr[0])
+        bounds, weights = (None if each is None else each[begin:end] for each in (self.bounds, self.weights))
+        values = self.values[ptr[0] : ptr[-1]]
+        return replace(self, values=values, ptr=ptr - ptr[0], bounds=bounds, weights=weights)
 
     def molecules(self, rows: np.ndarray) -> np.ndarray:
         """Return the index into ``rows`` of each of their labels, ``int64 [M]``."""
         return np.repeat(np.arange(len(rows)), self.counts_of(rows))
 
     def known(self) -> np.ndarray:
-        """Return the mask of rows with any known label, ``bool [R]``."""
-        return ~np.isnan(self.means()).all(axis=1)
+        """Return the mask of rows with any known label or bound, ``bool [R]``."""
+        known = ~np.isnan(self.means()).all(axis=1)
+        return known if self.bounds is None else known | is_bounded(self.bounds).any(axis=1)
 
     @property
     def counts(self) -> np.ndarray:
@@ -98,7 +108,17 @@ class Labels:
     def join(cls, parts: Sequence[Labels]) -> Labels:
         """Concatenate the labels of several tables, at least one."""
         counts = np.concatenate([part.counts for part in parts])
-        return cls(parts[0].level, np.concatenate([part.values for part in parts]), pointers(counts))
+        values = np.concatenate([part.values for part in parts])
+        bounds = None
+        if any(part.bounds is not None for part in parts):
+            bounds = np.concatenate([part.bounds_or_infinite() for part in parts])
+        weights = [part.weights for part in parts if part.weights is not None]
+        joined = np.concatenate(weights) if weights else None
+        return cls(parts[0].level, values, pointers(counts), bounds=bounds, weights=joined)
+
+    def bounds_or_infinite(self) -> np.ndarray:
+        """Return the bounds of all rows, ``float64 [R, T, 2]``: infinite if there are none."""
+        return np.full((*self.values.shape, 2), UNBOUNDED) if self.bounds is None else self.bounds
 
     def length_errors(self, counts: np.ndarray, names: Sequence[str]) -> dict[int, str]:
         """Return the reason, by row, for rows whose lists do not have the length of their molecule.

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from graphslice.censored import UNBOUNDED, parse_bound
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data.columns import MAX_MAGNITUDE, LabelColumns, parse_feature_columns
-from graphslice.data.dataset import LabelledRows
+from graphslice.data.dataset import ZERO_WEIGHT, LabelledRows
 from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.parse_cells import (
     cell_text,
@@ -72,8 +73,9 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
 def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
     """Parse the cells of a chunk of a table (CSV or Parquet) to SMILES, labels, splits and features.
 
-    A row is rejected if a label is neither empty nor valid (a finite number, or one of the classes; for atom- and
-    bond-level targets a list of these). A malformed row is rejected too, and has neither SMILES nor labels.
+    A row is rejected if a label is neither empty nor valid (a finite number or a bound of one such as ``>5``, or one of
+    the classes; for atom- and bond-level targets a list of numbers). A malformed row is rejected too, and has neither
+    SMILES nor labels.
 
     Args:
         chunk: rows of the table.
@@ -81,10 +83,13 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         first_row: row of the table with which the chunk begins, for messages.
 
     Raises:
-        InputError: if a cell of the split column names no split, in a row that has a label.
+        InputError: if a cell of the split column names no split, in a row that has a label; or a weight is not valid.
     """
     smiles = texts(chunk.column(columns.smiles), decode_text)
     labels, rejected = _parse_labels(chunk, columns)
+    if columns.weights is not None:
+        weights, unweighted = _parse_weights(chunk, columns.weights, first_row)
+        labels, rejected = replace(labels, weights=weights), unweighted | rejected
     for row, reason in malformed_rows(chunk).items():
         smiles[row], rejected[row] = "", reason
     split = np.full(len(chunk), NO_SPLIT, np.int8)
@@ -97,6 +102,17 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
     return LabelledRows(smiles, labels, split, rejected, features)
 
 
+def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.ndarray, dict[int, str]]:
+    """Return weights, ``float64 [R]``, 0 where there is none; and the reason by row for rows without a weight."""
+    weights, empty = parse_number_column(chunk, column)
+    for row in np.flatnonzero(~empty & ~((weights >= 0) & (weights <= MAX_MAGNITUDE))).tolist():
+        cell = cell_text(chunk.column(column), row)
+        raise InputError(f"row {first_row + row + 1}: the weight {column!r} is {cell!r}; it must be a number from 0 up")
+    reasons = dict.fromkeys(np.flatnonzero(weights == 0).tolist(), ZERO_WEIGHT)
+    reasons |= dict.fromkeys(np.flatnonzero(empty).tolist(), f"no weight in the column {column!r}")
+    return np.where(empty, 0.0, weights), reasons
+
+
 def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
     """Return the labels, nan where there is none; and the reason by row with an invalid cell."""
     tasks = columns.tasks or tuple(map(Task, columns.targets))
@@ -104,25 +120,35 @@ def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[
         labels, rejected = parse_lists(chunk, columns.targets)
         return _encode_classes(replace(labels, level=columns.level), tasks, rejected)
     values = np.empty((len(chunk), len(columns.targets)), dtype=np.float64)
+    bounds = np.full((*values.shape, 2), UNBOUNDED)
     rejected = {}
     for t, (target, task) in enumerate(zip(columns.targets, tasks, strict=True)):
-        parse = _parse_values if task.kind == REGRESSION else _parse_classes
-        values[:, t], reasons = parse(chunk, target, task)
+        if task.kind == REGRESSION:
+            values[:, t], bounds[:, t], reasons = _parse_values(chunk, target)
+        else:
+            values[:, t], reasons = _parse_classes(chunk, target, task)
         rejected = {row: f"target {target!r} {reason}" for row, reason in reasons.items()} | rejected
-    return Labels.of_molecules(values), rejected
+    return Labels.of_molecules(values, bounds), rejected
 
 
-def _parse_values(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
-    """Return numbers, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
+def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Return numbers, ``float64 [R]``, nan where there is none; bounds ``[R, 2]``; and the reason by invalid row."""
     numbers, empty = parse_number_column(chunk, target)
+    bounds = np.full((len(numbers), 2), UNBOUNDED)
     wrong = ~empty & ~np.isfinite(numbers)
     huge = np.abs(numbers) > MAX_MAGNITUDE
     reasons = {}
     for row in np.flatnonzero(wrong | huge).tolist():
         cell = cell_text(chunk.column(target), row)
+        if wrong[row] and (bound := parse_bound(cell)) is not None:
+            bounds[row] = bound
+            if not (np.abs(bounds[row][np.isfinite(bounds[row])]) <= MAX_MAGNITUDE).all():
+                reasons[row] = f"is too large: {cell!r}"
+            continue
         problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
         reasons[row] = f"{problem}: {cell!r}{decimal_point_hint(cell)}"
-    return np.where(wrong | huge, np.nan, numbers), reasons
+    bounds[list(reasons)] = UNBOUNDED
+    return np.where(wrong | huge, np.nan, numbers), bounds, reasons
 
 
 def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:

@@ -117,7 +117,14 @@ def to_record_batch(
         info: metadata of the store, with the graph settings and the descriptors.
         pool: processes from :func:`featurizer_pool`; None to parse in this process.
         progress: called with the number of newly finished rows.
+
+    Raises:
+        InputError: if a label is a bound.
     """
+    if rows.labels.bounds is not None:
+        raise InputError(
+            "labels that are bounds, such as >5, are not kept in a preprocessed dataset: train on the table itself"
+        )
     kinds = descriptor_kinds(info.descriptors)
     arrays, reasons, order, computed = parse(rows.smiles, info, pool, progress, kinds, info.level)
     columns = feature_column_names(info.descriptors)

@@ -146,7 +146,7 @@ def dataset_from_pyg(
         raise InputError(f"the graphs of the PyG dataset have different numbers of targets: {widths}")
     values = np.stack(rows)
     values[np.abs(values) > MAX_MAGNITUDE] = np.nan
-    rejected = reject_unlabelled(values, rejected)
+    rejected = reject_unlabelled(Labels.of_molecules(values), rejected)
     if len(rejected) == len(rows):
         raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
     names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]

@@ -189,8 +189,12 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
             aligned[:, model_column] = values[:, column]
         return aligned
 
-    labels = dataset.all_labels
-    return replace(dataset, all_labels=replace(labels, values=align(labels.values)), tasks=list(predictor.tasks))
+    labels, bounds = dataset.all_labels, dataset.all_labels.bounds
+    if bounds is not None:
+        low, high = align(bounds[..., 0]), align(bounds[..., 1])
+        bounds = np.stack([np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)], axis=2)
+    aligned = replace(labels, values=align(labels.values), bounds=bounds)
+    return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 
 
 def evaluation_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
@@ -280,8 +284,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
         raise InputError(f"{dataset.name} has no split {split!r}: it has {', '.join(splits)} and all{hint}")
     else:
         rows = splits[split]
-    rows = rows[~np.isnan(dataset.targets[rows]).all(axis=1)]
-    if len(rows) == 0:
+    rows = rows[dataset.all_labels.known()[rows]]
+    if np.isnan(dataset.targets[rows]).all():
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")

@@ -128,6 +128,22 @@ def describe_coverage(split: str, result: dict, level: int) -> list[str]:
     return lines
 
 
+def describe_bounds(split: str, result: dict) -> list[str]:
+    """Format the number of bounds among the labels, and how many are respected: one line, if there are any.
+
+    Args:
+        split: name of the split.
+        result: scores of :func:`~graphslice.evaluation.metrics.score_rows`.
+    """
+    bounded = {name: one for name, one in result["targets"].items() if "bounds" in one}
+    counts = [f"{pluralize(one['bounds'], 'bound')} of {name}" for name, one in list(bounded.items())[:_MAX_TARGETS]]
+    if not bounded:
+        return []
+    share = sum(one["bounds"] * one["bounds_respected"] for one in bounded.values())
+    share /= sum(one["bounds"] for one in bounded.values())
+    return [f"{split}: predictions respect {share:.0%} of {', '.join(counts)}; other scores leave bounds out"]
+
+
 def label_noun(result: dict) -> str:
     """Return the noun for covered labels; atoms and bonds are counted within molecules, averaged over molecules."""
     unit = prediction_count(result)[1]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphslice.censored import is_bounded, within_bounds
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target
 
@@ -128,6 +129,49 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
     return {**means, "molecules": len(y_true), "targets": targets}
 
 
+def labels_for_metric(metric: str, dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Return labels by which a model is selected: with errors of bounds, where the metric is a mean error.
+
+    Args:
+        metric: one of :data:`METRICS`; correlations and R2 ignore bounds.
+        dataset: the labelled molecules.
+        rows: ``int64 [R]``.
+        predictions: ``float [R, W]``.
+
+    Returns:
+        ``float64 [R, T]``: of a bound, the nearest label to the prediction that it allows; nan where unknown.
+    """
+    labels, bounds = dataset.labels(rows), dataset.bounds(rows)
+    if bounds is None or metric not in ("mae", "rmse", "loss"):
+        return labels
+    labels = labels.copy()
+    for t, task, where in each_target(dataset.tasks):
+        if task.kind == REGRESSION:
+            labels[:, t] = within_bounds(labels[:, t], bounds[:, t], predictions[:, where][:, 0])
+    return labels
+
+
+def score_bounds(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict[str, dict]:
+    """Count the bounds among labels, and the share that predictions respect.
+
+    Args:
+        dataset, rows, predictions: as for :func:`labels_for_metric`.
+
+    Returns:
+        By name of each target that has bounds ``bounds``, their number, and ``bounds_respected``, a share of them.
+    """
+    bounds, found = dataset.bounds(rows), {}
+    if bounds is None:
+        return {}
+    for t, task, where in each_target(dataset.tasks):
+        bounded = is_bounded(bounds[:, t]) & np.isnan(dataset.targets[rows, t])
+        if bounded.any():
+            limits, predicted = bounds[bounded, t], predictions[bounded, where][:, 0]
+            respected = (limits[:, 0] <= predicted) & (predicted <= limits[:, 1])
+            found[task.name] = {"bounds": len(limits), "bounds_respected": float(respected.mean())}
+    return found
+
+
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
     """Compute :func:`scores` for rows of a dataset.
 
@@ -137,11 +181,16 @@ def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarr
         predictions: ``float [R, W]``; at atom or bond level one row per atom or bond, molecule by molecule.
 
     Returns:
-        The scores. At atom or bond level the key ``atoms`` or ``bonds`` holds the number of these, also within
-        ``targets``, and ``molecules`` the number of molecules.
+        The scores, of labels that are numbers; targets with bounds have those of :func:`score_bounds` too. At atom or
+        bond level the key ``atoms`` or ``bonds`` holds the number of these, also within ``targets``, and ``molecules``
+        the number of molecules.
     """
     result = scores(dataset.name, dataset.tasks, dataset.labels(rows), predictions)
     if dataset.level == "molecule":
+        if dataset.bounds(rows) is not None:
+            result["molecules"] = int((~np.isnan(dataset.targets[rows])).any(axis=1).sum())
+            for name, counts in score_bounds(dataset, rows, predictions).items():
+                result["targets"][name] |= counts
         return result
     unit = f"{dataset.level}s"
     targets = {

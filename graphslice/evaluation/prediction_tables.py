@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
 from graphslice.data.arrow import list_array, number_array, text_array
 from graphslice.data.datamodule import MoleculeData
@@ -39,7 +40,11 @@ def write_predictions(path: Path, data: MoleculeData, rows: np.ndarray, predicti
         name: pa.array(cells) if name == "row" else text_array(cells)
         for name, cells in dataset.identity_columns(rows).items()
     }
-    columns |= {f"{task.name}_true": _label_array(task, labels[:, t], ptr) for t, task in enumerate(dataset.tasks)}
+    bounds = dataset.bounds(rows)
+    for t, task in enumerate(dataset.tasks):
+        array = _label_array(task, labels[:, t], ptr)
+        bounded = None if bounds is None or task.classes or ptr is not None else bounds[:, t]
+        columns[f"{task.name}_true"] = array if bounded is None else _with_bounds(array, bounded)
     columns |= output_arrays(predictions)
     del columns["error"]
     with write_table(path) as sink:
@@ -62,3 +67,12 @@ def _label_array(task: Task, labels: np.ndarray, ptr: np.ndarray | None) -> pa.A
     else:
         items = number_array(labels, known)
     return items if ptr is None else list_array(items, ptr, np.ones(len(ptr) - 1, bool))
+
+
+def _with_bounds(labels: pa.Array, bounds: np.ndarray) -> pa.Array:
+    """Return the labels as texts, with bounds ``float64 [R, 2]`` such as ``>5`` where there is no number."""
+    texts = [None if label is None else f"{label:.12g}" for label in labels.to_pylist()]
+    for row in np.flatnonzero(is_bounded(bounds)).tolist():
+        low, high = bounds[row].tolist()
+        texts[row] = f"<{high:.12g}" if np.isinf(low) else f">{low:.12g}"
+    return text_array(texts)

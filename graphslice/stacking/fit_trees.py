@@ -30,7 +30,9 @@ _MIN_SHARE, _MAX_NEEDED = 0.03, 20
 _Tree = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int) -> Trees:
+def fit_forest(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int, weights: np.ndarray | None = None
+) -> Trees:
     """Fit a random forest: extremely randomised trees (Geurts et al. 2006, doi:10.1007/s10994-006-6226-1).
 
     Regression labels are transformed to normal scores of their ranks, and predictions are transformed back, so that
@@ -44,6 +46,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
         classes: number of classes; ignored for regression.
         seed: random seed; the trees do not depend on the number of threads.
         threads: number of threads.
+        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
 
     Returns:
         Trees of bounded size: 150 for up to 6,666 rows, then fewer, 75 from 13,333 rows, with larger leaves. If all
@@ -55,7 +58,7 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     import sklearn
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-    x, y = labelled_rows(x, y, kind, classes)
+    x, y, weights = labelled_rows(x, y, kind, classes, weights)
     if (y == y[0]).all():
         return _constant_trees(y[0], kind, classes, x.shape[1])
     rows, used = len(y), _informative_columns(x)
@@ -65,9 +68,9 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     settings |= {"random_state": seed, "n_jobs": threads}
     knots, labels = label_scores(y, kind)
     if kind == "regression":
-        model = ExtraTreesRegressor(**settings).fit(inputs, labels)
+        model = ExtraTreesRegressor(**settings).fit(inputs, labels, weights)
     else:
-        model = ExtraTreesClassifier(**settings).fit(inputs, labels)
+        model = ExtraTreesClassifier(**settings).fit(inputs, labels, weights)
     checked = inputs[:_CHECKED_ROWS]
     if kind == "regression":
         expected = model.predict(checked)[:, None]
@@ -84,7 +87,9 @@ def fit_forest(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int,
     return _check_conversion(trees, x, expected, f"scikit-learn {sklearn.__version__}")
 
 
-def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int) -> Trees:
+def fit_boosting(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int, weights: np.ndarray | None = None
+) -> Trees:
     """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
 
     Args, returns and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at
@@ -92,7 +97,7 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     takes minutes instead of a second where other programs use the cores.
     """
     lightgbm = _import_lightgbm()
-    x, y = labelled_rows(x, y, kind, classes)
+    x, y, weights = labelled_rows(x, y, kind, classes, weights)
     if (y == y[0]).all():
         return _constant_trees(y[0], kind, classes, x.shape[1])
     used = _informative_columns(x)
@@ -107,7 +112,8 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
     settings |= {"deterministic": True, "force_row_wise": True, "num_threads": 1, "seed": seed, "verbosity": -1}
     settings |= {"num_class": len(present)} if several else {}
     settings |= _leaf_settings(len(y), kind)
-    training = lightgbm.Dataset(inputs, np.searchsorted(present, labels) if kind == "multiclass" else labels)
+    classes_or_scores = np.searchsorted(present, labels) if kind == "multiclass" else labels
+    training = lightgbm.Dataset(inputs, classes_or_scores, weight=weights)
     model = lightgbm.train(settings, training, num_boost_round=200)
     expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True)).reshape(
         -1, len(present) if several else 1
@@ -130,8 +136,10 @@ def fit_boosting(x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: in
 # --- labels and inputs -----------------------------------------------------------------------------
 
 
-def labelled_rows(x: np.ndarray, y: np.ndarray, kind: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Select the rows with a label, and replace nan and infinities in ``x``."""
+def labelled_rows(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Select the rows with a label, replace nan and infinities in ``x``, and scale ``weights`` to a mean of 1."""
     if kind not in ("regression", "binary", "multiclass"):
         raise InputError(f"unknown kind of trees {kind!r}: choose regression, binary or multiclass")
     if x.ndim != 2 or x.shape[1] == 0 or np.shape(y) != x.shape[:1]:
@@ -150,7 +158,8 @@ def labelled_rows(x: np.ndarray, y: np.ndarray, kind: str, classes: int) -> tupl
     high = np.where(finite, x, np.float32(-np.inf)).max(axis=0)
     low, high = np.where(low > high, np.float32(0), low), np.where(low > high, np.float32(0), high)
     # Thresholds are between the finite values of a column, so nan and infinities take the branch of these values.
-    return np.clip(np.where(np.isnan(x), low, x), low, high), y
+    weights = None if weights is None else weights[known] / weights[known].mean()
+    return np.clip(np.where(np.isnan(x), low, x), low, high), y, weights
 
 
 def _informative_columns(x: np.ndarray) -> np.ndarray:

@@ -156,7 +156,14 @@ class KernelMachine:
 
 
 def fit_kernel(
-    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int, counts: int = FINGERPRINT_BITS
+    x: np.ndarray,
+    y: np.ndarray,
+    kind: str,
+    classes: int,
+    seed: int,
+    threads: int,
+    weights: np.ndarray | None = None,
+    counts: int = FINGERPRINT_BITS,
 ) -> KernelMachine:
     """Fit a support vector machine by scikit-learn.
 
@@ -171,6 +178,7 @@ def fit_kernel(
         classes: number of classes; ignored for regression.
         seed: random seed of the folds, and of the sample of more than :data:`MAX_ROWS` rows.
         threads: ignored; the result does not depend on threads.
+        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
         counts: number C of columns of ``x`` that are counts.
 
     Raises:
@@ -178,10 +186,10 @@ def fit_kernel(
     """
     from sklearn.svm import SVC
 
-    x, y = labelled_rows(x, y, kind, classes)
+    x, y, weights = labelled_rows(x, y, kind, classes, weights)
     if len(y) > MAX_ROWS:
         chosen = np.sort(np.random.default_rng(seed).choice(len(y), MAX_ROWS, replace=False))
-        x, y = x[chosen], y[chosen]
+        x, y, weights = x[chosen], y[chosen], None if weights is None else weights[chosen]
     rows, logs = _split(x, counts)
     shift, scale = _scale(logs)
     z = _standardise(logs, shift, scale)
@@ -191,7 +199,7 @@ def fit_kernel(
     kernel = kernel_matrix(rows, z)
     if kind == "regression":
         knots, scores = label_scores(y, kind)
-        model = _regression(kernel, scores)
+        model = _regression(kernel, scores, weights)
         coefficients = np.zeros((len(y), 1))
         coefficients[model.support_, 0] = model.dual_coef_[0]
         return _machine(training, coefficients, model.intercept_, knots, NUMBER)
@@ -202,8 +210,8 @@ def fit_kernel(
         if is_positive.all() or not is_positive.any():
             intercepts[column] = _SURE if is_positive.all() else -_SURE
             continue
-        slope, offset = _platt(kernel, is_positive, seed)
-        model = SVC(kernel="precomputed", C=_C).fit(kernel, is_positive)
+        slope, offset = _platt(kernel, is_positive, seed, weights)
+        model = SVC(kernel="precomputed", C=_C).fit(kernel, is_positive, weights)
         coefficients[model.support_, column] = slope * model.dual_coef_[0]
         intercepts[column] = slope * model.intercept_[0] + offset
     return _machine(training, coefficients, intercepts, np.empty((2, 0)), LOGISTIC)
@@ -228,10 +236,10 @@ def fit_regression(kernel: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], 
     return _regression(kernel, y).predict
 
 
-def _regression(kernel: np.ndarray, y: np.ndarray) -> Any:
+def _regression(kernel: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> Any:
     from sklearn.svm import SVR
 
-    return SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, y)
+    return SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, y, weights)
 
 
 def kernel_matrix(counts: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -276,7 +284,9 @@ def _standardise(logs: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.n
     return z
 
 
-def _platt(kernel: np.ndarray, is_positive: np.ndarray, seed: int) -> tuple[float, float]:
+def _platt(
+    kernel: np.ndarray, is_positive: np.ndarray, seed: int, row_weights: np.ndarray | None
+) -> tuple[float, float]:
     """Return slope and offset of the logit as a function of the decision value, fitted to inner folds."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold
@@ -288,12 +298,15 @@ def _platt(kernel: np.ndarray, is_positive: np.ndarray, seed: int) -> tuple[floa
     folds = StratifiedKFold(int(min(_PLATT_FOLDS, positive, negative)), shuffle=True, random_state=seed)
     values = np.empty(len(is_positive))
     for train, held_out in folds.split(kernel, is_positive):
-        model = SVC(kernel="precomputed", C=_C).fit(kernel[np.ix_(train, train)], is_positive[train])
+        fold_weights = None if row_weights is None else row_weights[train]
+        model = SVC(kernel="precomputed", C=_C).fit(kernel[np.ix_(train, train)], is_positive[train], fold_weights)
         values[held_out] = model.decision_function(kernel[np.ix_(held_out, train)])
     # Labels count as less than certain by their number, as Platt proposed.
     targets = np.where(is_positive, (positive + 1) / (positive + 2), 1 / (negative + 2))
     labels = np.repeat([True, False], len(values))
     weights = np.concatenate([targets, 1 - targets])
+    if row_weights is not None:
+        weights *= np.tile(row_weights, 2)
     fit = LogisticRegression(C=1e6).fit(np.tile(values, 2)[:, None], labels, weights)
     return max(0.0, float(fit.coef_[0, 0])), float(fit.intercept_[0])
 

@@ -16,7 +16,7 @@ from graphslice.stacking.fit_trees import fit_boosting, fit_forest
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.trees import Trees
 from graphslice.stacking.weights import HeldOutLosses, choose_weights
-from graphslice.tasks import Task, each_target, transformed, transformed_back
+from graphslice.tasks import REGRESSION, Task, bounds_to_training_scale, each_target, transformed, transformed_back
 
 BaseModel: TypeAlias = Trees | KernelMachine
 
@@ -168,7 +168,12 @@ def weighted_std(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: 
 
 
 def fit_base_models(
-    x: np.ndarray, labels: np.ndarray, tasks: Sequence[Task], seed: int, threads: int
+    x: np.ndarray,
+    labels: np.ndarray,
+    tasks: Sequence[Task],
+    seed: int,
+    threads: int,
+    weights: np.ndarray | None = None,
 ) -> dict[str, list[BaseModel]]:
     """Fit the base models of each target.
 
@@ -179,12 +184,15 @@ def fit_base_models(
         tasks: T targets.
         seed: random seed.
         threads: number of threads.
+        weights: ``float64 [R]``, weight of each row; None if all are equal.
 
     Returns:
         The base models of the T targets, by the names of :data:`FITTERS`.
     """
     return {
-        name: [fit(x, labels[:, t], task.kind, len(task.classes), seed, threads) for t, task in enumerate(tasks)]
+        name: [
+            fit(x, labels[:, t], task.kind, len(task.classes), seed, threads, weights) for t, task in enumerate(tasks)
+        ]
         for name, fit in FITTERS.items()
     }
 
@@ -200,6 +208,8 @@ def fit_weights(
     tasks: Sequence[Task],
     molecules: np.ndarray | None = None,
     squared: bool = False,
+    bounds: np.ndarray | None = None,
+    row_weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """Choose the stacking weights of M models for each target on held-out molecules.
 
@@ -209,6 +219,8 @@ def fit_weights(
         tasks: T targets; numbers are compared on the scale of their transforms.
         molecules: ``int64 [R]``, molecule of each row; None if every row is another molecule.
         squared: choose by squared instead of absolute errors of regression.
+        bounds: ``float64 [R, T, 2]``, bounds of labels that are nan, or None.
+        row_weights: ``float64 [R]``, weight of each row; None if all are equal.
 
     Returns:
         ``float64 [M, T]``; see :func:`~graphslice.stacking.weights.choose_weights`.
@@ -216,6 +228,9 @@ def fit_weights(
 
     def losses(t: int, task: Task, where: slice) -> HeldOutLosses:
         scaled = [transformed(each[:, where].astype(np.float64), task) for each in predictions]
-        return HeldOutLosses(scaled, transformed(labels[:, t], task), task.kind, molecules, squared)
+        y, limits = transformed(labels[:, t], task), None
+        if bounds is not None and task.kind == REGRESSION:
+            limits = bounds_to_training_scale(bounds[:, t : t + 1], [task])[:, 0]
+        return HeldOutLosses(scaled, y, task.kind, molecules, squared, limits, row_weights)
 
     return choose_weights([losses(*each) for each in each_target(tasks)])

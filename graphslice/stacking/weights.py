@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from graphslice.censored import UNBOUNDED, is_bounded, within_bounds
 from graphslice.errors import InputError
 from graphslice.model_averaging import simplex_grid, within_standard_errors
 
@@ -55,6 +56,8 @@ class HeldOutLosses:
         kind: "regression" (absolute or squared error), "binary" or "multiclass" (log loss).
         molecules: int64 ``[R]``, molecule of each row, which all count equally; None if every row is another molecule.
         squared: squared errors for regression.
+        bounds: float64 ``[R, 2]``, bounds of labels that are nan (:mod:`graphslice.censored`); None if there are none.
+        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal. A molecule has that of its rows.
 
     Raises:
         InputError: if there are no predictions, or their rows do not match the labels.
@@ -65,8 +68,17 @@ class HeldOutLosses:
     kind: str
     molecules: np.ndarray | None = None
     squared: bool = False
+    bounds: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        if self.bounds is not None:
+            bounded = np.isnan(self.y) & is_bounded(self.bounds)
+            object.__setattr__(self, "y", np.where(bounded, 0.0, self.y))  # replaced in `of`
+            bounds = np.where(bounded[:, None], self.bounds, UNBOUNDED)
+            object.__setattr__(self, "bounds", bounds[_known_rows(self.y, self.predictions)])
+        if self.weights is not None:
+            object.__setattr__(self, "weights", self.weights[_known_rows(self.y, self.predictions)])
         y, stacked, molecule = _labelled_predictions(self.y, self.predictions, self.molecules)
         for name, value in (("y", y), ("predictions", stacked), ("molecules", molecule)):
             object.__setattr__(self, name, value)
@@ -78,10 +90,16 @@ class HeldOutLosses:
         return classes and len(self._molecule_counts) >= _MIN_MOLECULES
 
     def of(self, weights: np.ndarray) -> np.ndarray:
-        """Return the loss of each molecule with the weights float64 ``[M]``: float64 ``[K]``."""
-        losses = _row_losses(np.tensordot(weights, self.predictions, 1), self.y, self.kind)
-        molecules = np.asarray(self.molecules, np.int64)
-        return np.bincount(molecules, losses**2 if self.squared else losses) / self._molecule_counts
+        """Return losses of the molecules with the weights float64 ``[M]``: float64 ``[K]``, whose mean is the loss."""
+        predicted, y = np.tensordot(weights, self.predictions, 1), self.y
+        if self.bounds is not None:
+            y = within_bounds(np.where(is_bounded(self.bounds), np.nan, y), self.bounds, predicted[:, 0])
+        losses = _row_losses(predicted, y, self.kind)
+        molecules, losses = np.asarray(self.molecules, np.int64), losses**2 if self.squared else losses
+        if self.weights is None:
+            return np.bincount(molecules, losses) / self._molecule_counts
+        totals = np.bincount(molecules, self.weights)
+        return np.bincount(molecules, losses * self.weights) / totals.mean()
 
     @property
     def _molecule_counts(self) -> np.ndarray:
@@ -194,11 +212,17 @@ def _labelled_predictions(
             f"predictions of shapes {shapes or 'none'} do not match {len(y)} labels: expected [rows, width] per model"
         )
     stacked = np.stack([np.asarray(each, np.float64).reshape(len(y), -1) for each in predictions])
-    known = np.isfinite(y) & np.isfinite(stacked).all(axis=(0, 2))
+    known = _known_rows(y, stacked)
     molecule = np.arange(len(y)) if molecules is None else np.asarray(molecules)
     if molecule.shape != y.shape:
         raise InputError(f"molecules of shape {molecule.shape} do not match {len(y)} labels: expected one per label")
     return y[known], stacked[:, known], np.unique(molecule[known], return_inverse=True)[1]
+
+
+def _known_rows(y: np.ndarray, predictions: Iterable[np.ndarray]) -> np.ndarray:
+    """Mask of rows with a label and all predictions."""
+    finite = [np.isfinite(np.reshape(each, (len(y), -1))).all(axis=1) for each in predictions]
+    return np.isfinite(y) & np.all(finite, axis=0)
 
 
 def _row_losses(predictions: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
+from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.run_files import CORPUS, REJECTED
@@ -45,6 +46,8 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         )
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
+    for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
@@ -102,6 +105,20 @@ def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if named:
             lines.append(f"{kind}: {', '.join(named[:_MOST_NAMES])}{more}")
     return lines
+
+
+def describe_bounded(tasks: Sequence[Task], bounds: np.ndarray | None) -> list[str]:
+    """Describe the bounds among the labels; no line without any.
+
+    Args:
+        tasks: T targets.
+        bounds: ``float64 [R, T, 2]``, or None.
+    """
+    if bounds is None:
+        return []
+    counts = {task.name: int(is_bounded(bounds[:, t]).sum()) for t, task in enumerate(tasks)}
+    named = [f"{count:,} of {name}" for name, count in counts.items() if count]
+    return [f"bounds, such as >5, among the labels: {', '.join(named)}; predictions beyond a bound are no error"]
 
 
 def _describe_task(task: Task, labels: np.ndarray) -> str:

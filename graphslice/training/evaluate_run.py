@@ -18,7 +18,7 @@ from graphslice.data.molecule_keys import molecule_ids
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
-from graphslice.evaluation.format_scores import describe_coverage, describe_scores
+from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
 from graphslice.evaluation.metrics import score, score_rows
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
@@ -62,7 +62,8 @@ def evaluate_split(
     """
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
-    console.print(describe_scores(split, scores, first=metric), highlight=False, markup=False, soft_wrap=True)
+    for line in (describe_scores(split, scores, first=metric), *describe_bounds(split, scores)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:
             temperature = calibration.targets[t].temperature
@@ -166,7 +167,8 @@ def calibrate(folder: Path, data: MoleculeData, held_out: HeldOut) -> Calibratio
     rows = held_out.rows[held_out.sample]
     predictions = held_out.predictions[np.repeat(held_out.sample, dataset.all_labels.counts_of(held_out.rows))]
     molecules, labels = _molecule_ids(data, rows), dataset.labels(rows)
-    calibration = fit_calibration(predictions, held_out.difficulty, labels, molecules, dataset.tasks, domain)
+    weights = label_weights(dataset, rows)
+    calibration = fit_calibration(predictions, held_out.difficulty, labels, molecules, dataset.tasks, domain, weights)
     add_to_checkpoint(folder / BEST, calibration)
     return calibration
 
@@ -202,9 +204,16 @@ def calibrate_ensemble(
         held_out = predict_held_out(models, splits, split, data.store, rows)
         predictions, difficulty = held_out.mean, held_out.difficulty
     molecules = _molecule_ids(data, rows)
-    calibration = fit_calibration(predictions, difficulty, dataset.labels(rows), molecules, dataset.tasks, domain)
+    labels, weights = dataset.labels(rows), label_weights(dataset, rows)
+    calibration = fit_calibration(predictions, difficulty, labels, molecules, dataset.tasks, domain, weights)
     save_ensemble_calibration(calibration, out)
     return calibration
+
+
+def label_weights(dataset: LabelledDataset, rows: np.ndarray) -> np.ndarray | None:
+    """Return the weight of each label of some rows, ``float64 [M]``; None if all are equal."""
+    weights = dataset.weights(rows)
+    return None if weights is None else weights[dataset.molecules(rows)]
 
 
 def _molecule_ids(data: MoleculeData, rows: np.ndarray) -> np.ndarray:

@@ -71,22 +71,36 @@ class Loss(nn.Module):
             self.register_buffer(prefix + "weights", torch.tensor(table, dtype=torch.float32), persistent=False)
             self._groups.append((names[group[0]], prefix))
 
-    def forward(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the sum of the weighted losses, and the sum of the weights; their quotient is the loss.
 
         Args:
             outputs: ``float [B, W]``, standardised predictions of regression targets, and logits of classes.
             labels: ``float [B, T]``, standardised regression labels, and class indices; nan where missing.
+            bounds: ``float [B, T, 2]``, standardised bounds of regression labels that are nan; None without any. The
+                loss of a bound is that of the nearest label that it allows; with the loss ``gaussian`` it is the
+                negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
+            row_weights: ``float [B]``, weight of each row; None if all are equal.
         """
         total, weights = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
             targets, columns, table = (getattr(self, prefix + part) for part in ("targets", "outputs", "weights"))
-            true = labels[:, targets]
+            true, predicted = labels[:, targets], outputs[:, columns]
             known = ~torch.isnan(true)
+            limits = None if bounds is None or name not in _CENSORED else bounds[:, targets]
+            if limits is not None:
+                censored = ~known & torch.isfinite(limits).any(dim=2)
+                nearest = predicted[:, : len(targets)].detach().clamp(limits[..., 0], limits[..., 1])
+                true, known = torch.where(censored, nearest, true), known | censored
             true = true.nan_to_num()
-            losses = _ELEMENTWISE[name](outputs[:, columns], true)
+            losses = _ELEMENTWISE[name](predicted, true)
+            if limits is not None and name == GAUSSIAN:
+                losses = torch.where(censored, _tobit(predicted, limits), losses)
             classes = true.long() if table.shape[1] > 1 else torch.zeros_like(true, dtype=torch.long)
             weight = table.expand(len(labels), -1, -1).gather(2, classes[:, :, None])[:, :, 0] * known
+            weight = weight if row_weights is None else weight * row_weights[:, None]
             total = total + torch.where(known, losses, 0).mul(weight).sum()
             weights = weights + weight.sum()
         return total, weights
@@ -191,6 +205,30 @@ def _gaussian(outputs: Tensor, true: Tensor) -> Tensor:
     return log.exp().detach() * (0.5 * ((true - mean) / log.exp()).square() + log)
 
 
+def _tobit(outputs: Tensor, limits: Tensor) -> Tensor:
+    """Negative logarithm of the probability between bounds, weighted as :func:`_gaussian`.
+
+    Args:
+        outputs: ``float [B, 2 G]``, as for :func:`_gaussian`.
+        limits: ``float [B, G, 2]``; bounds of other labels are infinite, and their loss is not used.
+    """
+    mean, log = outputs.chunk(2, dim=1)
+    std = log.clamp(-_MAX_LOG_STD, _MAX_LOG_STD).exp()
+    finite = torch.isfinite(limits)
+    distances = (torch.where(finite, limits, 0) - mean[..., None]) / std[..., None]
+    low, high = torch.where(finite, distances, limits).unbind(dim=2)
+    # The tail that is the smaller one, since differences of probabilities near 1 are lost.
+    near, far = torch.where(low > 0, -low, high), torch.where(low > 0, -high, low)
+    log_near, log_far = _log_normal_cdf(near), _log_normal_cdf(far)
+    share = (log_far - log_near).exp().clamp_max(1 - 1e-6)
+    return -std.detach() * (log_near + torch.log1p(-share))
+
+
+def _log_normal_cdf(z: Tensor) -> Tensor:
+    """Logarithm of the normal distribution function, linear below -30, where torch's gradient is wrong."""
+    return torch.special.log_ndtr(z.clamp_min(-30)) + 30 * (z + 30).clamp_max(0)
+
+
 def _bce(outputs: Tensor, true: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(outputs, true, reduction="none")
 
@@ -201,6 +239,8 @@ def _cross_entropy(outputs: Tensor, true: Tensor) -> Tensor:
 
 _ELEMENTWISE = {"mae": _mae, "mse": _mse, "huber": _huber, GAUSSIAN: _gaussian, "bce": _bce}
 _ELEMENTWISE |= {"cross-entropy": _cross_entropy}
+# Losses of labels that may be bounds.
+_CENSORED = ("mae", "mse", "huber", GAUSSIAN)
 assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)
 
 

@@ -17,7 +17,7 @@ from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
-from graphslice.evaluation.metrics import METRICS, score
+from graphslice.evaluation.metrics import METRICS, labels_for_metric, score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
 from graphslice.training.losses import AuxiliaryHeads, Loss
@@ -106,13 +106,16 @@ class PropertyModule(nn.Module):
         assert batch.targets is not None
         mean, std = self.model.target_mean[self._outputs], self.model.target_std[self._outputs]
         labels = torch.where(self._regression, (batch.targets - mean) / std, batch.targets)
+        bounds = batch.bounds_of_targets
+        bounds = None if bounds is None else (bounds - mean[:, None]) / std[:, None]
+        weights = batch.label_weights()
         # Logits of the class frequencies, which predictions include too; in a fine-tuned model, of the pretraining set.
         prior = self._classes * self.model.target_mean
         if self.auxiliary is None:
-            parts = [self.loss(self.model.standardised(batch) + prior, labels)]
+            parts = [self.loss(self.model.standardised(batch) + prior, labels, bounds, weights)]
         else:
             outputs, rows = self.model.standardised_with_rows(batch)
-            parts = [self.loss(outputs + prior, labels), *self.auxiliary.losses(rows, batch)]
+            parts = [self.loss(outputs + prior, labels, bounds, weights), *self.auxiliary.losses(rows, batch)]
         return torch.stack([self._mean(*part) for part in parts]).sum()
 
     def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
@@ -153,7 +156,8 @@ class PropertyModule(nn.Module):
         rows, counts, values = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         rows, first = np.unique(rows, return_index=True)  # distributed sampling may repeat rows
         predictions = to_predictions(values[ragged_indices(pointers(counts), first)], self.tasks)
-        value = score(self.metric, dataset.name, self.tasks, dataset.labels(rows), predictions)
+        labels = labels_for_metric(self.metric, dataset, rows, predictions)
+        value = score(self.metric, dataset.name, self.tasks, labels, predictions)
         if not math.isfinite(value):
             value = METRICS[self.metric].loss(math.inf)  # the worst possible value
         logged = {f"val_{self.metric}": value}

@@ -107,7 +107,8 @@ class Stack:
     def _fit(self, rows: np.ndarray) -> BaseModels:
         dataset, seed = self.data.dataset, self.data.config.trainer.seed
         x = base_model_inputs(self.data.store, rows, _INPUTS)
-        return fit_base_models(x, dataset.targets[rows], dataset.tasks, seed, torch.get_num_threads())
+        labels, weights = self.data.number_labels(rows), dataset.weights(rows)
+        return fit_base_models(x, labels, dataset.tasks, seed, torch.get_num_threads(), weights)
 
     def finish(
         self,
@@ -182,12 +183,14 @@ class Stack:
         rows = all_rows[order]
         by_model = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
-        labels, molecules = dataset.targets[rows], molecule_ids(data.store, rows)
+        labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
+        molecules = molecule_ids(data.store, rows)
         predictions = list(by_model.values())
 
         def weights_of(chosen: np.ndarray) -> np.ndarray:
             parts, squared = [each[chosen] for each in predictions], metric in _SQUARED_METRICS
-            return fit_weights(parts, labels[chosen], dataset.tasks, molecules[chosen], squared)
+            limits, own = (None if each is None else each[chosen] for each in (bounds, row_weights))
+            return fit_weights(parts, labels[chosen], dataset.tasks, molecules[chosen], squared, limits, own)
 
         stacked = np.empty_like(predictions[0])
         spread = np.zeros((len(rows), len(dataset.tasks)), np.float32)

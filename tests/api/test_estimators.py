@@ -139,8 +139,15 @@ def test_fit_rejects_invalid_input():
         regressor(config={"data": {"split": "scaffold"}}).fit(CHAINS, ATOMS)
     with pytest.raises(ValueError, match="trainer"):
         regressor(config={"trainer": 5}).fit(CHAINS, ATOMS)
-    with pytest.raises(TypeError):  # sample weights are not supported
-        regressor().fit(CHAINS, ATOMS, sample_weight=ATOMS)
+    for weights, message in [
+        (ATOMS[1:], r"sample_weight has the shape \[59\]: expected one weight for each of 60 rows"),
+        (-ATOMS, "finite numbers from 0 up"),
+        (np.where(ATOMS > 50, np.nan, ATOMS), "finite numbers from 0 up"),
+        (ALCOHOLS, "not numbers"),
+        (np.zeros(60), "none of its 60 rows can be used; row 1: weight 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            regressor().fit(CHAINS, ATOMS, sample_weight=weights)
     with pytest.raises(NotFittedError):
         regressor().predict("CCO")
 
@@ -157,3 +164,23 @@ def test_random_state_determines_the_result():
     first, again, other = (regressor(random_state=seed).fit(CHAINS, ATOMS).predict("CCO") for seed in (3, 3, 4))
     assert first == again != other
     assert regressor(random_state=np.int64(3)).fit(CHAINS, ATOMS).predict("CCO") == first
+
+
+def test_molecules_of_weight_zero_do_not_train():
+    """Molecules with wrong labels and no weight do not change a prediction much; with weight they do."""
+    smiles, labels = CHAINS * 2, np.concatenate([ATOMS, -ATOMS]).astype(float)
+    settings = {"baselines": True, "epochs": 3}
+    models = [
+        regressor(**settings).fit(smiles, labels, sample_weight=np.repeat([1.0, weight], 60)) for weight in (0, 1)
+    ]
+    assert len(models[0].model_.calibration.domain.rows) == 60
+    without, with_wrong = (np.corrcoef(model.predict(CHAINS), ATOMS)[0, 1] for model in models)
+    assert without > 0.9 > with_wrong
+
+
+def test_equal_weights_are_no_weights():
+    fitted, weighted = (
+        regressor(baselines=True).fit(CHAINS, ATOMS, sample_weight=weights).predict(CHAINS)
+        for weights in (None, np.full(60, 7.5))
+    )
+    np.testing.assert_allclose(fitted, weighted, rtol=1e-3, atol=1e-2)

@@ -121,3 +121,13 @@ def test_mean_per_molecule_matches_pandas(ids):
     values = random.random((2, len(ids)))
     expected = pd.DataFrame(values.T).groupby(ids).mean().to_numpy().T
     np.testing.assert_allclose(conformal.mean_per_molecule(values, ids), expected, rtol=1e-12)
+
+
+@given(st.integers(0, 50), st.integers(50, 99))
+def test_quantile_with_weights_is_the_score_below_which_their_share_lies(seed, level):
+    random = np.random.default_rng(seed)
+    scores, weights = np.sort(random.random(40)), random.integers(1, 9, 40).astype(float)
+    found = NonconformityScores.from_rows(scores, np.arange(40), weights).quantile(level / 100)
+    shares = [Fraction(int(weight)) / Fraction(int(weights.sum())) * 40 / 41 for weight in weights]
+    below = np.cumsum(shares) >= Fraction(level, 100)
+    assert found == (scores[below.argmax()] if below.any() else np.inf)

@@ -10,6 +10,7 @@ import torch
 from graphslice import smiles_to_graph
 from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches, batches_per_epoch
+from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
@@ -103,7 +104,7 @@ def loader(store, threads: int = 0, step: int = 0, seed: int = 0) -> BatchLoader
     rows = np.arange(39, 3, -1)
     order = TrainBatches(store.sizes[rows], 4, seed, step=lambda: step)
     targets = np.arange(40.0)[:, None]
-    return BatchLoader(store, rows, order, SETTINGS, targets=targets, threads=threads)
+    return BatchLoader(store, rows, order, SETTINGS, targets=Labels.of_molecules(targets), threads=threads)
 
 
 def threads_of_loaders() -> list[threading.Thread]:

@@ -11,6 +11,7 @@ from graphslice import InputError, smiles_to_graph
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import read_smiles
 from graphslice.data.batch_loader import collate, collate_rows
+from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 
 SMILES = ["c1ccccc1O", "C", "CC(=O)[O-].[Na+]", "C" * 20, "C12C3C4C1C5C2C3C45", "[H+]"]
@@ -96,7 +97,7 @@ def test_batch_without_bonds():
 def test_batch_has_targets_and_rows(graphs):
     targets = np.array([[1.5, np.nan]] * len(graphs))
     store = GraphStore.from_graphs(graphs)
-    batch = collate_rows(store, [5, 4, 3, 2, 1, 0], targets=targets)
+    batch = collate_rows(store, [5, 4, 3, 2, 1, 0], targets=Labels.of_molecules(targets))
     assert (batch.targets.dtype, batch.rows.dtype) == (torch.float32, torch.int64)
     np.testing.assert_array_equal(batch.targets.numpy(), targets.astype(np.float32))
     assert batch.rows.tolist() == [5, 4, 3, 2, 1, 0]
@@ -106,13 +107,13 @@ def test_batch_has_targets_and_rows(graphs):
 
 def test_views_of_larger_arrays_are_accepted(graphs):
     targets = np.arange(12.0).reshape(6, 2)[::-1, :1]
-    batch = collate_rows(GraphStore.from_graphs(graphs), np.arange(6)[::-1], targets=targets)
+    batch = collate_rows(GraphStore.from_graphs(graphs), np.arange(6)[::-1], targets=Labels.of_molecules(targets))
     assert batch.targets.tolist() == [[0], [2], [4], [6], [8], [10]]
     assert batch.lengths.tolist() == [graph.num_atoms for graph in graphs[::-1]]
 
 
 def test_moving_to_another_device_keeps_every_field(graphs):
-    batch = collate(graphs, targets=np.zeros((6, 1)))
+    batch = collate(graphs, targets=Labels.of_molecules(np.zeros((6, 1))))
     moved = batch.to("meta")
     for field in dataclasses.fields(batch):
         value, moved_value = getattr(batch, field.name), getattr(moved, field.name)

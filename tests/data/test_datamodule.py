@@ -47,7 +47,7 @@ def test_rejected_rows_are_in_no_split(table):
 WRONG = {
     "labels": (
         ["C" * n for n in range(1, 9)],
-        [1, 2, 3, ">4", ">5", "6 eV", "x", "?"],
+        [1, 2, 3, "~4", "4-5", "6 eV", "x", "?"],
         "rejected: 5 such as row 4, target 'y'",
     ),
     "smiles": (

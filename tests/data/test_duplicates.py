@@ -139,3 +139,31 @@ CONFLICT = "of them with conflicting labels"
 )
 def test_describe_gives_one_line(duplicates, line):
     assert duplicates.describe() == line
+
+
+def test_bounds_of_one_molecule_are_merged_to_the_closest():
+    inf, nan = np.inf, np.nan
+    targets = np.array([[nan, 2.0], [nan, nan], [3.0, nan], [nan, nan]])
+    bounds = np.full((4, 2, 2), (-inf, inf))
+    bounds[0, 0], bounds[1] = (1, inf), [(2, inf), (5, inf)]
+    bounds[2:, 1], bounds[3, 0] = (-inf, 4), (-inf, 1)
+    result = merge_rows(np.arange(4), ids("aabb"), targets, np.array([False, False]), ["y", "z"], bounds)
+    assert result.rows.tolist() == [0, 2]
+    assert result.bounds.tolist() == [[[2, inf], [-inf, inf]], [[-inf, inf], [-inf, 4]]]
+    np.testing.assert_array_equal(result.targets, [[nan, 2.0], [3.0, nan]])
+
+
+def test_contradicting_bounds_of_one_molecule_drop_its_rows():
+    bounds = np.array([[[10, np.inf]], [[-np.inf, 5]]])
+    targets = np.full((2, 1), np.nan)
+    assert count_duplicates(ids("aa"), targets, np.array([False]), bounds).conflicting == 1
+    assert count_duplicates(ids("aa"), targets, np.array([False]), bounds[::-1]).conflicting == 1
+    result = merge_rows(np.array([3, 7]), ids("aa"), targets, np.array([False]), ["y"], bounds)
+    reason = "rows 4, 8 are one molecule, and the bounds of 'y' contradict each other"
+    assert result.reasons == {3: reason, 7: reason} and result.dropped == 2
+
+
+def test_numbers_conflict_with_bounds_that_they_do_not_respect():
+    targets = np.array([[3.0], [np.nan], [1.0], [np.nan]])
+    bounds = np.array([[[-np.inf, np.inf]], [[5, np.inf]], [[-np.inf, np.inf]], [[-np.inf, 9]]])
+    assert count_duplicates(ids("aabb"), targets, np.array([False]), bounds).conflicting == 1

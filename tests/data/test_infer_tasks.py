@@ -41,7 +41,8 @@ def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
         (["0", "1", "2"] * 9, "regression", ()),
         (["1", "2"] * 9, "regression", ()),
         (["3.5", "3.5"], "regression", ()),
-        (["1.5", "n/d", "2.5", ">10"], "regression", ()),
+        (["1.5", "n/d", "2.5", "~10"], "regression", ()),
+        (["0", ">1", "1", "0"], "regression", ()),
         (["0", "1", "?", "1"], "binary", ("0", "1")),
     ],
 )

@@ -388,3 +388,78 @@ def test_joined_target_names_are_parsed_back(names):
 def test_target_named_split_is_not_split_column():
     result = find_columns(["smiles", "split", "y"], DataConfig(targets="split,y"), "t.csv")
     assert result.targets == ["split", "y"] and result.split is None
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_bounds_among_numbers_are_labels(suffix, tmp_path):
+    cells = ["1.5", "> 10", "", " <0.01 ", ">=50", "\u22643", ">1e19", "~4", ">abc"]
+    frame = pd.DataFrame({"smiles": ["C" * n for n in range(1, 10)], "y": cells})
+    path = tmp_path / f"t.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    dataset = load_dataset(DataConfig(dataset=str(path)))
+    assert dataset.target_names == ["y"] and dataset.tasks[0].kind == "regression"
+    inf = np.inf
+    bounds = dataset.bounds(np.arange(9))[:, 0].tolist()
+    assert bounds[:6] == [[-inf, inf], [10, inf], [-inf, inf], [-inf, 0.01], [50, inf], [-inf, 3]]
+    assert bounds[6:] == [[-inf, inf]] * 3
+    assert np.isnan(dataset.targets[1:]).all() and dataset.targets[0] == 1.5
+    assert set(dataset.rejected) == {2, 6, 7, 8}
+    assert dataset.rejected[2] == "no target value" and "too large: '>1e19'" in dataset.rejected[6]
+    assert "not a finite number: '>abc'" in dataset.rejected[8]
+
+
+def test_bounds_count_in_the_fingerprint(tmp_path):
+    def fingerprint(cell: str) -> str:
+        (tmp_path / "t.csv").write_text(f"smiles,y\nC,1\nCC,2\nCCC,{cell}\n")
+        return load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"))).fingerprint()
+
+    assert len({fingerprint(cell) for cell in (">3", ">4", "<3", "")}) == 4
+
+
+def test_bounds_alone_are_rejected_or_classes(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\n" + "C,>10\nCC,<10\n" * 3)
+    with pytest.raises(InputError, match="bounds alone, such as '>10' in row 1: training needs numbers too"):
+        load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y"))
+    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", task="binary"))
+    assert dataset.tasks[0].classes == ("<10", ">10") and dataset.targets[:2, 0].tolist() == [1, 0]
+
+
+def test_upper_bound_without_a_logarithm_is_rejected(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\nCCC,<0\n")
+    with pytest.raises(InputError, match="'y' is 0 in row 3, which has no logarithm"):
+        load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", transform="log"))
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+def weighted(tmp_path, cells: list[str], **settings: str):
+    rows = "".join(f"{'C' * (n + 1)},{n},{cell}\n" for n, cell in enumerate(cells))
+    (tmp_path / "t.csv").write_text(f"smiles,y,w\n{rows}")
+    return load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="w", **settings))
+
+
+def test_weights_of_rows_are_read(tmp_path):
+    dataset = weighted(tmp_path, ["1", "0.5", "", "0", "1e3"])
+    assert dataset.weights(np.arange(5)).tolist() == [1, 0.5, 0, 0, 1000]
+    assert dataset.rejected == {2: "no weight in the column 'w'", 3: "weight 0"}
+
+
+@pytest.mark.parametrize("cell", ["-1", "x", "nan1", "inf", "1e19", "-0.5"])
+def test_invalid_weight_is_rejected(tmp_path, cell):
+    with pytest.raises(InputError, match=f"t.csv: row 3: the weight 'w' is '{cell}'; it must be a number from 0 up"):
+        weighted(tmp_path, ["1", "2", cell])
+
+
+def test_column_of_weights_with_another_role_is_rejected(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\n")
+    for column, reason in [("y", "cannot be the column of weights"), ("yy", "no column 'yy' .did you mean 'y'")]:
+        with pytest.raises(InputError, match=reason):
+            load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column=column))
+
+
+def test_weights_count_in_the_fingerprint(tmp_path):
+    assert weighted(tmp_path, ["1", "2"]).fingerprint() != weighted(tmp_path, ["1", "3"]).fingerprint()

@@ -34,9 +34,9 @@ def test_forest_matches_scikit_learn(kind, monkeypatch):
     class Recorder(getattr(ensemble, name)):
         __init__ = getattr(ensemble, name).__init__  # scikit-learn reads the settings from its signature
 
-        def fit(self, x, y):
+        def fit(self, x, y, sample_weight=None):
             models.append(self)
-            return super().fit(x, y)
+            return super().fit(x, y, sample_weight)
 
     monkeypatch.setattr(ensemble, name, Recorder)
     x = rows(300)
@@ -249,3 +249,29 @@ def test_bimodal_labels_stay_in_range(seed):
     predictions = fit_boosting(x, y, "regression", 0, 0, 1).predict(x)
     assert y.min() <= predictions.min() and predictions.max() <= y.max()
     assert spearmanr(predictions[:, 0], y).statistic > 0.8
+
+
+@pytest.mark.parametrize("fit", [fit_forest, fit_boosting])
+@pytest.mark.parametrize("kind", CLASSES)
+def test_rows_with_a_large_weight_decide(fit, kind):
+    x = rows(300)
+    x[150:] = x[:150]
+    y = labels(x, kind)
+    y[150:] = y[:150][::-1]  # each input with two labels
+    weights = np.repeat([1000.0, 1.0], 150)
+
+    def error(weights: np.ndarray | None) -> float:
+        predicted = fit(x, y, kind, CLASSES[kind], 0, 1, weights).predict(x[:150])
+        if kind == "multiclass":
+            return 1 - predicted[np.arange(150), y[:150].astype(int)].mean()
+        return np.abs(predicted[:, 0] - y[:150]).mean()
+
+    assert error(weights) < 0.6 * error(None)
+
+
+@pytest.mark.parametrize("fit", [fit_forest, fit_boosting])
+def test_scale_of_the_weights_does_not_matter(fit):
+    x = rows(80)
+    y, weights = labels(x, "regression"), np.random.default_rng(0).random(80) + 0.1
+    found = [fit(x, y, "regression", 0, 0, 1, scale * weights).predict(x) for scale in (1, 1024)]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)

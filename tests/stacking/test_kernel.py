@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 from sklearn.svm import SVC, SVR
 
 from graphslice import threads
 from graphslice.errors import InputError
+from graphslice.normal_scores import fit_knots, from_scores, to_scores
 from graphslice.stacking import KernelMachine, fit_kernel
-from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix
+from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix, training_kernel
 
 COUNTS, DESCRIPTORS = 40, 6
 RANDOM = np.random.default_rng(0)
@@ -222,3 +224,22 @@ def test_damaged_arrays_are_refused(damage):
     damage(arrays)
     with pytest.raises(InputError, match="not a valid kernel machine"):
         KernelMachine.from_arrays(arrays)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_machine_with_weights_matches_scikit_learn(kind):
+    random = np.random.default_rng(0)
+    weights = random.integers(1, 5, len(X)).astype(float)
+    machine = fit_kernel(X, LABELS[kind], kind, 3, 0, 1, weights=weights, counts=COUNTS)
+    kernel = training_kernel(X, COUNTS)
+    if kind == "regression":
+        knots = fit_knots(LABELS[kind])
+        model = SVR(kernel="precomputed", C=3, epsilon=0.1)
+        model.fit(kernel, to_scores(LABELS[kind], knots), weights / weights.mean())
+        expected = from_scores(model.predict(kernel), knots)
+        np.testing.assert_allclose(machine.predict(X)[:, 0], expected, rtol=1e-3, atol=1e-3)
+    elif kind == "binary":
+        model = SVC(kernel="precomputed", C=3).fit(kernel, LABELS[kind] == 1, weights / weights.mean())
+        decision = model.decision_function(kernel)
+        assert spearmanr(machine.predict(X)[:, 0], decision).statistic > 0.999
+    assert np.abs(machine.predict(X) - fitted(kind).predict(X)).max() > 1e-4

@@ -232,3 +232,28 @@ def test_the_best_model_wins_ties():
     assert sorted(choose_weights([HeldOutLosses(same, y, "regression")])[:, 0].tolist()) == [0.0, 1.0]
     apart = [np.ones((50, 1)), np.full((50, 1), 3.0)]
     assert choose_weights([HeldOutLosses(apart, y, "regression")])[:, 0].tolist() == [1.0, 0.0]
+
+
+def test_losses_of_bounds_are_distances_of_each_average_from_them():
+    y, predictions = numbers(30, 0.5, 1.0)
+    bounds = np.full((30, 2), (-np.inf, np.inf))
+    bounds[:5, 0], bounds[5:9, 1] = 0.2, -0.1
+    y[:9] = np.nan
+    y[29], predictions[0][28] = np.nan, np.nan
+    losses = HeldOutLosses(predictions, y, "regression", bounds=bounds)
+    for weights in ([1.0, 0.0], [0.3, 0.7]):
+        average = sum(weight * each[:, 0] for weight, each in zip(weights, predictions, strict=True))
+        errors = np.abs(average - y)
+        errors[:9] = np.maximum(np.maximum(bounds[:9, 0] - average[:9], average[:9] - bounds[:9, 1]), 0)
+        assert losses.of(np.array(weights)) == pytest.approx(errors[:28])
+
+
+def test_losses_with_weights_are_those_of_repeated_rows():
+    y, predictions = numbers(20, 0.5, 1.0)
+    counts = np.random.default_rng(0).integers(1, 5, 20)
+    molecules = np.repeat(np.arange(10), 2)
+    losses = HeldOutLosses(predictions, y, "regression", molecules, weights=counts.astype(float))
+    repeated = [np.repeat(each, counts, axis=0)[:, 0] for each in predictions]
+    for weights in ([1.0, 0.0], [0.3, 0.7]):
+        average = sum(weight * each for weight, each in zip(weights, repeated, strict=True))
+        assert losses.of(np.array(weights)).mean() == pytest.approx(np.abs(average - np.repeat(y, counts)).mean())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
@@ -149,3 +150,71 @@ def test_weight_of_a_target_with_a_comma_in_its_name():
     outputs, labels = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
     total, weights = Loss(tasks, TrainerConfig(target_weights='"IC50, nM"=3'), labels.numpy())(outputs, labels)
     assert float(total / weights) == pytest.approx((3 * 1 + 2) / 4)
+
+
+def censored_batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Predictions of two numbers and their log standard deviations; a third of the labels are bounds."""
+    generator = torch.Generator().manual_seed(1)
+    outputs, labels = (torch.randn(12, width, generator=generator, dtype=torch.float64) for width in (4, 2))
+    bounds = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64).expand(12, 2, 2).clone()
+    bounds[:3, 0, 0], bounds[3:5, 0, 1], bounds[5:7, 1] = 0.5, -0.2, torch.tensor([-0.3, 0.4], dtype=torch.float64)
+    labels[torch.isfinite(bounds).any(dim=2)] = torch.nan
+    labels[11, 0] = torch.nan
+    outputs[:, 2:] /= 4
+    return outputs, labels, bounds
+
+
+@pytest.mark.parametrize(("name", "power"), [("mae", 1), ("mse", 2)])
+def test_loss_of_a_bound_is_the_distance_from_it(name, power):
+    outputs, labels, bounds = censored_batch()
+    module = Loss(regression_tasks("ab"), TrainerConfig(loss=name), labels.numpy())
+    total, weights = module(outputs[:, :2], labels, bounds)
+    expected = []
+    for row in range(12):
+        for t in range(2):
+            label, (low, high), output = float(labels[row, t]), bounds[row, t].tolist(), float(outputs[row, t])
+            if label == label:
+                expected.append(abs(output - label) ** power)
+            elif (low, high) != (-np.inf, np.inf):
+                expected.append(max(low - output, output - high, 0.0) ** power)
+    assert len(expected) == 23 and float(weights) == 23
+    assert float(total) == pytest.approx(sum(expected))
+
+
+def test_loss_of_a_bound_pulls_predictions_to_its_side_alone():
+    outputs, labels, bounds = censored_batch()
+    outputs = outputs[:, :2].clone().requires_grad_()
+    total, _ = Loss(regression_tasks("ab"), TrainerConfig(loss="mae"), labels.numpy())(outputs, labels, bounds)
+    (gradient,) = torch.autograd.grad(total, outputs)
+    for row in range(3):
+        assert gradient[row, 0] == (-1 if outputs[row, 0] < 0.5 else 0)
+
+
+def test_gaussian_loss_of_a_bound_is_the_probability_beyond_it():
+    outputs, labels, bounds = censored_batch()
+    module = Loss(regression_tasks("ab"), TrainerConfig(loss="gaussian"), labels.numpy())
+    only_bounds = torch.full_like(labels, torch.nan)
+    total, weights = module(outputs, only_bounds, bounds)
+    mean, std = outputs[:, :2].numpy(), outputs[:, 2:].exp().numpy()
+    low, high = bounds[..., 0].numpy(), bounds[..., 1].numpy()
+    losses = -std * np.log(norm.cdf(high, mean, std) - norm.cdf(low, mean, std))
+    expected = losses[np.isfinite(bounds.numpy()).any(axis=2)].sum()
+    assert float(weights) == 7 and float(total) == pytest.approx(float(expected))
+
+
+def test_gaussian_loss_of_far_bounds_has_finite_gradients():
+    outputs = torch.tensor([[1e4, -8.0], [-1e4, 8.0], [0.0, -8.0]], requires_grad=True)
+    bounds = torch.tensor([[[-torch.inf, 0.0]], [[0.0, torch.inf]], [[50.0, 51.0]]])
+    labels = torch.full((3, 1), torch.nan)
+    total, _ = Loss([Task("a")], TrainerConfig(loss="gaussian"), labels.numpy())(outputs, labels, bounds)
+    total.backward()
+    assert torch.isfinite(total) and torch.isfinite(outputs.grad).all()
+
+
+def test_loss_with_weights_is_that_of_repeated_rows():
+    outputs, labels = batch()
+    counts = torch.arange(12) % 3
+    module = Loss(TASKS, TrainerConfig(), labels.numpy())
+    total, weights = module(outputs, labels, None, counts.double())
+    repeated = module(outputs.repeat_interleave(counts, 0), labels.repeat_interleave(counts, 0))
+    assert float(total / weights) == pytest.approx(float(repeated[0] / repeated[1]))

@@ -14,6 +14,7 @@ import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
+from graphslice.cli.main import main
 from graphslice.config import read_yaml
 from graphslice.run_files import read_splits
 from graphslice.training import resume, train
@@ -159,3 +160,41 @@ def test_the_stack_of_each_target_is_not_worse_than_its_best_model(configured, t
     assert set(result.metrics["valid"]["targets"]) == {"gap_ev", "other"}
     weights = read_checkpoint(tmp_path / "run").stacking.weights
     np.testing.assert_allclose(weights.sum(axis=0), 1)
+
+
+@pytest.fixture(scope="module")
+def censored_run(configured, tmp_path_factory, table):
+    """A run whose labels above the 80th percentile are bounds."""
+    limit = table["gap_ev"].quantile(0.8)
+    cells = table["gap_ev"].map(lambda gap: f"{gap:.6f}" if gap <= limit else f"> {limit:.6f}")
+    out = tmp_path_factory.mktemp("censored") / "run"
+    rows = table.assign(gap_ev=cells)
+    train(configured(rows), out, console=QUIET)
+    return out, rows, limit
+
+
+def test_bounds_train_and_are_scored(censored_run):
+    out, rows, limit = censored_run
+    splits, metrics = read_splits(out), json.loads((out / "metrics.json").read_text())
+    assert sum(len(members) for members in splits.values()) == 60
+    bounded = rows["gap_ev"].str.startswith(">").to_numpy()
+    found = pd.read_csv(out / "out_of_fold.csv")
+    held = found["row"].to_numpy() - 1
+    target = metrics["valid"]["targets"]["gap_ev"]
+    assert target["bounds"] == bounded[held].sum() > 0
+    assert target["bounds_respected"] == pytest.approx((found["gap_ev_pred"][bounded[held]] >= limit).mean())
+    assert metrics["valid"]["molecules"] == target["molecules"] == (~bounded[held]).sum()
+    forest = read_checkpoint(out).stacking.models["forest"][0]
+    assert max(forest.knots[1]) > limit  # bounds are replaced by larger expected values
+
+
+def test_bounds_are_evaluated_as_in_the_run(censored_run, capsys):
+    out, *_ = censored_run
+    metrics = json.loads((out / "metrics.json").read_text())
+    main(["evaluate", str(out)])
+    printed = capsys.readouterr().out
+    target = metrics["test"]["targets"]["gap_ev"]
+    assert f"MAE {metrics['test']['mae']:.6f}" in printed
+    if "bounds" in target:
+        share = f"{target['bounds_respected']:.0%}"
+        assert f"test: predictions respect {share} of {target['bounds']} bound" in printed

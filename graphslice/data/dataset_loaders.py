@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.data.class_words import class_notes
 from graphslice.data.columns import (
     LabelColumns,
     check_feature_columns,
@@ -237,6 +238,8 @@ def _dataset_from_rows(
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
         notes = feature_column_notes(chunks, columns.descriptors)
+    if columns.level == MOLECULE:
+        notes = [*class_notes(chunks, tasks), *notes]
     rejected = reject_unlabelled(rows.labels, rows.rejected)
     splits = None
     if columns.split is not None:
@@ -375,7 +378,8 @@ def recode_labels(
         texts = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
         if target.classes:
             indices = class_indices(target.classes)
-            new, fault = [indices.get(class_key(text), np.nan) for text in texts], f"none of its {len(indices)} classes"
+            new = [indices.get(class_key(text), np.nan) for text in texts]
+            fault = f"none of its {len(target.classes)} classes"
         else:
             new, fault = [parse_number(text) for text in texts], "not a finite number"
         recoded = recoded.copy() if recoded is labels else recoded
@@ -409,6 +413,6 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
         raise InputError(f"{NAME} has no rows")
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
-    used = [columns.smiles, *dataset.target_names, *([columns.split] if columns.split else []), *columns.descriptors]
-    used += dataset.identifiers
+    optional = [column for column in (columns.split, columns.weights) if column]
+    used = [columns.smiles, *dataset.target_names, *optional, *columns.descriptors, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

@@ -87,4 +87,6 @@ def test_identifiers_of_a_data_frame_are_saved_with_it():
     frame = pd.DataFrame({"smiles": ["C", "CC"], "y": [1.0, 2.5], "cmpd_id": ["a", "b"], "other": ["x", "x"]})
     dataset = dataset_from_frame(frame, DataConfig(targets="y"))
     assert dataset.table is not None and dataset.table.column_names == ["smiles", "y", "cmpd_id"]
+    weighted = dataset_from_frame(frame.assign(w=[1, 2]), DataConfig(targets="y", weight_column="w"))
+    assert weighted.table is not None and weighted.table.column_names == ["smiles", "y", "w", "cmpd_id"]
     assert dataset.fingerprint() == dataset_from_frame(frame.drop(columns="cmpd_id"), DataConfig()).fingerprint()

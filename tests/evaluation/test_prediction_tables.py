@@ -55,3 +55,15 @@ def test_split_file_has_identifiers(mixed_run):
     found = pd.read_csv(folder / "split.csv")
     assert list(found) == ["row", "split", "smiles", "cmpd_id"]
     assert found["cmpd_id"].tolist() == table["cmpd_id"].tolist()
+
+
+def test_bounds_among_the_labels_are_written_as_bounds(demo_rows, tiny_config, tmp_path):
+    table = demo_rows.astype({"gap_ev": str})
+    first, second = table.index[table["split"] == "test"][:2]
+    table.loc[first, "gap_ev"], table.loc[second, "gap_ev"] = ">12.5", "< 3"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", trainer={"max_epochs": 1}), tmp_path / "run")
+    found = pd.read_csv(tmp_path / "run" / "test_predictions.csv", index_col="row")["gap_ev_true"]
+    assert found[first + 1] == ">12.5" and found[second + 1] == "<3"
+    others = [row for row in found.index if row not in (first + 1, second + 1)]
+    assert [float(found[row]) for row in others] == [demo_rows["gap_ev"][row - 1] for row in others]

@@ -21,8 +21,8 @@ _MOST_NAMES, _FEW_VALUES = 6, 10
 # A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
 _MIN_RELATIVE_STD = 1e-6
 
-# With fewer usable rows than this, a warning is printed.
-_FEW_ROWS = 10
+# With fewer molecules for training and validation than this, a warning is printed.
+_FEW_MOLECULES = 50
 
 # Printed names of splits, where they differ.
 _SPLIT_NAMES = {"train": "training", "valid": "validation"}
@@ -35,8 +35,9 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         console: where to print.
         data: molecules of the run.
     """
-    if len(data.usable_rows) < _FEW_ROWS:
-        few = f"only {len(data.usable_rows)} of {len(data.dataset):,} rows are usable: too few to train and evaluate on"
+    if (count := data.num_development_rows) < _FEW_MOLECULES:
+        advice = "" if data.config.data.folds else "; --folds 5 evaluates on all molecules"
+        few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
     if (level := data.dataset.level) != MOLECULE:

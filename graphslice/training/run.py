@@ -122,6 +122,8 @@ def run(
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = load_molecule_data(config, dataset, console, splits)
+    if fresh:
+        data.check_size()
     complete = complete_config(config, data, fresh=fresh)
     if fresh and not config.data.is_cross_validation:  # whose models would have different scales
         rows = np.concatenate([data.splits["train"], data.splits["valid"]])

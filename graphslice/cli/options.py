@@ -261,6 +261,34 @@ def table_path(molecules: Sequence[str]) -> Path | None:
     return None
 
 
+def add_output_file(parser: ArgumentParser, text: str) -> None:
+    """Add --out with the help ``text``, and --overwrite; :func:`output_file` reads them."""
+    parser.add_argument("-o", "--out", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
+
+def output_file(options: Namespace, source: Path | None) -> Path | None:
+    """Return the path of --out, None for standard output.
+
+    Args:
+        options: options of the command.
+        source: the input file or folder, or None.
+
+    Raises:
+        InputError: if the file is an input, or it exists and may not be replaced.
+    """
+    from graphslice.inference.files import reject_input_as_output
+
+    if options.out is None:
+        return None
+    out = Path(options.out)
+    if source is not None:
+        reject_input_as_output(source, out)
+    if out.is_file() and not options.overwrite:
+        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
+    return out
+
+
 def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load

@@ -400,7 +400,7 @@ def featurize_dataset(
     if not out.name.endswith(STORE_SUFFIX):
         raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: choose another --out, or use --overwrite")
+        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
     info = StoreInfo(
         safe_file_name(data.dataset),
         "",

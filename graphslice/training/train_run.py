@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import DataConfig, RunConfig, join_names
+from graphslice.config import RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import dataset_from_frame, is_dataset_name, load_dataset
@@ -35,6 +35,7 @@ from graphslice.run_files import (
     read_config,
 )
 from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
+from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process, run, saved_splits
@@ -82,19 +83,12 @@ def train(
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write the run directory {out}: it is a file")
     with _lock(out):
-        if is_first_process() and contains_run(out) and not overwrite:
-            raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
-            )
-        if is_first_process():
-            check_run_directory(out, config.data, frame=is_frame(data))
-        if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
-            raise InputError(
-                f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
-                "another --out"
-            )
+        # Mistakes in options and columns come first: an existing run would hide them.
         check_mixer(config.model.mixer, config.model.mixer_settings)
         check_atom_bond_options(config)
+        with quiet_lightning():
+            make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
+        given = config
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
         config = fit_to_dataset(config, dataset)
         check_output_columns(dataset.tasks)
@@ -103,24 +97,37 @@ def train(
         check_losses(config.trainer, dataset.tasks)
         if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
             raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
+        _check_output(out, given, overwrite=overwrite, frame=is_frame(data))
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
 
 
-def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:
-    """Check that a run would not overwrite its input files, or files that no run wrote.
+def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool) -> None:
+    """Check that a run would not overwrite another one, its own inputs, or files that no run wrote.
 
     Args:
-        folder: run directory.
-        config: data configuration.
+        out: run directory.
+        config: configuration of the user.
+        overwrite: a run in the directory may be replaced.
         frame: the data is a data frame, of which a copy is saved in the run directory.
 
     Raises:
         InputError: if the run would overwrite such a file.
     """
-    inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
-    check_not_overwriting(folder, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
+    if is_first_process():
+        if contains_run(out) and not overwrite:
+            raise InputError(
+                f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
+            )
+        data = config.data
+        inputs = (data.valid_file, data.test_file, None if frame or is_dataset_name(data.dataset) else data.dataset)
+        check_not_overwriting(out, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
+    if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
+        raise InputError(
+            f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
+            "another --out"
+        )
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:

@@ -331,10 +331,15 @@ def check_transforms(targets: np.ndarray, tasks: Sequence[Task], name: str) -> N
 
 def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:
     value, row = smallest
-    if value <= 0:
+    if value < 0:
         raise InputError(
-            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out values that "
-            "are not positive, or leave out --transform"
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: if it is a logarithm "
+            "already, leave out --transform; otherwise leave out negative values"
+        )
+    if value == 0:
+        raise InputError(
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out zeros, or "
+            "leave out --transform"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,11 @@ _MIN_RELATIVE_STD = 1e-6
 
 # With fewer molecules for training and validation than this, a warning is printed.
 _FEW_MOLECULES = 50
+
+# Names of logarithms: logS, LogD7.4, log_clearance, ln k, cl_log, pIC50, pKa, pchembl_value.
+_LOG_NAME = re.compile(
+    r"(?i:(?:^|[\W_])(?:log|ln|lg)(?:10|2)?(?:[a-z]{1,2})?(?:$|[\W_\d]))|^[lL]og[A-Z]|^p[A-Z]|^pchembl"
+)
 
 # Printed names of splits, where they differ.
 _SPLIT_NAMES = {"train": "training", "valid": "validation"}
@@ -147,6 +153,15 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if reason:
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{_shorten_list(names)} {reason}" for reason, names in targets_by_reason.items()]
+
+
+def transform_notes(tasks: Sequence[Task]) -> list[str]:
+    """Warn about targets whose logarithm is configured although their names are those of logarithms."""
+    return [
+        f"{task.name} looks like a logarithm already, by its name: if it is one, leave out --transform log"
+        for task in tasks
+        if task.transform == "log" and _LOG_NAME.search(task.name.strip())
+    ]
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:

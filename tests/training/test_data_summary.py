@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphslice.tasks import Task, regression_tasks
-from graphslice.training.data_summary import data_warnings, describe_tasks
+from graphslice.training.data_summary import data_warnings, describe_tasks, transform_notes
 
 RANDOM = np.random.default_rng(0)
 
@@ -44,3 +44,16 @@ def test_hundreds_of_targets_are_abbreviated():
 def test_warnings_about_suspicious_values(values, expected):
     found = data_warnings(regression_tasks(["y"]), values[:, None])
     assert found == [] if expected is None else (len(found) == 1 and expected in found[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["logS", "LogD7.4", "logPapp", "log_cl", "log10(ki)", "ln k", "cl_log", "pIC50", "pKa", "pchembl_value"]
+)
+def test_logarithm_of_a_logarithm_is_noted(name):
+    (note,) = transform_notes([Task(name, transform="log"), Task("clearance", transform="log"), Task("logP")])
+    assert note.startswith(f"{name} looks like a logarithm already")
+
+
+@pytest.mark.parametrize("name", ["clearance", "half_life", "logistics", "catalog", "ppb", "IC50", "analogue", "perm"])
+def test_other_names_are_not_taken_for_logarithms(name):
+    assert transform_notes([Task(name, transform="log")]) == []

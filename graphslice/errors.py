@@ -48,8 +48,15 @@ def shown(value: object) -> str:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string."""
+    """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string.
+
+    Letter case counts only between known names that are otherwise equal.
+    """
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not match or match[0].casefold() != name.casefold():
+        folded = {one.casefold(): one for one in reversed(known)}
+        match = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)]
     return f" (did you mean {match[0]!r}?)" if match else ""

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
+from graphslice.api.keywords import suggest_keywords
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@suggest_keywords
 def fit(
     data: DataFrame | Mapping[str, Sequence] | tuple | str | Path,
     targets: str | Sequence[str] | None = None,

@@ -19,6 +19,10 @@ from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
 
+# A limit of an assay is suspected if this share of at least this many labels are the least or the greatest one, but not
+# among integers with few distinct values.
+_MIN_LIMIT_SHARE, _MIN_LABELS, _FEW_INTEGERS = 0.05, 50, 20
+
 # A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
 _MIN_RELATIVE_STD = 1e-6
 
@@ -68,7 +72,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for line in [
         *data.dataset.notes,
         *data_warnings(tasks, labels),
-        *([] if pretraining or level != MOLECULE else salt_notes(data)),
+        *([] if pretraining or level != MOLECULE else [*limit_notes(tasks, labels), *salt_notes(data)]),
         *split_warnings(tasks, parts, folds=not pretraining),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
@@ -153,6 +157,34 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if reason:
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{_shorten_list(names)} {reason}" for reason, names in targets_by_reason.items()]
+
+
+def limit_notes(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
+    """Point out regression targets of which many labels equal the least or the greatest one, as at an assay limit.
+
+    Args:
+        tasks: T targets.
+        labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
+
+    Returns:
+        One line for each limit, of at most the first targets.
+    """
+    notes = []
+    for t, task in enumerate(tasks):
+        known = labels[~np.isnan(labels[:, t]), t]
+        values, counts = np.unique(known, return_counts=True)
+        is_count = len(values) <= _FEW_INTEGERS and (values % 1 == 0).all()
+        if task.kind != REGRESSION or len(known) < _MIN_LABELS or is_count:
+            continue
+        for place, sign, extreme in ((0, "<", "least"), (-1, ">", "greatest")):
+            share, value = counts[place] / len(known), f"{values[place]:.12g}"
+            if _MIN_LIMIT_SHARE <= share < 1:
+                notes.append(
+                    f"{100 * share:.0f}% of the labels of {task.name} are {value}, the {extreme} value: if this is a "
+                    f"limit of the assay, write them as {sign}{value}, which is read as a bound"
+                )
+    more = [f"and {len(notes) - _MOST_NAMES:,} more such limits"] if len(notes) > _MOST_NAMES else []
+    return [*notes[:_MOST_NAMES], *more]
 
 
 def transform_notes(tasks: Sequence[Task]) -> list[str]:

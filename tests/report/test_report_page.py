@@ -293,3 +293,9 @@ def test_out_of_fold_predictions_of_an_earlier_version_are_read(make_report, dem
     former.to_csv(folder / "out_of_fold.csv", index=False)
     write_report(folder)
     assert section(check_page(folder / "report.html"), "predictions") == before
+
+
+def test_assay_limits_are_reported(make_report, demo_rows):
+    table = demo_rows.assign(gap_ev=demo_rows["gap_ev"].clip(lower=demo_rows["gap_ev"].quantile(0.3)))
+    page = check_page(make_report(table, trainer={"max_epochs": 1}) / "report.html")
+    assert re.search(r"3\d% of the labels of gap_ev are [\d.]+, the least value: if this is", section(page, "data"))

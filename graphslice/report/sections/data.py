@@ -17,6 +17,7 @@ from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part,
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task
+from graphslice.training.data_summary import limit_notes
 
 _MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
 
@@ -107,6 +108,7 @@ def _labels(run: Run) -> list[Part]:
     if figures:
         parts.append(Figures(figures))
     parts += tables
+    parts += [Text(f"{note}.", note=True) for note in limit_notes(dataset.tasks, dataset.labels(run.data.usable_rows))]
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "where": "where the time of a training step goes",
     "predict": "prediction of molecules in memory, with the same comparisons",
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
+    "labels": "bounds as labels and auxiliary targets on TDC's tables; makes docs/labels.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
 }
 

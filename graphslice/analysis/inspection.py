@@ -19,6 +19,7 @@ from graphslice.analysis.formatting import Explanation, explain_target, match_ta
 from graphslice.analysis.internals import MoleculeActivations, write_internals
 from graphslice.chem.parse import MoleculeError
 from graphslice.data.columns import parse_feature_columns
+from graphslice.data.decimals import plain_numbers
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
@@ -160,7 +161,7 @@ def read_input_molecules(
 
     Args:
         predictor: model; feature columns that it expects are read with the molecules.
-        words: SMILES, and CSV, TSV, Parquet and ``.smi`` files or directories of such files.
+        words: SMILES, and CSV, TSV, Excel, Parquet, SDF and ``.smi`` files or directories of such files.
         smiles_column: SMILES column of the files; the default is that of
             :func:`~graphslice.inference.files.predict_file`.
 
@@ -182,7 +183,8 @@ def read_input_molecules(
             names = predictor.feature_columns
             check_feature_columns(names, table.columns, str(path))
             for chunk in table.chunks:
-                values = parse_feature_columns(chunk, names) if names else np.empty((len(chunk), 0), np.float32)
+                plain = plain_numbers(chunk, predictor.config.data.decimal, names)
+                values = parse_feature_columns(plain, names) if names else np.empty((len(chunk), 0), np.float32)
                 errors = malformed_rows(chunk)
                 for row, smiles in enumerate(texts(chunk.column(column))):
                     columns = dict(zip(names, values[row, :, None], strict=True))

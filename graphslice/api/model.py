@@ -270,7 +270,7 @@ class Model(Predictor):
             return load_evaluation_data(self, self.folder, overrides, split)
         trained, columns = self.config.data, column_names(data)
         targets = available_targets(self, overrides.get("targets"), columns)
-        data_config = DataConfig(targets=targets, features=trained.features, level=self.level)
+        data_config = DataConfig(targets=targets, features=trained.features, level=self.level, decimal=trained.decimal)
         if trained.smiles_column in columns:
             data_config = replace(data_config, smiles_column=trained.smiles_column)
         if split == "all":

@@ -50,7 +50,9 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
         _reject_other_scripts(smiles)
     try:
         if len(smiles) > _RINGS_CHARACTERS:
-            _reject_dense(smiles)
+            unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
+            if unsanitized is not None:
+                reject_dense(unsanitized)
         mol = Chem.MolFromSmiles(smiles)
     except UnicodeEncodeError:  # undecodable bytes of a file
         raise MoleculeError("not a valid SMILES") from None
@@ -86,11 +88,12 @@ def _reject_other_scripts(smiles: str) -> None:
         )
 
 
-def _reject_dense(smiles: str) -> None:
-    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than any molecule has."""
-    mol = Chem.MolFromSmiles(smiles, sanitize=False)
-    if mol is None:
-        return
+def reject_dense(mol: Chem.Mol) -> None:
+    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than any molecule has.
+
+    Args:
+        mol: an unsanitized molecule, whose rings are not known yet.
+    """
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")

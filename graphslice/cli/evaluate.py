@@ -28,7 +28,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
 
     predictor = load_model(options)
-    given = {key: options[key] for key in ("dataset", "root", "smiles_column", "targets") if options[key] is not None}
+    names = ("dataset", "root", "smiles_column", "decimal", "targets")
+    given = {name: options[name] for name in names if options[name] is not None}
     dataset, splits = load_evaluation_data(predictor, Path(options.model), given, options.split)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits)

@@ -9,7 +9,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import STANDARDIZE, add_engine_options, add_features_option
+from graphslice.cli.options import STANDARDIZE, add_decimal_option, add_engine_options, add_features_option
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.progress import molecule_progress
 
@@ -20,7 +20,7 @@ MODULE = "graphslice.data.featurize"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument(
-        "dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Parquet or .smi file, or a folder of these"
+        "dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Excel, Parquet, SDF or .smi file, or a folder of these"
     )
     parser.add_argument("-o", "--out", required=True, help="output file, NAME.arrow; an interrupted call is continued")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -31,6 +31,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "--smiles_column", "--smiles-column", help="column of the SMILES (default: detected by its name)"
     )
     parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
+    add_decimal_option(parser)
     add_features_option(parser)
     parser.add_argument("--split", help="column with train, valid or test (default: split, if there is one)")
     parser.add_argument("--standardize", help=STANDARDIZE)
@@ -43,7 +44,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.preprocess import featurize_dataset
     from graphslice.data.tables import count_rows
 
-    names = ("dataset", "root", "smiles_column", "targets", "features", "split")
+    names = ("dataset", "root", "smiles_column", "decimal", "targets", "features", "split")
     data = DataConfig(**{name: options[name] for name in names})
     console = Console(stderr=True)
     total = count_rows(Path(options.dataset)) if console.is_terminal else None

@@ -25,7 +25,9 @@ MODULE = "graphslice.cli.prediction_modules"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
-    parser.add_argument("molecules", nargs="+", help="CSV, TSV, Parquet or .smi file, folder of these, or SMILES")
+    parser.add_argument(
+        "molecules", nargs="+", help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, or SMILES"
+    )
     add_output_file(parser, ".npy file (the matrix only), or CSV, TSV or Parquet file (default: standard output)")
     add_smiles_column(parser)
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")

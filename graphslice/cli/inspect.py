@@ -28,7 +28,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     parser.add_argument(
-        "molecules", nargs="*", help="SMILES, or CSV, TSV, Parquet or .smi files; the first 100 molecules are drawn"
+        "molecules",
+        nargs="*",
+        help="SMILES, or CSV, TSV, Excel, Parquet, SDF or .smi files; the first 100 molecules are drawn",
     )
     parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # former name
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")

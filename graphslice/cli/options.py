@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
+_DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point)"
 # Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {
     "columns and tasks": {
@@ -46,11 +47,14 @@ _DATA_OPTIONS = {
         "task": "regression, binary or multiclass, or TARGET=binary,... (default: inferred from the values)",
         "transform": "none, log or rank, or TARGET=log,...: scale of training; predictions keep the unit of the target "
         "(default: chosen for each target by inner validation)",
+        "decimal": f"{_DECIMAL} (default: such cells are errors)",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
         "id_column": "columns that identify the rows in files and in the report, separated by commas (default: up to "
         "three columns that are not used otherwise, with names that end in id or name, or with unique values)",
         "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
+        "auxiliary": "columns that are learned next to the targets and not predicted, separated by commas",
+        "auxiliary_file": "table of further molecules with these columns",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {
@@ -165,7 +169,8 @@ def build_config(options: Namespace) -> RunConfig:
 
 
 _DATASET = (
-    "demo, pcqm4m, pcqm4mv2, a CSV, TSV or Parquet file, a folder of these, or a preprocessed dataset (default: demo)"
+    "demo, pcqm4m, pcqm4mv2, a CSV, TSV, Excel, Parquet or SDF file, a folder of these, or a preprocessed dataset "
+    "(default: demo)"
 )
 _ROOT = "directory of OGB's data, downloaded if missing (default: ./dataset)"
 
@@ -175,6 +180,7 @@ def add_data_options(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", help=_DATASET.replace(" (default: demo)", ""))
     parser.add_argument("--root", help=_ROOT)
     add_smiles_column(parser)
+    add_decimal_option(parser, "as in training")
     parser.add_argument(
         "--targets",
         help="label columns, separated by commas: some of the model's targets, or one column per target in its order",
@@ -184,6 +190,11 @@ def add_data_options(parser: ArgumentParser) -> None:
 def add_smiles_column(parser: Any, where: str = "default: as in training, else detected by its name") -> None:
     """Add --smiles-column; ``parser`` may be an argument group."""
     parser.add_argument(*_option_strings("smiles_column"), help=f"column of the SMILES ({where})")
+
+
+def add_decimal_option(parser: ArgumentParser, default: str = "such cells are errors") -> None:
+    """Add --decimal; ``default`` describes its default."""
+    parser.add_argument("--decimal", help=f"{_DECIMAL} (default: {default})")
 
 
 def add_features_option(parser: ArgumentParser) -> None:

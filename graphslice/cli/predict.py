@@ -26,7 +26,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     parser.add_argument(
-        "molecules", nargs="+", help="CSV, TSV, Parquet or .smi file, folder of these, preprocessed dataset, or SMILES"
+        "molecules",
+        nargs="+",
+        help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
     )
     add_output_file(parser, "CSV, TSV or Parquet file (default: standard output)")
     add_smiles_column(parser)

@@ -207,6 +207,7 @@ class TrainerConfig:
         metric: metric on the validation set that selects the best epoch, such as mae, rmse, spearman, auroc, auprc or
             accuracy. Default: mae for regression, auroc for classification, the loss if there are both.
         target_weights: weights of targets in the loss, TARGET=2,OTHER=0.5; default 1.
+        auxiliary_weight: weight of all auxiliary targets in the loss, relative to that of the targets.
         class_weights: none, or balanced (every class of a target has the same total weight in the loss).
         baselines: on: also fit a random forest, gradient boosting and a kernel machine to Morgan counts and descriptors
             of the molecular graph, report which model is best, and predict with a weighted ensemble (stacking) of all,
@@ -235,6 +236,7 @@ class TrainerConfig:
     loss: str = "auto"
     metric: str | None = None
     target_weights: str | None = None
+    auxiliary_weight: float = 0.5
     class_weights: str = "none"
     baselines: str = "auto"
     refit: str = "auto"
@@ -249,6 +251,8 @@ class TrainerConfig:
                 raise InputError(f"trainer.{name} must be at least 1, not {value}")
         if not 0 <= self.seed < 2**32:  # as numpy and scikit-learn take them
             raise InputError(f"trainer.seed must be from 0 to {2**32 - 1}, not {self.seed}")
+        if not 0 <= self.auxiliary_weight < float("inf"):
+            raise InputError(f"trainer.auxiliary_weight must be a number from 0 up, not {self.auxiliary_weight}")
         if not self.gradient_clip >= 0:
             raise InputError(f"trainer.gradient_clip must be at least 0, not {self.gradient_clip}")
         for name in ("checkpoint_minutes", "max_minutes"):

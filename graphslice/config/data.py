@@ -47,8 +47,8 @@ class DataConfig:
     """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
 
     Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV or Parquet file, of a directory of such files, or of
-            a preprocessed dataset from ``graphslice featurize``.
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a directory of such
+            files, or of a preprocessed dataset from ``graphslice featurize``.
         valid_file: separate file with the validation set, in the format of dataset.
         test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
@@ -62,10 +62,15 @@ class DataConfig:
             inferred from the values.
         transform: scale on which regression targets are trained: none, log (logarithm), rank (normal scores of ranks),
             or TARGET=log,OTHER=rank; default: chosen for each target by inner validation.
+        decimal: decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point); default:
+            such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
             default is equal weights.
+        auxiliary: columns of numbers or of two classes that the network learns next to the targets and does not
+            predict, separated by commas.
+        auxiliary_file: table of further molecules with these columns.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
             column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
             the training set.
@@ -91,8 +96,11 @@ class DataConfig:
     level: str = MOLECULE
     task: str | None = None
     transform: str | None = None
+    decimal: str | None = None
     features: str | None = None
     weight_column: str | None = None
+    auxiliary: str | None = None
+    auxiliary_file: str | None = None
     split: str | None = None
     carve: int = 0
     folds: str | None = None
@@ -114,6 +122,9 @@ class DataConfig:
             raise InputError(f"data.duplicates must be keep or merge, not {shown(self.duplicates)}")
         if self.duplicates == "merge" and self.weight_column is not None:
             raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
+        self._check_auxiliary()
+        if self.decimal not in (None, "comma", "point"):
+            raise InputError(f"data.decimal must be comma or point, not {shown(self.decimal)}")
         if self.rejected not in ("few", "any"):
             raise InputError(f"data.rejected must be few or any, not {shown(self.rejected)}")
         for name in ("seed", "carve"):
@@ -126,6 +137,23 @@ class DataConfig:
             raise InputError(f"data.fold {self.fold} selects the fold that is the test set: set data.folds too")
         if self.fold is not None and not 0 <= self.fold < folds * repeats:
             raise InputError(f"data.fold must be from 0 to {folds * repeats - 1} if data.folds is {self.folds}")
+
+    def _check_auxiliary(self) -> None:
+        names = self.auxiliary_columns
+        if self.auxiliary_file and not names:
+            raise InputError(f"data.auxiliary_file {self.auxiliary_file}: name its columns with data.auxiliary")
+        if names and self.level != MOLECULE:
+            raise InputError(f"data.auxiliary needs molecule-level targets: leave it out with data.level {self.level}")
+        for name in names:
+            if name in split_words(self.targets or ""):
+                raise InputError(f"data.auxiliary names {name!r}, which is a target: leave it out of one of the two")
+            if names.count(name) > 1:
+                raise InputError(f"data.auxiliary names {name!r} twice")
+
+    @property
+    def auxiliary_columns(self) -> tuple[str, ...]:
+        """Names in ``auxiliary``."""
+        return tuple(split_words(self.auxiliary or ""))
 
     @property
     def descriptors(self) -> tuple[str, ...]:

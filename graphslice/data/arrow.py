@@ -70,6 +70,14 @@ def binary_array(cells: Sequence[bytes]) -> pa.Array | pa.ChunkedArray:
     return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """True for the types of texts and bytes, and dictionaries of them."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    texts = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+    return kind in texts
+
+
 def text_array(texts: Sequence[str | None]) -> pa.Array:
     """Convert texts (None for null); surrogates become question marks. Fast if most texts are null."""
     if texts.count(None) == len(texts):

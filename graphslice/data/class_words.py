@@ -13,8 +13,6 @@ from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
-# Marks that are a pair of classes of their own; among words, a hyphen may be a missing value.
-_SIGNS = {"+", "-"}
 # At most this many notations of a class are listed.
 _MOST_NOTATIONS = 6
 
@@ -41,10 +39,9 @@ def merge_class_words(
     if (len(yes) < 2 and len(no) < 2) or (others and not (yes and no)):
         return None
     if others or not (yes and no):
-        hint = "a hyphen may be a missing value: leave such cells empty, or " if others & _SIGNS else ""
         also = f"there are others too ({quoted_list(sorted(others), 3)})" if others else "there is no other class"
         raise InputError(
-            f"{label}: {quoted_list(repeated)} mean the same class, but {also}: {hint}write each class in one way, or "
+            f"{label}: {quoted_list(repeated)} mean the same class, but {also}: write each class in one way, or "
             "give --task multiclass to keep all words apart"
         )
     merged: dict[str, Counter[str]] = {}

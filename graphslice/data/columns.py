@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, split_columns
-from graphslice.data.parse_cells import cell_text, decimal_point_hint, parse_number_column
+from graphslice.data.decimals import decimal_hint, plain_numbers
+from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import Task
@@ -34,6 +35,8 @@ class LabelColumns:
         tasks: task of each target; if empty, all targets are regression.
         level: level of the targets: molecule, atom or bond.
         weights: column of the row weights, or None.
+        auxiliary: those of the auxiliary columns that the table has.
+        decimal: how numbers are written, as in ``data.decimal``.
     """
 
     smiles: str
@@ -43,6 +46,8 @@ class LabelColumns:
     tasks: tuple[Task, ...] = ()
     level: str = MOLECULE
     weights: str | None = None
+    auxiliary: tuple[str, ...] = ()
+    decimal: str | None = None
 
 
 def find_columns(
@@ -75,8 +80,20 @@ def find_columns(
     if weights is not None and weights in (smiles, split, *targets):
         raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
-    check_unique(columns, [smiles, *targets, *filter(None, [split, weights]), *features], name)
-    return LabelColumns(smiles, targets, split, tuple(features), level=config.level, weights=weights)
+    requested = config.auxiliary_columns
+    auxiliary = [column for column in requested if column in columns]
+    if len(auxiliary) < len(requested) and not config.auxiliary_file:
+        missing = next(column for column in requested if column not in columns)
+        raise InputError(
+            f"{name} has no auxiliary column {missing!r}{nearest(missing, columns)}; it has {quoted_list(columns)}"
+        )
+    used = [smiles, *targets, *filter(None, [split, weights]), *features]
+    for column in auxiliary:
+        if column in used:
+            raise InputError(f"{name}: {column!r} cannot be an auxiliary column and have another role")
+    check_unique(columns, [*used, *auxiliary], name)
+    roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
+    return replace(roles, weights=weights, auxiliary=tuple(auxiliary))
 
 
 def find_smiles_column(
@@ -241,20 +258,22 @@ class FeatureColumns:
 
     Args:
         names: names of the columns.
+        decimal: ``data.decimal``, for columns whose numbers are not plain yet.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names, self._rows = names, 0
+    def __init__(self, names: Sequence[str], decimal: str | None = None) -> None:
+        self.names, self.decimal, self._rows = names, decimal, 0
         self._counts, self._firsts = [0] * len(names), [""] * len(names)
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
         """Apply :func:`parse_feature_columns` to the next chunk."""
+        chunk = plain_numbers(chunk, self.decimal, self.names)
         parsed = [_feature_cells(chunk, name) for name in self.names]
         for n, (name, (numbers, empty)) in enumerate(zip(self.names, parsed, strict=True)):
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
             if len(wrong) and not self._counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
-                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_point_hint(cell)}"
+                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_hint(cell)}"
             self._counts[n] += len(wrong)
         self._rows += len(chunk)
         return as_descriptors([numbers for numbers, _ in parsed])

@@ -38,6 +38,8 @@ from graphslice.tasks import (
 MIN_TRAINING = 10
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
+#: Reason for rejecting a row with auxiliary labels alone.
+HELD_OUT_COMPOUND = "auxiliary labels of a compound of the validation or test set"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class MoleculeData:
         rejected: reason of rejection, by row.
         usable_rows: ``int64``, the rows that are not rejected.
         labels: labels of all rows on the training scale.
+        auxiliary_rows: ``int64``, rows without a label of a target, whose auxiliary labels are trained on.
         duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
     """
 
@@ -100,6 +103,7 @@ class MoleculeData:
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
+        self._choose_auxiliary_rows()
         self._transform(dataset.tasks)
         self._check_labels()
 
@@ -136,7 +140,7 @@ class MoleculeData:
 
     def _check_rejected(self) -> None:
         """Raise :class:`InputError` if most labelled rows are rejected."""
-        unused = (UNLABELLED, ZERO_WEIGHT)
+        unused = (UNLABELLED, ZERO_WEIGHT, HELD_OUT_COMPOUND)
         wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason not in unused}
         if len(wrong) <= len(self.usable_rows):
             return
@@ -199,6 +203,31 @@ class MoleculeData:
         families, labels = molecule_keys(self.store, rows).family, dataset.targets[rows][:, classes]
         return SplitMaker(dataset.name, self.store, rows, families, labels, self.config.data)
 
+    def _choose_auxiliary_rows(self) -> None:
+        """Find the rows with auxiliary labels alone; those of a compound that is held out stay rejected."""
+        rows = np.flatnonzero(self.dataset.is_auxiliary())
+        rows = rows[[self.rejected.get(row) == UNLABELLED for row in rows.tolist()]]
+        self.rejected |= {row: reason for row, reason in self.store.errors.items() if row in set(rows.tolist())}
+        sizes = self.store.sizes[rows]
+        rows = rows[(sizes > 0) & (sizes <= self.config.graph.max_atoms)]
+        held_out = np.concatenate([rows[:0], *(self.splits[name] for name in self.splits if name != "train")])
+        self.auxiliary_rows = self._without_families(rows, held_out)
+        left_out = np.setdiff1d(rows, self.auxiliary_rows).tolist()
+        self.rejected = {row: reason for row, reason in self.rejected.items() if row not in set(rows.tolist())}
+        self.rejected |= dict.fromkeys(left_out, HELD_OUT_COMPOUND)
+
+    def _without_families(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Return the rows that share no family with other rows."""
+        if not len(rows):
+            return rows
+        family, other = (molecule_keys(self.store, each).family for each in (rows, others))
+        return rows[~np.isin(family, other)]
+
+    @property
+    def network_rows(self) -> np.ndarray:
+        """``int64``, rows that train the network: the training set, and rows with auxiliary labels alone."""
+        return np.concatenate([self.splits["train"], self.auxiliary_rows])
+
     def inner_folds(self, folds: int) -> list[np.ndarray]:
         """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
 
@@ -212,6 +241,7 @@ class MoleculeData:
         rest = copy(self)
         train = np.setdiff1d(self.splits["train"], rows)
         rest.splits = self.splits | {"train": train, "valid": np.empty(0, np.int64)}
+        rest.auxiliary_rows = self._without_families(self.auxiliary_rows, rows)
         return rest
 
     def _predefined_splits(self) -> Splits | None:
@@ -263,8 +293,9 @@ class MoleculeData:
 
     @property
     def num_development_rows(self) -> int:
-        """Number of rows for training and validation."""
-        return len(self.splits["train"]) + len(self.splits["valid"])
+        """Number of rows for training and validation that have a label of a target."""
+        rows = np.concatenate([self.splits["train"], self.splits["valid"]])
+        return int(self.dataset.all_labels.known()[rows].sum())
 
     def check_size(self) -> None:
         """Raise :class:`InputError` if the training set and the validation set are too small."""
@@ -296,7 +327,7 @@ class MoleculeData:
                 f"{columns[empty_columns.argmax()]!r} of --features: leave it out"
             )
         for labels in self.dataset.auxiliary.values():
-            missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
+            missing = np.isnan(labels[self.network_rows]).all(axis=0)
             if missing.any():
                 raise InputError(
                     f"{self.dataset.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
@@ -326,7 +357,7 @@ class MoleculeData:
 
     def train_auxiliary_labels(self) -> dict[str, Labels]:
         """Return the auxiliary labels of the training set, by level."""
-        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
+        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.network_rows)
         return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
@@ -341,7 +372,7 @@ class MoleculeData:
             share: the device and its share of every batch.
             step: returns the number of optimiser steps done so far.
         """
-        return self._loader(self.splits["train"], self._train_batches(share, step), share)
+        return self._loader(self.network_rows, self._train_batches(share, step), share)
 
     def num_train_widths(self, share: DeviceShare) -> int:
         """Return the number of distinct padded widths of the training batches of a device."""
@@ -355,10 +386,10 @@ class MoleculeData:
             share: the device and its share of every batch.
         """
         settings = self.config.collate_settings | {"multiple": share.padding_multiple}
-        return extreme_batches(self.store, self.splits["train"], size, **settings)
+        return extreme_batches(self.store, self.network_rows, size, **settings)
 
     def _train_batches(self, share: DeviceShare, step: Callable[[], int] = lambda: 0) -> TrainBatches:
-        settings, sizes = self.config.trainer, self.store.sizes[self.splits["train"]]
+        settings, sizes = self.config.trainer, self.store.sizes[self.network_rows]
         return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
     def eval_loader(self, split: str, share: DeviceShare = ONE_CPU) -> BatchLoader:

@@ -119,8 +119,8 @@ class LabelledDataset:
         store: preprocessed molecules, or None.
         columns: ``float32 [R, K]``, descriptor columns of a table, nan where unknown; or None.
         table: the cells of a dataset that was not read from a file, or None.
-        auxiliary: auxiliary atom- and bond-level labels, by level, which are trained on with molecule-level targets but
-            not predicted; in the order of the graphs of ``store``.
+        auxiliary: auxiliary labels, by level, which are trained on with molecule-level targets but not predicted: of
+            molecules, or of atoms and bonds in the order of the graphs of ``store``.
         notes: warnings for the user about how the dataset was read.
         identifiers: R texts of each identifier column, by name; see
             :func:`~graphslice.data.identifiers.identifier_columns`.
@@ -155,8 +155,15 @@ class LabelledDataset:
 
     @property
     def all_target_names(self) -> list[str]:
-        """Names of all targets, the auxiliary ones last."""
-        return self.target_names + [name for labels in self.auxiliary.values() for name in labels.names]
+        """Names of all targets of a preprocessed dataset, the auxiliary ones of atoms and bonds last."""
+        auxiliary = [labels for level, labels in self.auxiliary.items() if level != MOLECULE]
+        return self.target_names + [name for labels in auxiliary for name in labels.names]
+
+    def is_auxiliary(self) -> np.ndarray:
+        """Return the mask of rows without a label of a target and with one of a molecule-level auxiliary target."""
+        if MOLECULE not in self.auxiliary:
+            return np.zeros(len(self), bool)
+        return self.auxiliary[MOLECULE].known() & ~self.all_labels.known()
 
     @property
     def is_pcqm4m(self) -> bool:
@@ -213,7 +220,7 @@ class LabelledDataset:
             if values is not None:
                 digest.update(values.tobytes())
         for labels in (self.all_labels, *self.auxiliary.values()):
-            if labels.level != MOLECULE:
+            if labels.level != MOLECULE or labels.names:
                 digest.update(labels.level.encode() + labels.values.tobytes() + labels.ptr.tobytes())
         for name, rows in (self.splits or {}).items():
             digest.update(name.encode() + rows.tobytes())
@@ -229,7 +236,7 @@ class LabelledDataset:
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.
         unused = ~usable_mask(len(self), self.rejected) & (self.level == MOLECULE)
-        unused &= ~self.all_labels.known()
+        unused &= ~self.all_labels.known() & ~self.is_auxiliary()
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
             smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.data.auxiliary import append_auxiliary_file, read_auxiliary
 from graphslice.data.class_words import class_notes
 from graphslice.data.columns import (
     LabelColumns,
@@ -23,6 +24,8 @@ from graphslice.data.columns import (
     target_names,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.decimals import plain_numbers
+from graphslice.data.excel import EXCEL_SUFFIXES, split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.identifiers import identifier_columns, join_identifiers
 from graphslice.data.infer_tasks import (
@@ -36,15 +39,22 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
 from graphslice.data.parse_rows import error_context, parse_chunks
-from graphslice.data.splits import SPLIT_METHODS, Splits, decode_splits, present_splits
+from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, Splits, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, TSV_SUFFIXES, malformed_rows, open_table
+from graphslice.data.tables import (
+    CSV_SUFFIXES,
+    PARQUET_SUFFIXES,
+    SDF_SUFFIXES,
+    TSV_SUFFIXES,
+    malformed_rows,
+    open_table,
+)
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target, regression_tasks
 
 #: File name suffixes of tables of labelled molecules.
-TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
+TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
 
 
 def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -58,7 +68,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
         InputError: if the dataset cannot be loaded; the message says what is missing and what to do.
     """
     if config.valid_file or config.test_file:
-        return _dataset_from_files(config, tasks)
+        return append_auxiliary_file(_dataset_from_files(config, tasks), config)
     if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
         raise InputError(
             f"{config.dataset} has molecule-level labels: --level {config.level} needs a table with lists of numbers"
@@ -68,7 +78,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
         return dataset_from_store(GraphStore.open(path), config, tasks)
-    return dataset_from_table(path, config, tasks)
+    return append_auxiliary_file(dataset_from_table(path, config, tasks), config)
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
@@ -93,7 +103,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
                 "--split random"
             )
         # A split column of this file is ignored, because the whole file is one split.
-        data = replace(train_config, dataset=file, targets=targets, split="random")
+        data = replace(train_config, dataset=file, targets=targets, split="random", auxiliary=None, auxiliary_file=None)
         part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
         check_transforms(part.targets, part.tasks, file)
         first = sum(map(len, parts))
@@ -111,15 +121,21 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
     labels = Labels.join([part.all_labels for part in parts])
     columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
+    auxiliary = {}
+    for level, known in parts[0].auxiliary.items():  # only the training table is read for auxiliary labels
+        unknown = np.full((len(smiles) - len(parts[0]), known.values.shape[1]), np.nan)
+        auxiliary[level] = replace(Labels.join([known, Labels.of_molecules(unknown)]), names=known.names)
     identifiers = join_identifiers([part.identifiers for part in parts], [len(part) for part in parts])
+    first = parts[0]
     return LabelledDataset(
-        parts[0].name,
+        first.name,
         smiles,
         labels,
-        parts[0].tasks,
+        first.tasks,
         rejected,
         splits,
         columns=columns,
+        auxiliary=auxiliary,
         notes=notes,
         identifiers=identifiers,
     )
@@ -135,8 +151,9 @@ def dataset_path(dataset: str) -> Path:
     if dataset != "demo" and not path.exists() and path.suffix == "":
         names = ["demo", *OGB_FOLDERS]
         raise InputError(
-            f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV "
-            "or Parquet file, of a folder of such files, or of a preprocessed dataset of graphslice featurize"
+            f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV, "
+            "Excel, Parquet or SDF file, of a folder of such files, or of a preprocessed dataset of graphslice "
+            "featurize"
         )
     return path
 
@@ -148,7 +165,8 @@ def is_dataset_name(dataset: str) -> bool:
 
 def absolute_dataset(dataset: str) -> str:
     """Return the absolute path of a dataset; names of built-in datasets stay unchanged."""
-    return dataset if is_dataset_name(dataset) or not Path(dataset).exists() else str(Path(dataset).resolve())
+    path = Path(dataset)
+    return dataset if is_dataset_name(dataset) or not split_sheet(path)[0].exists() else str(path.resolve())
 
 
 def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
@@ -170,7 +188,7 @@ def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a CSV, TSV or Parquet file, or of a folder of such files.
+    """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files.
 
     Args:
         path: the file or folder.
@@ -185,6 +203,11 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
             f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
         )
     name = config.dataset
+    if config.level != MOLECULE and path.name.lower().endswith(SDF_SUFFIXES):
+        raise InputError(
+            f"{path}: the SMILES of an SDF file have another atom order than its records: --level {config.level} needs "
+            "a table with SMILES"
+        )
     with open_table(path) as table:
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
@@ -208,7 +231,8 @@ def dataset_from_chunks(
     """
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
-        raise InputError(f"{name}: no row matches the header; the first: {malformed[0]}")
+        raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
+    chunks = [plain_numbers(chunk, columns.decimal) for chunk in chunks]
     class_columns: list[str] = []
     if not columns.targets:
         target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)
@@ -217,8 +241,8 @@ def dataset_from_chunks(
     if config.level == MOLECULE:
         reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
-    dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, name)
-    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.descriptors}
+    dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, config, name)
+    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
     dataset.identifiers = identifier_columns(chunks, used, config.id_column, name)
     if not class_columns:
         return dataset
@@ -230,7 +254,7 @@ def dataset_from_chunks(
 
 
 def _dataset_from_rows(
-    chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], name: str
+    chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], config: DataConfig, name: str
 ) -> LabelledDataset:
     notes: list[str] = []
     with error_context(name):
@@ -244,9 +268,10 @@ def _dataset_from_rows(
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
-    return LabelledDataset(
-        name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns, notes=tuple(notes)
-    )
+    held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
+    auxiliary = read_auxiliary(chunks, columns, config, name, held_out & ~rows.labels.known())
+    dataset = LabelledDataset(name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns)
+    return replace(dataset, auxiliary=auxiliary, notes=tuple(notes))
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -260,8 +285,6 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     Raises:
         InputError: if it has no labels, lacks a requested target, or has no split column of the requested name.
     """
-    if config.weight_column is not None:
-        raise InputError(f"{store.name} has no column of weights: train on the table itself to use weight_column")
     known = list(store.info.targets)
     if not known:
         raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
@@ -413,6 +436,7 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
         raise InputError(f"{NAME} has no rows")
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
-    optional = [column for column in (columns.split, columns.weights) if column]
-    used = [columns.smiles, *dataset.target_names, *optional, *columns.descriptors, *dataset.identifiers]
+    used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
+    used += [*columns.auxiliary, *columns.descriptors, *dataset.identifiers]
+    dataset = append_auxiliary_file(dataset, config)
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

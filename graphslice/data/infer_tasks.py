@@ -18,6 +18,7 @@ from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
 from graphslice.config import ATOM, BOND, MOLECULE, DataConfig
 from graphslice.data.class_words import merge_class_words
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
+from graphslice.data.decimals import decimal_advice, decimal_readings, has_thousands_separators
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import (
     NO_WORDS,
@@ -25,8 +26,6 @@ from graphslice.data.parse_cells import (
     cell_text,
     class_key,
     column_cells,
-    decimal_point_hint,
-    has_thousands_separators,
     holds_lists,
     list_or_none,
     number_key,
@@ -62,15 +61,16 @@ class ColumnContents:
         numbers: number of cells with finite numbers.
         words: number of other cells; empty cells, infinities, bounds and numbers with commas are not counted.
         bounds: number of cells that are bounds of a number, such as ``>5``.
-        commas: number of cells that are numbers with commas.
+        commas: number of cells that are numbers with decimal commas or thousands separators.
         values: the different numbers; not extended beyond the maximal number of classes.
         names: the ways in which every class is written, with counts, by :func:`class_key`; not extended beyond the
             maximal number of classes.
         first_word: the first cell that is not empty and has no finite number and no comma.
-        first_comma: the first number with commas.
-        first_thousands: the first number whose commas must be thousands separators.
+        first_comma: the first of these, unlike 1,234 not ambiguous if possible.
+        first_thousands: the first number with thousands separators.
         first_bound: the first bound.
         first_none_word: the first cell ``none`` in a column of words.
+        dashes: number of cells ``-`` in a column of words, which are classes if there are cells ``+``, else empty.
         smallest: the smallest number or upper bound, as ``(number, row)``.
     """
 
@@ -85,6 +85,7 @@ class ColumnContents:
     first_thousands: tuple[int, str] | None = None
     first_bound: tuple[int, str] | None = None
     first_none_word: tuple[int, str] | None = None
+    dashes: int = 0
     smallest: tuple[float, int] = (np.inf, 0)
 
     def add(self, chunk: pa.Table, column: str, first_row: int) -> None:
@@ -106,30 +107,40 @@ class ColumnContents:
             self.values |= set(unique_numbers)
         for row in np.flatnonzero(~empty & ~finite).tolist():
             cell = cell_text(chunk.column(column), row)
-            if decimal_point_hint(cell):
-                self.commas += 1
-                self.first_comma = self.first_comma or (first_row + row + 1, cell)
-                if self.first_thousands is None and has_thousands_separators(cell):
-                    self.first_thousands = (first_row + row + 1, cell)
-                continue
             if (bound := parse_bound(cell)) is not None:
                 self.bounds += 1
                 self.first_bound = self.first_bound or (first_row + row + 1, cell)
                 self.smallest = min(self.smallest, (bound[1], first_row + row + 1))
                 self._add_name(cell)
                 continue
+            if readings := decimal_readings(cell):
+                self.commas += 1
+                if self.first_comma is None or (len(readings) == 1 < len(decimal_readings(self.first_comma[1]))):
+                    self.first_comma = (first_row + row + 1, cell)
+                if self.first_thousands is None and has_thousands_separators(cell):
+                    self.first_thousands = (first_row + row + 1, cell)
+                continue
             self.first_word = self.first_word or (first_row + row + 1, cell)
             if np.isinf(numbers[row]):
                 continue
             self.words += 1
             self._add_name(cell)
-        if self.numbers <= self.words and self.first_none_word is None and empty.any():
-            cells = enumerate(texts(chunk.column(column), decode_text), first_row + 1)
-            self.first_none_word = next(((row, cell) for row, cell in cells if class_key(cell) == "none"), None)
+        if self.numbers <= self.words and empty.any():
+            cells = texts(chunk.column(column), decode_text)
+            keys = [class_key(cell) for cell in cells]
+            if self.first_none_word is None and "none" in keys:
+                row = keys.index("none")
+                self.first_none_word = (first_row + row + 1, cells[row])
+            self.dashes += keys.count("-")
 
     def _add_name(self, cell: str) -> None:
         if len(self.names) <= _MOST_CLASSES:
             self.names.setdefault(class_key(cell), Counter())[cell.strip()] += 1
+
+    @property
+    def measurements(self) -> int:
+        """Number of cells with a number in any notation, or a bound."""
+        return self.numbers + self.bounds + self.commas
 
     @property
     def looks_like_classes(self) -> bool:
@@ -156,6 +167,10 @@ def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[Col
         for column_contents, column in zip(contents, columns, strict=True):
             column_contents.add(chunk, column, first_row)
         first_row += len(chunk)
+    for column_contents in contents:
+        if column_contents.dashes and "+" in column_contents.names:
+            column_contents.words += column_contents.dashes
+            column_contents.names["-"] = Counter({"-": column_contents.dashes})
     return contents
 
 
@@ -208,7 +223,7 @@ def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: 
 
 def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
     """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
-    if not contents.numbers + contents.words + contents.commas + contents.bounds and contents.first_word is None:
+    if not contents.measurements + contents.words and contents.first_word is None:
         raise InputError(f"{label} is empty in every row")
     if contents.first_bound is not None and not contents.numbers + contents.words and kind in (None, REGRESSION):
         row, cell = contents.first_bound
@@ -232,7 +247,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
     if contents.commas > max(few, contents.words) and kind in (None, REGRESSION):
         problem = "thousands separators" if contents.first_thousands else "decimal commas"
         row, cell = contents.first_thousands or contents.first_comma or (0, "")
-        raise InputError(f"{label} has {problem}: {cell!r} in row {row}{decimal_point_hint(cell)}")
+        raise InputError(f"{label} has {problem}, such as {cell!r} in row {row}: {decimal_advice(cell)}")
     if kind is None:
         kind = BINARY if contents.values == {0.0, 1.0} and numeric and not contents.bounds else REGRESSION
         if not numeric:
@@ -279,7 +294,10 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
         raise InputError(f"{label} has more than {_MOST_CLASSES} different values: too many to be classes")
     if len(keys) == 1:
         only = names.get(keys[0], keys[0])
-        raise InputError(f"{label} is {only!r} in every row with a label: there is nothing to learn, leave it out")
+        hint = ", or write a word in place of '-' if that is a class" if contents.dashes else ""
+        raise InputError(
+            f"{label} is {only!r} in every row with a label: there is nothing to learn, leave it out{hint}"
+        )
     if numeric and len(keys) > max(_FEW_CLASSES, contents.numbers / 2):
         raise InputError(
             f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "
@@ -362,7 +380,7 @@ def infer_target(
     Raises:
         InputError: if there is not exactly one candidate.
     """
-    used = (columns.smiles, columns.split, *columns.descriptors)
+    used = (columns.smiles, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors)
     others = [column for column in file_columns(chunks[0]).column_names if column not in used]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]
@@ -374,7 +392,7 @@ def infer_target(
             return numeric[0], []
     else:
         contents = dict(zip(others, scan_columns(chunks, others), strict=True))
-        numeric = [name for name in others if contents[name].numbers + contents[name].bounds > contents[name].words]
+        numeric = [name for name in others if contents[name].measurements > contents[name].words]
         classes = [column for column in others if column not in numeric and contents[column].looks_like_classes]
         if len(numeric) == 1 and not (classes and contents[numeric[0]].looks_like_ids):
             return numeric[0], classes

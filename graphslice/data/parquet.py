@@ -11,6 +11,7 @@ from pyarrow.parquet import ParquetFile as ParquetFile
 from pyarrow.parquet import ParquetWriter as ParquetWriter
 from pyarrow.parquet import read_schema as read_schema
 
+from graphslice.data.arrow import is_text
 from graphslice.data.text_tables import LONGEST, Expansion
 from graphslice.errors import InputError
 
@@ -49,7 +50,7 @@ def _rows_at_once(file: ParquetFile, path: Path, rows: int) -> int:
     texts = [
         field.name
         for field in file.schema_arrow
-        if _is_text(field.type) and file.schema_arrow.names.count(field.name) == 1
+        if is_text(field.type) and file.schema_arrow.names.count(field.name) == 1
     ]
     largest = 1.0
     with ParquetFile(path, read_dictionary=texts) as encoded:
@@ -82,7 +83,7 @@ def _rows_at_once(file: ParquetFile, path: Path, rows: int) -> int:
 
 def _check_cells(batch: pa.RecordBatch, first_row: int, path: Path) -> None:
     for name, cells in zip(batch.schema.names, batch.columns, strict=True):
-        if _is_text(cells.type):
+        if is_text(cells.type):
             too_long = pc.greater(pc.binary_length(cells.cast(pa.large_binary())), LONGEST)
             if (row := pc.index(too_long, True).as_py()) >= 0:
                 raise InputError(
@@ -91,15 +92,8 @@ def _check_cells(batch: pa.RecordBatch, first_row: int, path: Path) -> None:
                 )
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    texts = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
-    return kind in texts
-
-
 def _text_bytes(cells: pa.Array) -> int:
     """Return the decoded size of a text column in bytes; 0 for any other column."""
-    if not _is_text(cells.type):
+    if not is_text(cells.type):
         return 0
     return cells.dictionary_decode().nbytes if pa.types.is_dictionary(cells.type) else cells.nbytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -10,15 +9,17 @@ import pyarrow as pa
 
 from graphslice.data.tables import decode_text, malformed_rows, texts
 
-# Contents of empty cells, in lower case.
-_NO_VALUE = ("", "na", "n/a", "nan", "null", "none", "<na>")
+# Contents of empty cells, in lower case: marks of missing values, dashes, and errors of spreadsheets.
+_NO_VALUE = {
+    "",
+    *("na", "n/a", "n.a.", "nd", "n/d", "n.d.", "nan", "null", "none", "<na>", "-", "--", "\u2212", "\u2013", "\u2014"),
+    *("#n/a", "#n/d", "#nv", "#div/0!", "#value!", "#num!", "#ref!", "#name?", "#null!"),
+}
 # Up to this magnitude float64 represents every integer.
 _MAX_EXACT_INTEGER = 2.0**53
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 #: Words for yes and for no, by :func:`class_key`: each is one class of a column that has no other classes.
 YES_WORDS = frozenset({"yes", "y", "true", "t", "active", "positive", "pos", "1"})
 NO_WORDS = frozenset({"no", "n", "false", "f", "inactive", "negative", "neg", "0"})
-_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -139,28 +140,6 @@ def _item(item: object) -> float:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def decimal_point_hint(cell: str) -> str:
-    """Suggest how to write a number without commas, for messages.
-
-    The hint is ``" (write 12.5)"`` for the cell ``12,5``, ``" (write 1234.5)"`` for ``1,234.5``, and empty for other
-    cells. Such cells are not parsed as numbers, because 1,234 may be a decimal number or a thousand.
-    """
-    cell = cell.strip()
-    if has_thousands_separators(cell):
-        return f" (write {cell.replace(',', '')})"
-    if not _DECIMAL_COMMA.fullmatch(cell):
-        return ""
-    point, thousands = cell.replace(",", "."), cell.replace(",", "")
-    alternative = f", or {thousands} if the comma separates thousands" if len(cell.split(",")[1]) == 3 else ""
-    return f" (write {point}{alternative})"
-
-
-def has_thousands_separators(cell: str) -> bool:
-    """True if the commas of a number must separate thousands, as in ``1,234.5`` and ``1,234,567`` (not ``1,234``)."""
-    cell = cell.strip()
-    return _THOUSANDS.fullmatch(cell) is not None and _DECIMAL_COMMA.fullmatch(cell) is None
 
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:

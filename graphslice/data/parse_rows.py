@@ -14,13 +14,13 @@ from graphslice.censored import UNBOUNDED, parse_bound
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data.columns import MAX_MAGNITUDE, LabelColumns, parse_feature_columns
 from graphslice.data.dataset import ZERO_WEIGHT, LabelledRows
+from graphslice.data.decimals import decimal_advice, plain_numbers
 from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.parse_cells import (
     cell_text,
     class_indices,
     class_key,
     column_cells,
-    decimal_point_hint,
     number_key,
     parse_number_column,
     parse_number_list,
@@ -50,7 +50,7 @@ def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
         InputError: if the table cannot be read, or a cell of the split column names no split.
     """
     with open_table(path) as table, error_context(str(path)):
-        yield from parse_chunks(table.chunks, columns)
+        yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
     SMILES nor labels.
 
     Args:
-        chunk: rows of the table.
+        chunk: rows of the table, with plain numbers.
         columns: roles of its columns.
         first_row: row of the table with which the chunk begins, for messages.
 
@@ -146,7 +146,8 @@ def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray,
                 reasons[row] = f"is too large: {cell!r}"
             continue
         problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
-        reasons[row] = f"{problem}: {cell!r}{decimal_point_hint(cell)}"
+        advice = decimal_advice(cell)
+        reasons[row] = f"{problem}: {cell!r}{advice and f' ({advice})'}"
     bounds[list(reasons)] = UNBOUNDED
     return np.where(wrong | huge, np.nan, numbers), bounds, reasons
 
@@ -156,8 +157,8 @@ def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray
     indices = class_indices(task.classes)
     _, empty = parse_number_column(chunk, target)
     keys = [class_key(cell) for cell in texts(chunk.column(target), decode_text)]
-    values = np.array([indices.get(key, np.nan) for key in keys])
-    values[empty] = np.nan
+    values = np.array([indices.get(key, np.nan) for key in keys])  # also of "-", which may be a class or empty
+    values[list(malformed_rows(chunk))] = np.nan
     reasons = {}
     for row in np.flatnonzero(~empty & np.isnan(values)).tolist():
         reasons[row] = f"is none of its {len(task.classes)} classes: {cell_text(chunk.column(target), row)!r}"

@@ -26,6 +26,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.columns import LabelColumns, check_feature_columns, find_columns
 from graphslice.data.dataset import LabelledRows, rechunk_rows
 from graphslice.data.dataset_loaders import dataset_path, load_dataset
+from graphslice.data.decimals import plain_numbers
 from graphslice.data.featurize import Pool, featurizer_pool, parse
 from graphslice.data.infer_tasks import infer_tasks
 from graphslice.data.ogb_lsc import OGB_FOLDERS
@@ -453,7 +454,8 @@ def table_columns(path: Path, data: DataConfig) -> LabelColumns:
         )
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
-        return replace(columns, tasks=tuple(infer_tasks(table.chunks, columns.targets, data, str(path))))
+        chunks = (plain_numbers(chunk, data.decimal) for chunk in table.chunks)
+        return replace(columns, tasks=tuple(infer_tasks(chunks, columns.targets, data, str(path))))
 
 
 def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:
@@ -461,7 +463,8 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
     columns, info = shared
 
     def featurize_chunk(chunk: pa.Table) -> pa.Table:
-        return pa.Table.from_batches([to_record_batch(parse_chunk(chunk, columns), info)]).replace_schema_metadata(None)
+        rows = parse_chunk(plain_numbers(chunk, columns.decimal), columns)
+        return pa.Table.from_batches([to_record_batch(rows, info)]).replace_schema_metadata(None)
 
     return featurize_chunk
 

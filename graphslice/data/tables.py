@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
+from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
 from graphslice.errors import EmptyTableError, InputError
 
@@ -29,7 +30,8 @@ SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
 TSV_SUFFIXES = (".tsv", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet",)
-READABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES + SMILES_SUFFIXES
+SDF_SUFFIXES = (".sdf", ".sdf.gz")
+READABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 # Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
@@ -47,9 +49,11 @@ class TableStream:
         columns: names of the columns.
         chunks: consecutive rows, in the order of the file. CSV, TSV and ``.smi`` cells are the bytes of the file
             (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
-            ``name``. Chunks have an additional last column, used by :func:`malformed_rows` and :func:`file_columns`.
+            ``name``; an SDF file too (``name`` holds titles, if there are any), followed by the properties of its
+            records, where a missing property is empty. Chunks have an additional last column, used by
+            :func:`malformed_rows` and :func:`file_columns`.
         estimated_rows: estimated number of rows.
-        named: true if the file contains the column names.
+        named: true if the file names its columns; otherwise ``smiles`` holds the SMILES.
     """
 
     columns: list[str]
@@ -59,17 +63,18 @@ class TableStream:
 
 
 def is_table_name(name: str) -> bool:
-    """True if ``name`` has the suffix of a file of molecules."""
-    return name.lower().endswith((*READABLE, ".arrow"))
+    """True if ``name`` has the suffix of a file of molecules; a sheet may follow, as in ``table.xlsx:Sheet name``."""
+    return _has_suffix(Path(name), (*READABLE, ".arrow"))
 
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Parquet or ``.smi`` file, or a folder of such files, for reading in chunks.
+    """Open a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
 
     The files of a folder are read in the order of their names and must have the same columns. A CSV file without a
     comma in its header may be separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with a byte order
-    mark.
+    mark. Of an Excel workbook the first visible sheet is read, or the one that is named as in
+    ``table.xlsx:Sheet name``.
 
     Args:
         path: the file or folder.
@@ -167,14 +172,15 @@ def table_files(path: Path) -> list[Path]:
         InputError: if there is none.
     """
     if path.is_dir():
+        hidden = (".", "_", "~")  # Excel keeps a file ~$NAME of a workbook that is open
         files = sorted(
-            f for f in path.iterdir() if f.is_file() and _has_suffix(f, READABLE) and not f.name.startswith((".", "_"))
+            f for f in path.iterdir() if f.is_file() and _has_suffix(f, READABLE) and not f.name.startswith(hidden)
         )
         if not files:
             raise InputError(f"the folder {path} has no {', '.join(READABLE)} file")
         # Distributed jobs regularly write some files without rows.
         return [file for file in files if not _has_no_rows(file)] or files[:1]
-    if not path.is_file():
+    if not split_sheet(path)[0].is_file():
         raise InputError(f"no file at {path}")
     return [path]
 
@@ -194,11 +200,12 @@ def count_rows(path: Path) -> int | None:
         for file in table_files(path):
             if _has_suffix(file, PARQUET_SUFFIXES):
                 total += _parquet().ParquetFile(file).metadata.num_rows
-            elif _has_suffix(file, (".gz",)):
+            elif _has_suffix(file, (".gz", *EXCEL_SUFFIXES)):
                 return None
             else:
+                end = b"$$$$" if _has_suffix(file, SDF_SUFFIXES) else b"\n"
                 with file.open("rb") as stream:
-                    total += sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
+                    total += sum(block.count(end) for block in iter(lambda: stream.read(1 << 20), b""))
     except (OSError, pa.ArrowException, InputError):
         return None  # open_table reports what is wrong
     return total
@@ -211,6 +218,8 @@ def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
             table = (
                 _open_parquet(path, rows, stack)
                 if _has_suffix(path, PARQUET_SUFFIXES)
+                else _open_sdf(path, rows, stack)
+                if _has_suffix(path, SDF_SUFFIXES)
                 else _open_text(path, rows, stack)
             )
         yield table
@@ -230,7 +239,7 @@ def _convert_read_errors(path: Path) -> Iterator[None]:
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
-    return path.name.lower().endswith(suffixes)
+    return split_sheet(path)[0].name.lower().endswith(suffixes)
 
 
 def _parquet() -> ModuleType:
@@ -252,13 +261,27 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
 
 
+def _open_sdf(path: Path, rows: int, stack: ExitStack) -> TableStream:
+    from graphslice.data.sdf import read_sdf, summarize_sdf  # RDKit takes a while to import
+
+    with ExitStack() as first_pass:
+        summary = summarize_sdf(open_text(path, first_pass), path)
+    if not summary.records:
+        raise EmptyTableError(f"{path} is empty")
+    columns = [decode_text(_encode_cell(name)) for name in summary.columns]
+    chunks = _chunks_of_text(columns, read_sdf(open_text(path, stack), path, summary, rows), path)
+    return TableStream(columns, chunks, summary.records, named=False)
+
+
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not _has_suffix(path, READABLE):
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
-    file = open_text(path, stack)
-    if _has_suffix(path, SMILES_SUFFIXES):
-        header, parts = ["smiles", "name"], read_smiles_lines(file, rows)
+    if _has_suffix(path, EXCEL_SUFFIXES):
+        header, parts = read_excel(path, stack, rows)
+    elif _has_suffix(path, SMILES_SUFFIXES):
+        header, parts = ["smiles", "name"], read_smiles_lines(open_text(path, stack), rows)
     else:
+        file = open_text(path, stack)
         header, parts = read_csv(file, rows, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
     first = next(parts, None)
     if first is None:
@@ -267,7 +290,8 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         )
     columns = [decode_text(_encode_cell(name)) for name in header]
     chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
-    return TableStream(columns, chunks, path.stat().st_size // 32, named=not _has_suffix(path, SMILES_SUFFIXES))
+    size = split_sheet(path)[0].stat().st_size
+    return TableStream(columns, chunks, size // 32, named=not _has_suffix(path, SMILES_SUFFIXES))
 
 
 def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:

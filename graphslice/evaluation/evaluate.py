@@ -13,6 +13,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import quoted_list, target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
+from graphslice.data.excel import split_sheet
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
@@ -63,7 +64,7 @@ def load_evaluation_data(
         )
     if dataset == "pyg":
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    if "dataset" not in overrides and not (is_dataset_name(dataset) or Path(dataset).exists()):
+    if "dataset" not in overrides and not (is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()):
         raise InputError(f"the training data is no longer at {dataset}: give labelled molecules with --dataset")
     targets = overrides.get("targets")
     if dataset == trained.dataset:
@@ -73,7 +74,8 @@ def load_evaluation_data(
         defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
-        defaults = {"root": trained.root, "features": trained.features, "level": predictor.level}
+        defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
+        defaults["level"] = predictor.level
         columns = _columns(dataset)
         defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
         if split == "all" and not is_dataset_name(dataset):
@@ -86,7 +88,7 @@ def load_evaluation_data(
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
         return aligned, evaluation_splits(predictor, model, loaded)
-    if overrides.keys() & {"dataset", "targets", "smiles_column"}:
+    if overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"}:
         return aligned, None
     if model is not None and _has_rows_of_run(loaded, run_directory_of(model)):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"

@@ -64,7 +64,7 @@ def embed_file(
 
     Args:
         predictor: the model.
-        source: a CSV, TSV, Parquet or ``.smi`` file, a folder of such files, or a list of SMILES.
+        source: a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
         out: a ``.npy``, CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
         smiles_column, workers, progress: as in :func:`~graphslice.inference.files.predict_file`.
 
@@ -85,7 +85,7 @@ def embed_file(
         new_columns = [*map(_column_name, range(predictor.networks.width)), "error"]
         column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else new_columns)
         check_feature_columns(predictor.feature_columns, table.columns, name)
-        features = FeatureColumns(predictor.feature_columns)
+        features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _embed_chunks(predictor, table, column, features, pool)
             if out is not None and _is_matrix(out):

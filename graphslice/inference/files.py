@@ -71,7 +71,7 @@ def predict_file(
     nearest: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
-    """Predict every row of a CSV, TSV, Parquet or ``.smi`` file, or of a folder of such files.
+    """Predict every row of a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or of a folder of such files.
 
     The output has the rows and columns of the input, followed by these columns for every target:
 
@@ -119,7 +119,7 @@ def predict_file(
         check_feature_columns(predictor.feature_columns, table.columns, str(source))
         if engine == "ray":
             return write_rows(_predict_on_ray(predictor, source, column, workers, options), out, progress)
-        features = FeatureColumns(predictor.feature_columns)
+        features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _predict_chunks(predictor, table.chunks, column, features, options, pool)
             report = write_rows(chunks, out, progress)
@@ -266,7 +266,7 @@ def _make_chunk_predictor(
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
-        features = FeatureColumns(predictor.feature_columns)
+        features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
         (predicted,) = _predict_chunks(predictor, iter([chunk]), column, features, options)
         return predicted
 

@@ -16,6 +16,7 @@ from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.chem.standardize import standardize_all
 from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.columns import as_descriptors, check_unique, find_smiles_column, parse_feature_columns, quoted_list
+from graphslice.data.decimals import plain_numbers
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, nearest
@@ -87,7 +88,7 @@ def as_molecules(molecules: Any) -> list[Any]:
 
 
 def frame_molecules(
-    frame: Any, smiles: str | None, feature_columns: Sequence[str]
+    frame: Any, smiles: str | None, feature_columns: Sequence[str], decimal: str | None = None
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Read the molecules and feature columns of a data frame.
 
@@ -96,6 +97,7 @@ def frame_molecules(
         smiles: name of the SMILES column, used if it exists; else the column is detected by name. A single column is
             always the SMILES column.
         feature_columns: names of the feature columns of the model; missing ones are left out.
+        decimal: how their numbers are written, as in ``data.decimal``.
 
     Returns:
         The molecules as :func:`as_molecules` returns them, and ``float32 [R]`` by feature column; cells that are not
@@ -117,7 +119,8 @@ def frame_molecules(
     cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
     columns = {}
     if present:
-        numbers = parse_feature_columns(as_table(frame, [names.index(name) for name in present]), present)
+        table = plain_numbers(as_table(frame, [names.index(name) for name in present]), decimal)
+        numbers = parse_feature_columns(table, present)
         columns = dict(zip(present, numbers.T, strict=True))
     return [_molecule(cell) for cell in cells], columns
 
@@ -171,7 +174,7 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         inputs = _reject_rdkit_molecules(inputs)
     if is_frame(inputs):
         molecules, frame_columns = frame_molecules(
-            inputs, config.data.smiles_column, feature_column_names(config.data.descriptors)
+            inputs, config.data.smiles_column, feature_column_names(config.data.descriptors), config.data.decimal
         )
         columns = {**frame_columns, **(columns or {})}
     else:

@@ -141,18 +141,18 @@ def labelled_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Select the rows with a label, replace nan and infinities in ``x``, and scale ``weights`` to a mean of 1."""
     if kind not in ("regression", "binary", "multiclass"):
-        raise InputError(f"unknown kind of trees {kind!r}: choose regression, binary or multiclass")
+        raise InputError(f"unknown kind of labels {kind!r}: choose regression, binary or multiclass")
     if x.ndim != 2 or x.shape[1] == 0 or np.shape(y) != x.shape[:1]:
         raise InputError(f"inputs of shape {list(x.shape)} do not match labels of shape {list(np.shape(y))}")
     y = np.asarray(y, np.float64)
     known = ~np.isnan(y)
     x, y = np.asarray(x[known], np.float32), y[known]
     if len(y) == 0:
-        raise InputError("no row has a label: trees need at least one")
+        raise InputError("no row has a label: a base model needs at least one")
     if kind == "regression" and (np.abs(y) > MAX_LABEL).any():
         raise InputError(f"a label is infinite or exceeds {MAX_LABEL:g}: remove its row")
     if kind != "regression" and not np.isin(y, np.arange(2 if kind == "binary" else classes)).all():
-        raise InputError(f"labels of {kind} trees must be class indices from 0 to {classes - 1}")
+        raise InputError(f"{kind} labels must be class indices from 0 to {classes - 1}")
     finite = np.isfinite(x)
     low = np.where(finite, x, np.float32(np.inf)).min(axis=0)
     high = np.where(finite, x, np.float32(-np.inf)).max(axis=0)

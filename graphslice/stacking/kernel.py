@@ -176,7 +176,7 @@ def fit_kernel(
         y: float64 ``[R]``, numbers or class indices; rows with nan are ignored.
         kind: "regression", "binary" or "multiclass".
         classes: number of classes; ignored for regression.
-        seed: random seed of the folds, and of the sample of more than :data:`MAX_ROWS` rows.
+        seed: random seed of the folds, and of the sample of more than :data:`MAX_ROWS` rows, stratified by class.
         threads: ignored; the result does not depend on threads.
         weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
         counts: number C of columns of ``x`` that are counts.
@@ -188,7 +188,7 @@ def fit_kernel(
 
     x, y, weights = labelled_rows(x, y, kind, classes, weights)
     if len(y) > MAX_ROWS:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(y), MAX_ROWS, replace=False))
+        chosen = _stratified_sample(y if kind != "regression" else np.zeros(len(y)), seed)
         x, y, weights = x[chosen], y[chosen], None if weights is None else weights[chosen]
     rows, logs = _split(x, counts)
     shift, scale = _scale(logs)
@@ -262,6 +262,15 @@ def kernel_matrix(counts: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 
 # --- fitting ---------------------------------------------------------------------------------------
+
+
+def _stratified_sample(classes: np.ndarray, seed: int) -> np.ndarray:
+    """Return :data:`MAX_ROWS` random rows, ``int64``, with the same shares of the classes, and one row of each."""
+    shuffled = np.random.default_rng(seed).permutation(len(classes))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    _, first, counts = np.unique(classes[by_class], return_index=True, return_counts=True)
+    place = (np.arange(len(classes)) - np.repeat(first, counts)) / np.repeat(counts, counts)
+    return np.sort(by_class[np.argsort(place, kind="stable")[:MAX_ROWS]])
 
 
 def _split(x: np.ndarray, counts: int) -> tuple[np.ndarray, np.ndarray]:

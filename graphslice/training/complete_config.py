@@ -83,9 +83,10 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
     if fresh:
         config = _choose_init_from(config, data.store, rows)
     devices = choose_devices(config.trainer)
-    steps_per_epoch = batches_per_epoch(len(rows), config.trainer.batch_size, devices.total)
+    count = len(data.network_rows)
+    steps_per_epoch = batches_per_epoch(count, config.trainer.batch_size, devices.total)
     continued = config.trainer.refit == "on"
-    steps = run_steps(config, data.dataset.tasks, len(rows), steps_per_epoch, continued)
+    steps = run_steps(config, data.dataset.tasks, count, steps_per_epoch, continued)
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
 
@@ -96,6 +97,13 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
         InputError: if the configuration does not fit the dataset.
     """
     data = config.data
+    columns = {
+        "weight_column": (data.weight_column, dataset.all_labels.weights is not None),
+        "auxiliary": (data.auxiliary, MOLECULE in dataset.auxiliary),
+    }
+    for name, (setting, was_read) in columns.items():
+        if setting and not was_read:
+            raise InputError(f"data.{name} names columns of a table, and {dataset.name} is none: leave it out")
     if dataset.name == "pyg":
         data = replace(data, dataset="pyg")
         if data.valid_file or data.test_file:
@@ -103,6 +111,8 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
     else:
         valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
         data = replace(data, dataset=absolute_dataset(data.dataset), valid_file=valid_file, test_file=test_file)
+    if data.auxiliary_file:
+        data = replace(data, auxiliary_file=absolute_dataset(data.auxiliary_file))
     if dataset.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
     data = replace(data, targets=join_names(dataset.all_target_names), fingerprint=dataset.fingerprint())

@@ -13,6 +13,8 @@ from rich.markup import escape
 from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import UNLABELLED
+from graphslice.data.labels import pluralize
 from graphslice.run_files import CORPUS, REJECTED
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 
@@ -57,11 +59,22 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         )
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
+    if len(tasks) > 1:
+        names = _shorten_list([task.name for task in tasks])
+        console.print(
+            f"one model of {len(tasks):,} targets ({names}); models of single targets, which --targets trains, are not "
+            "compared",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
+        if auxiliary_level == MOLECULE:
+            count = int(auxiliary.known()[data.network_rows].sum())
         console.print(
             f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s",
             highlight=False,
@@ -79,12 +92,15 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
     rejected = ""
-    if data.rejected:
-        row = min(data.rejected)
-        rejected = f"; {len(data.rejected):,} rows rejected (see {REJECTED}); row {row + 1}: {data.rejected[row]}"
+    if wrong := {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}:
+        row = min(wrong)
+        rejected = f"; {len(wrong):,} rows rejected (see {REJECTED}); row {row + 1}: {wrong[row]}"
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
     console.print(f"split: {splits} rows{rejected}", highlight=False, markup=False, soft_wrap=True)
+    if unlabelled := len(data.rejected) - len(wrong):
+        verbs = "has no value of any target and is" if unlabelled == 1 else "have no value of any target and are"
+        console.print(f"{pluralize(unlabelled, 'row')} {verbs} not used", highlight=False, soft_wrap=True)
 
 
 def salt_notes(data: MoleculeData) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphslice.batch import GraphBatch
-from graphslice.config import LOSSES, TrainerConfig, split_words
+from graphslice.config import LOSSES, MOLECULE, TrainerConfig, split_words
 from graphslice.data.labels import Labels
 from graphslice.errors import InputError, nearest
 from graphslice.nn.atom_bond_readout import AtomBondReadout
@@ -32,8 +32,6 @@ from graphslice.tasks import (
 _MAX_LOG_STD = 7.0
 # Default loss of each task type.
 _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
-# Weight of the loss of all auxiliary targets of a level, relative to the loss of all targets.
-_WEIGHT = 0.5
 
 
 class Loss(nn.Module):
@@ -245,7 +243,9 @@ assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)
 
 
 class AuxiliaryHead(nn.Module):
-    """Auxiliary output head: an atom- or bond-level readout and a linear map to T standardised targets.
+    """Auxiliary output head: a readout of molecules, atoms or bonds and a linear map to T standardised targets.
+
+    The loss is the absolute error, and of a target with two values, such as classes, the squared error.
 
     Args:
         dim: width of the atom embeddings.
@@ -254,11 +254,13 @@ class AuxiliaryHead(nn.Module):
 
     mean: Tensor
     std: Tensor
+    two_valued: Tensor
 
     def __init__(self, dim: int, labels: Labels) -> None:
         super().__init__()
         self.level, self.names = labels.level, labels.names
-        self.reader, self.head = AtomBondReadout(dim, labels.level), nn.Linear(dim, len(labels.names))
+        self.reader = None if labels.level == MOLECULE else AtomBondReadout(dim, labels.level)
+        self.head = nn.Linear(dim, len(labels.names))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
@@ -267,35 +269,41 @@ class AuxiliaryHead(nn.Module):
         values = np.nanmean(labels.values, axis=0), np.where(std > 0, std, 1.0)
         for name, value in zip(("mean", "std"), values, strict=True):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+        is_molecules = labels.level == MOLECULE  # atoms and bonds of pretraining have numbers alone
+        two_valued = [is_molecules and len(np.unique(column[~np.isnan(column)])) <= 2 for column in labels.values.T]
+        self.register_buffer("two_valued", torch.tensor(two_valued), persistent=False)
 
     def forward(self, rows: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-        """Compute the sums of the absolute errors over the labels of a batch.
+        """Compute the absolute errors of the labels of a batch.
 
         Args:
             rows: ``float [B, N + 1, C]``, atom embeddings after the last norm.
-            batch: batch with ``atom_index`` and ``atom_targets``, or ``bond_index`` and ``bond_targets``.
+            batch: batch with ``molecule_targets``, with ``atom_index`` and ``atom_targets``, or with ``bond_index`` and
+                ``bond_targets``.
 
         Returns:
-            For each target, the sum of the absolute errors in units of its standard deviation, and the number of
-            labels: ``float [T]`` each.
+            The absolute errors in units of the standard deviation of each target, 0 where unknown, ``float [M, T]``;
+            and for each target the number of labels, ``float [T]``.
         """
-        index, targets = getattr(batch, f"{self.level}_index"), getattr(batch, f"{self.level}_targets")
-        labels = (targets - self.mean) / self.std
+        labels = (getattr(batch, f"{self.level}_targets") - self.mean) / self.std
         known = ~torch.isnan(labels)
+        features = rows[:, 0] if self.reader is None else self.reader(rows, getattr(batch, f"{self.level}_index"))
         with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the main head
-            errors = (self.head(self.reader(rows, index)) - labels.nan_to_num()).abs()
-        return torch.where(known, errors, 0).sum(dim=0), known.sum(dim=0).to(errors.dtype)
+            errors = (self.head(features) - labels.nan_to_num()).abs()
+        return torch.where(known, errors, 0), known.sum(dim=0).to(errors.dtype)
 
 
 class AuxiliaryHeads(nn.ModuleDict):
-    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (atom, bond) with labels.
+    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (molecule, atom, bond) with labels.
 
     Args:
         dim: width of the atom embeddings.
         labels: labels of the training set, by level.
+        weight: weight of the loss of all auxiliary targets of a level, relative to the loss of all targets.
     """
 
-    def __init__(self, dim: int, labels: Mapping[str, Labels]) -> None:
+    def __init__(self, dim: int, labels: Mapping[str, Labels], weight: float) -> None:
+        self.weight = weight
         super().__init__({level: AuxiliaryHead(dim, level_labels) for level, level_labels in labels.items()})
         self._errors: dict[str, list[Tensor]] = {}
 
@@ -308,8 +316,12 @@ class AuxiliaryHeads(nn.ModuleDict):
         Returns:
             For each level, the weighted sum of the errors, and the number of labels by which it is to be divided.
         """
-        sums = [head(rows, batch) for head in self.values()]
-        return [(_WEIGHT * errors.sum(), counts.sum()) for errors, counts in sums]
+        parts = []
+        for head in self.values():
+            errors, counts = head(rows, batch)
+            losses = torch.where(cast(AuxiliaryHead, head).two_valued, errors.square(), errors)
+            parts.append((self.weight * losses.sum(), counts.sum()))
+        return parts
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:
         """Accumulate the errors of a validation batch for :meth:`mean_errors`.
@@ -318,7 +330,8 @@ class AuxiliaryHeads(nn.ModuleDict):
             rows, batch: as in :meth:`AuxiliaryHead.forward`.
         """
         for level, head in self.items():
-            self._errors.setdefault(level, []).append(torch.stack(head(rows, batch)))
+            errors, counts = head(rows, batch)
+            self._errors.setdefault(level, []).append(torch.stack([errors.sum(dim=0), counts]))
 
     def mean_errors(self, world: int) -> dict[str, float]:
         """Return the mean absolute error of each target over the accumulated batches, and reset them.

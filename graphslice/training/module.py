@@ -62,7 +62,7 @@ class PropertyModule(nn.Module):
         tasks: the T targets.
         labels: ``float64 [R, T]``, labels of the training molecules, atoms or bonds after their transform.
         metric: one of :data:`~graphslice.evaluation.metrics.METRICS`, which selects the best epoch.
-        auxiliary: labels of auxiliary atom- and bond-level targets of the training molecules, by level.
+        auxiliary: labels of auxiliary targets of the training molecules, by level.
         world: number of devices, each of which computes a part of every batch.
 
     Attributes:
@@ -87,7 +87,8 @@ class PropertyModule(nn.Module):
         torch.manual_seed(config.trainer.seed)
         self.model = GraphTransformer(config.model)
         self.loss = Loss(tasks, config.trainer, labels)
-        self.auxiliary = AuxiliaryHeads(config.model.dim, auxiliary) if auxiliary else None
+        weight = config.trainer.auxiliary_weight
+        self.auxiliary = AuxiliaryHeads(config.model.dim, auxiliary, weight) if auxiliary else None
         self.auxiliary_errors: dict[str, float] = {}
         mean, std = standardisation(tasks, labels, config.model.tasks)
         self.model.target_mean.copy_(torch.from_numpy(mean))

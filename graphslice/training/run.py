@@ -189,8 +189,8 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
     """Divide the work into the trainings without each fold, and the final one."""
     if not folds:
         return [Part()]
-    rows, tasks = len(data.splits["train"]), data.dataset.tasks
-    steps = [_fold_steps(complete, tasks, rows - len(fold)) for fold in folds]
+    tasks = data.dataset.tasks
+    steps = [_fold_steps(complete, tasks, len(data.without(fold).network_rows)) for fold in folds]
     total, before = sum(steps) + complete.steps, np.cumsum([0, *steps]).tolist()
     parts = [
         Part(f"network without fold {number} of {FOLDS}", done, total - done - count)
@@ -222,7 +222,7 @@ def _train_without(
         The predictor of the network.
     """
     rest = data.without(fold)
-    steps = _fold_steps(complete, data.dataset.tasks, len(rest.splits["train"]))
+    steps = _fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
     fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
     if not (folder / BEST).exists():
         folder.mkdir(exist_ok=True)

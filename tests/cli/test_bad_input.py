@@ -77,7 +77,7 @@ REJECTED = {
     "train-test-file": (train_on("good.csv", "--test-file", "{bad}/absent.csv"), "no file at"),
     "train-seed": (train_on("good.csv", "--seed", "-1"), "data.seed must be at least 0"),
     "train-too-few": (train_on("good.csv", "--graph.max_atoms", "2"), "none of its 3 rows"),
-    "train-ragged": (train_on("ragged.csv"), "no row matches the header; the first: 4 fields where"),
+    "train-ragged": (train_on("ragged.csv"), "no row can be read; the first: 4 fields where"),
     "train-parquet": (train_on("broken.parquet"), "cannot read"),
     "train-mixer": (train_on("good.csv", "--model.mixer", "slice-mx"), "did you mean 'slice-max'"),
     "train-readout": (train_on("good.csv", "--model.readout", "tokn"), "did you mean 'token'"),

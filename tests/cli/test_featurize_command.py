@@ -73,7 +73,7 @@ def test_featurize_bad_rows(cli, tmp_path):
     ("rows", "message"),
     [
         ("smiles,gap\noops,1\n*,2\n", "none of the 2 rows can be used; the first: not a valid molecule"),
-        ("smiles;gap\nCCO;1,473\nC;2,5\n", "'1,473' in row 1 (write 1.473, or 1473 if the comma separates"),
+        ("smiles;gap\nCCO;1,473\nC;2,5\n", "such as '2,5' in row 2: give --decimal comma to read it as 2.5"),
     ],
 )
 def test_featurize_nothing_but_bad_rows(rows, message, cli, tmp_path):

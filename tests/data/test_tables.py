@@ -185,7 +185,7 @@ def _damaged_gzip(content: bytes) -> bytes:
         ("t.csv.gz", b"smiles,y\nC,1\n", "cannot read"),
         ("t.csv.gz", gzip.compress(b"smiles,y\n" + b"C,1\n" * 999, mtime=0)[:-20], "cannot read"),
         ("t.csv.gz", _damaged_gzip(b"smiles,y\n" + b"C,1\n" * 999), "cannot read"),
-        ("t.xlsx", b"PK", "GraphSlice reads .csv"),
+        ("t.xls", b"PK", "GraphSlice reads .csv"),
         ("t", b"smiles\nC\n", "GraphSlice reads .csv"),
     ],
 )

@@ -161,6 +161,26 @@ def test_another_smiles_column_of_the_training_data_has_no_splits(demo_rows, tin
     assert dataset.smiles == demo_rows["smiles"][:20].tolist()[::-1] and splits is None
 
 
+def test_run_on_decimal_commas_evaluates_and_predicts_files_with_them(cli, demo_rows, tiny_config, tmp_path):
+    table = demo_rows[["smiles", "gap_ev"]].assign(x=demo_rows["gap_ev"] / 3)
+    (tmp_path / "new").mkdir()
+    for path in (tmp_path / "t.csv", tmp_path / "new" / "t.csv"):
+        table.to_csv(path, sep=";", decimal=",", index=False)
+    data = {"targets": "gap_ev", "features": "x", "decimal": "comma"}
+    train(tiny_config(tmp_path / "t.csv", data=data), tmp_path / "run")
+    model = gs.load(tmp_path / "run", "cpu")
+    expected = model.evaluate(table, split="all")["mae"]
+    assert expected == pytest.approx(np.abs(model.predict(table)[:, 0] - table["gap_ev"]).mean(), rel=1e-5)
+    texts = table.astype({"gap_ev": str, "x": str}).replace(r"\.", ",", regex=True)
+    assert model.evaluate(texts, split="all")["mae"] == pytest.approx(expected)
+    np.testing.assert_allclose(model.predict(texts), model.predict(table), rtol=1e-5)
+    code, out, err = cli("evaluate", tmp_path / "run", "--dataset", tmp_path / "new" / "t.csv", "--split", "all")
+    assert code == 0 and f"MAE {expected:.4f}"[:-1] in out, err
+    code, out, err = cli("predict", tmp_path / "run", tmp_path / "new" / "t.csv", "-o", tmp_path / "out.csv")
+    assert code == 0 and err == ""
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"], model.predict(table)[:, 0], rtol=1e-4)
+
+
 def test_smiles_column_of_the_training_is_preferred(predictor, tmp_path, monkeypatch):
     data = replace(predictor.config.data, smiles_column="compound")
     monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rdkit import Chem
 
 from graphslice.chem.molecule import read_smiles
 from graphslice.chem.molecule_hash import hash_molecules
@@ -130,6 +131,21 @@ def test_every_file_format(name, predictor, tmp_path):
     output = pd.read_csv(tmp_path / "out.csv")
     assert list(output) == ["smiles", "name", "gap_ev_pred", "error"] and output["name"].tolist() == ["a", "b"]
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
+
+
+def test_every_record_of_an_sdf_file_has_a_prediction_or_a_reason(predictor, tmp_path, monkeypatch):
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("C[C@H](N)C(=O)O"))
+    good, bad = f"{block}>  <id>\n7\n\n$$$$\n", f"{block.replace(' N ', ' ? ')}>  <id>\n8\n\n$$$$\n"
+    (tmp_path / "in.sdf").write_text((good + bad) * 5 + good[:-20])
+    monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=3))
+    report = predict_file(predictor, tmp_path / "in.sdf", tmp_path / "out.csv")
+    assert (report.rows, report.failed) == (11, 6)
+    output = pd.read_csv(tmp_path / "out.csv")
+    assert list(output) == ["smiles", "id", "gap_ev_pred", "error"]
+    assert output["id"].tolist()[:-1] == [7, 8] * 5
+    assert output["gap_ev_pred"][:-1:2].to_numpy() == pytest.approx(predictor.predict("C[C@H](N)C(=O)O")[0, 0])
+    assert output["gap_ev_pred"].isna().tolist() == output["error"].notna().tolist() == [False, True] * 5 + [True]
+    assert [f"record {n} of in.sdf" in output["error"][n - 1] for n in (2, 4, 6, 8, 10, 11)] == [True] * 6
 
 
 def test_folder_is_predicted_into_one_table(predictor, tmp_path, monkeypatch):

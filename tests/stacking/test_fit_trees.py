@@ -214,7 +214,7 @@ def test_unlabelled_rows_are_ignored(fit):
         (rows(2), np.array([0.0, 2.0]), "binary", "from 0 to 1"),
         (rows(2), np.array([0.5, 1.0]), "multiclass", "from 0 to 2"),
         (rows(2), np.array([-1.0, 3.0]), "multiclass", "from 0 to 2"),
-        (rows(2), np.ones(2), "ranking", "kind of trees 'ranking'"),
+        (rows(2), np.ones(2), "ranking", "kind of labels 'ranking'"),
     ],
 )
 def test_invalid_training_data_is_rejected(fit, x, y, kind, message):

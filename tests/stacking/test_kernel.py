@@ -8,7 +8,7 @@ from sklearn.svm import SVC, SVR
 from graphslice import threads
 from graphslice.errors import InputError
 from graphslice.normal_scores import fit_knots, from_scores, to_scores
-from graphslice.stacking import KernelMachine, fit_kernel
+from graphslice.stacking import KernelMachine, fit_kernel, kernel
 from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix, training_kernel
 
 COUNTS, DESCRIPTORS = 40, 6
@@ -243,3 +243,13 @@ def test_machine_with_weights_matches_scikit_learn(kind):
         decision = model.decision_function(kernel)
         assert spearmanr(machine.predict(X)[:, 0], decision).statistic > 0.999
     assert np.abs(machine.predict(X) - fitted(kind).predict(X)).max() > 1e-4
+
+
+def test_sample_of_many_rows_has_the_shares_of_the_classes(monkeypatch):
+    monkeypatch.setattr(kernel, "MAX_ROWS", 50)
+    classes = np.repeat([0.0, 1.0, 2.0], [700, 297, 3])
+    np.random.default_rng(1).shuffle(classes)
+    rows = kernel._stratified_sample(classes, 0)
+    assert len(set(rows.tolist())) == 50 and (np.diff(rows) > 0).all()
+    assert np.bincount(classes[rows].astype(int)).tolist() in ([35, 14, 1], [34, 15, 1])
+    assert not np.array_equal(rows, kernel._stratified_sample(classes, 1))

@@ -74,21 +74,21 @@ def test_errors_match_loop_over_labels(store, labels):
                     sums[t] += abs(predicted[t] - (values[at, t] - mean[t]) / std[t])
                     counts[t] += 1
             at += 1
-    np.testing.assert_allclose(found[0].detach().numpy(), sums, rtol=1e-5)
+    np.testing.assert_allclose(found[0].sum(dim=0).detach().numpy(), sums, rtol=1e-5)
     assert found[1].tolist() == counts.tolist() == [7, 8]
 
 
 def test_mean_errors_have_the_unit_of_the_targets(store, labels):
-    heads = AuxiliaryHeads(16, labels)
+    heads = AuxiliaryHeads(16, labels, 0.5)
     rows = torch.randn(4, 8, 16)
     for some in (np.array([0, 1, 2]), np.array([3])):
         heads.validate(rows[some], collate_rows(store, some, auxiliary=labels))
     found = heads.mean_errors(1)
     head = heads["bond"]
     with torch.no_grad():
-        sums, counts = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
+        errors, counts = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
     assert list(found) == ["charge", "spin", "order"] and counts.tolist() == [3]
-    assert found["order"] == pytest.approx(float(sums / 3 * np.std(labels["bond"].values)), rel=1e-5)
+    assert found["order"] == pytest.approx(float(errors.sum() / 3 * np.std(labels["bond"].values)), rel=1e-5)
     assert heads.mean_errors(1) == {}
 
 
@@ -150,3 +150,65 @@ def test_targets_without_validation_labels_in_a_member_are_not_averaged(tmp_path
         (tmp_path / name).mkdir()
         write_training(tmp_path / name, training | {"auxiliary_mae": errors})
     assert _training_totals([tmp_path / "a", tmp_path / "b"])["auxiliary_mae"] == {"charge": 2.0}
+
+
+def test_losses_of_molecules_are_absolute_errors_and_of_two_values_squared_ones(store):
+    torch.manual_seed(0)
+    values = np.array([[1.0, 0.0], [2.5, NAN], [NAN, 1.0], [-3.0, 1.0]])
+    labels = {"molecule": replace(Labels.of_molecules(values), names=("logd", "screen"))}
+    heads = AuxiliaryHeads(16, labels, 0.25)
+    rows, batch = torch.randn(4, 8, 16), collate_rows(store, np.arange(4), auxiliary=labels)
+    ((total, count),) = heads.losses(rows, batch)
+    predicted = heads["molecule"].head(rows[:, 0]).detach().numpy()
+    errors = np.abs(predicted - (values - np.nanmean(values, axis=0)) / np.nanstd(values, axis=0))
+    assert int(count) == 6
+    assert float(total.detach()) == pytest.approx(
+        0.25 * (np.nansum(errors[:, 0]) + np.nansum(errors[:, 1] ** 2)), rel=1e-5
+    )
+
+
+@pytest.fixture(scope="module")
+def screened(demo_rows, tmp_path_factory):
+    """A table with a column of labels that few of its rows lack, and another of further molecules."""
+    folder = tmp_path_factory.mktemp("screened")
+    rows = demo_rows.drop(columns="split").assign(carbons=demo_rows["smiles"].str.count("[Cc]"))
+    rows.loc[40:49, "gap_ev"] = None
+    rows.loc[50:, "carbons"] = None
+    rows.to_csv(folder / "t.csv", index=False)
+    more = [f"{'C' * n}O" for n in range(12, 30)]
+    pd.DataFrame({"smiles": [*more, rows["smiles"][0], "oops"], "carbons": [*range(12, 30), 3, 4]}).to_csv(
+        folder / "screen.csv", index=False
+    )
+    return folder
+
+
+@pytest.mark.parametrize("refit", ["auto", "off"])
+def test_auxiliary_columns_are_trained_and_not_predicted(refit, screened, tiny_config, tmp_path):
+    data = {"targets": "gap_ev", "auxiliary": "carbons", "auxiliary_file": str(screened / "screen.csv")}
+    trainer = {"baselines": "auto", "refit": refit, "max_epochs": 20}
+    config = tiny_config(screened / "t.csv", data=data, trainer=trainer, optimizer={"peak_lr": 1e-2})
+    made = train(config, tmp_path / "run")
+    if refit == "off":
+        assert list(made.training["auxiliary_mae"]) == ["carbons"]
+    rows = made.data.network_rows
+    assert set(range(60, 78)) < set(rows.tolist()) and 79 not in rows  # the last SMILES is invalid
+    checkpoint = read_checkpoint(tmp_path / "run")
+    assert [task.name for task in checkpoint.tasks] == ["gap_ev"]
+    held_out = set(made.data.splits["test"].tolist() + made.data.splits["valid"].tolist())
+    assert not held_out & set(rows.tolist()) and held_out <= set(range(60))
+    again = resume(tmp_path / "run")
+    assert again.metrics["test"] == made.metrics["test"]
+    assert "carbons" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_compound_of_the_test_set_is_left_out_of_the_auxiliary_rows(screened, tiny_config, tmp_path):
+    rows = pd.read_csv(screened / "t.csv").assign(split="train")
+    rows.loc[50:, "split"] = "test"
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    more = [rows["smiles"][55], rows["smiles"][55] + ".Cl", "CCCCCCCCCCCCO"]
+    pd.DataFrame({"smiles": more, "carbons": [1, 2, 3]}).to_csv(tmp_path / "more.csv", index=False)
+    data = {"targets": "gap_ev", "auxiliary": "carbons", "auxiliary_file": str(tmp_path / "more.csv")}
+    made = train(tiny_config(tmp_path / "t.csv", data=data), tmp_path / "run")
+    assert made.data.auxiliary_rows.tolist() == [*range(40, 50), 62]
+    rejected = pd.read_csv(tmp_path / "run" / "rejected.csv").set_index("row")["reason"]
+    assert {61, 62} == set(rejected.index) and "compound of the validation or test set" in rejected[61]

@@ -20,6 +20,7 @@ from graphslice.config import FROM_SCRATCH, DataConfig, OptimizerConfig, RunConf
 from graphslice.data.batch_loader import collate
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.labels import Labels
 from graphslice.inference import load
 from graphslice.package_data import MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
@@ -147,7 +148,8 @@ def test_training_logits_match_predicted_probabilities(tiny_config):
     rare = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [95, 5])[:, None], "auroc")
     module = PropertyModule(config, tasks, np.repeat([0.0, 1.0], [50, 50])[:, None], "auroc")
     load_pretrained_weights(module.model, Checkpoint(config, tasks, rare.model.state_dict()), tasks)
-    batch = collate([smiles_to_graph(smiles) for smiles in ("CCO", "CC")], targets=np.array([[1.0], [0.0]]))
+    labels = Labels.of_molecules(np.array([[1.0], [0.0]]))
+    batch = collate([smiles_to_graph(smiles) for smiles in ("CCO", "CC")], targets=labels)
     predictions = module.eval().model(batch)
     expected = F.binary_cross_entropy_with_logits(predictions, batch.targets)
     torch.testing.assert_close(module(batch), expected)

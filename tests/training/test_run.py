@@ -308,13 +308,17 @@ def test_run_directory_that_is_a_file_is_rejected(tmp_path, demo_csv, tiny_confi
 def test_rejected_rows_are_listed_with_reasons(tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
     table.loc[3, "smiles"], table.loc[10, "smiles"] = "oops", None
-    table.loc[20, "gap_ev"], table.loc[30, "gap_ev"] = "n/d", None
+    table.loc[20, "gap_ev"], table.loc[30, "gap_ev"] = "low", None
     (tmp_path / "t.csv").write_text(table.to_csv(index=False) + "CCO,1,2\n")
-    train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev"}), tmp_path / "run")
+    output = io.StringIO()
+    config = tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev"})
+    train(config, tmp_path / "run", console=Console(file=output, width=60))
+    assert "; 4 rows rejected (see rejected.csv); row 4: not a valid " in output.getvalue()
+    assert "\n1 row has no value of any target and is not used\n" in output.getvalue()
     rejected = {int(row["row"]): row for row in read_rows(tmp_path / "run" / "rejected.csv")}
     assert set(rejected) == {4, 11, 21, 31, 61}
     assert rejected[4]["smiles"] == "oops" and rejected[11]["reason"] == "empty SMILES"
-    assert "n/d" in rejected[21]["reason"] and rejected[21]["smiles"] == table["smiles"][20]
+    assert "low" in rejected[21]["reason"] and rejected[21]["smiles"] == table["smiles"][20]
     assert rejected[61]["reason"] == "3 fields where the header has 2 (line 62 of t.csv)"
     split = [int(row["row"]) for row in read_rows(tmp_path / "run" / "split.csv")]
     assert split == [row for row in range(1, 61) if row not in rejected]

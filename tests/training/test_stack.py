@@ -198,3 +198,11 @@ def test_bounds_are_evaluated_as_in_the_run(censored_run, capsys):
     if "bounds" in target:
         share = f"{target['bounds_respected']:.0%}"
         assert f"test: predictions respect {share} of {target['bounds']} bound" in printed
+
+
+def test_report_counts_bounds(censored_run):
+    out, rows, _ = censored_run
+    page = gs.write_report(out).read_text()
+    target = json.loads((out / "metrics.json").read_text())["valid"]["targets"]["gap_ev"]
+    assert f"among the labels: {rows['gap_ev'].str.startswith('>').sum()} of gap_ev" in page
+    assert f"of {target['bounds']} bounds of gap_ev" in page

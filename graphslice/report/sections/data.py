@@ -9,7 +9,7 @@ import numpy as np
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS, Splits, random_subset
-from graphslice.evaluation.format_scores import NONE, plain
+from graphslice.evaluation.format_scores import NONE, describe_bounds, plain
 from graphslice.report.drawing import draw_molecule
 from graphslice.report.figures import histogram, split_name
 from graphslice.report.load_run import Run, read_rejected
@@ -17,7 +17,7 @@ from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part,
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task
-from graphslice.training.data_summary import limit_notes
+from graphslice.training.data_summary import describe_bounded, limit_notes
 
 _MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
 
@@ -108,6 +108,10 @@ def _labels(run: Run) -> list[Part]:
     if figures:
         parts.append(Figures(figures))
     parts += tables
+    bounds = describe_bounded(dataset.tasks, dataset.bounds(run.data.usable_rows))
+    for split in ("valid", "test"):
+        bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
+    parts += [Text(f"{line[:1].upper()}{line[1:]}.") for line in bounds]
     parts += [Text(f"{note}.", note=True) for note in limit_notes(dataset.tasks, dataset.labels(run.data.usable_rows))]
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))

@@ -1,0 +1,119 @@
+"""Sheets of Excel workbooks (.xlsx) as streams of rows; openpyxl is imported only where there are some."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, time
+from pathlib import Path
+from types import ModuleType
+
+from graphslice.data.text_tables import Expansion, TextRows
+from graphslice.errors import InputError, nearest
+
+EXCEL_SUFFIXES = (".xlsx",)
+# First bytes of the container of encrypted workbooks and of .xls files.
+_COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """Split ``table.xlsx:Sheet name`` into the path of the workbook and the name of the sheet, None without one."""
+    file, colon, sheet = str(path).rpartition(":")
+    return (Path(file), sheet) if colon and sheet and file.lower().endswith(EXCEL_SUFFIXES) else (path, None)
+
+
+def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iterator[TextRows]]:
+    """Read the header and the rows of a sheet. Blank rows, and columns without a name in the header, are left out.
+
+    Cells are texts as in a CSV export: numbers with all digits, ``TRUE`` and ``FALSE``, dates as ``2026-01-31``, the
+    stored results of formulas, and errors such as ``#N/A``.
+
+    Args:
+        path: the workbook, as in :func:`split_sheet`; without a sheet, its first visible one.
+        stack: closes the file.
+        rows: number of rows of every chunk but the last.
+
+    Returns:
+        The names of the columns (empty for an empty sheet), and the chunks of rows.
+
+    Raises:
+        InputError: if openpyxl is not installed, or the workbook is encrypted, broken, or has no such sheet; damage may
+            be found only while the rows are read.
+    """
+    file, name = split_sheet(path)
+    openpyxl = _openpyxl(file)
+    with file.open("rb") as start:
+        if start.read(8) == _COMPOUND_FILE:
+            raise InputError(f"{file} is encrypted, or an old .xls workbook: save it as .xlsx without a password")
+    with _convert_errors(file):
+        with zipfile.ZipFile(file) as archive:
+            Expansion(file).add(sum(part.file_size for part in archive.infolist()), "according to its directory")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of styles that it does not read
+            workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+    stack.callback(workbook.close)
+    sheets = {sheet.title: sheet for sheet in workbook.worksheets}
+    if name is not None and name not in sheets:
+        raise InputError(f"{file} has no sheet {name!r}{nearest(name, sheets)}; it has {', '.join(map(repr, sheets))}")
+    visible = [sheet for sheet in sheets.values() if sheet.sheet_state == "visible"]
+    sheet = sheets[name] if name is not None else next(iter(visible or sheets.values()), None)
+    if sheet is None:
+        raise InputError(f"{file} has no sheet with cells")
+    sheet.reset_dimensions()  # the size that a workbook states may be wrong
+    texts = _rows(file, sheet)
+    header = next(texts, [])
+    columns = [column for column, text in enumerate(header) if text.strip()]
+    return [header[column] for column in columns], _chunks(texts, columns, rows)
+
+
+def _openpyxl(file: Path) -> ModuleType:
+    try:
+        import openpyxl
+    except ImportError:
+        raise InputError(f"reading {file} needs openpyxl: pip install openpyxl, or save the sheet as CSV") from None
+    return openpyxl
+
+
+@contextmanager
+def _convert_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (InputError, OSError, MemoryError):
+        raise
+    except Exception as error:  # openpyxl raises many kinds for broken workbooks
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"cannot read {file}, a broken workbook ({lines[0]}): save it again, or as CSV") from None
+
+
+def _rows(file: Path, sheet: object) -> Iterator[list[str]]:
+    """Yield the texts of each row that is not blank, up to its last cell."""
+    with _convert_errors(file):
+        for cells in sheet.iter_rows(values_only=True):  # type: ignore[attr-defined]
+            texts = [_text(cell) for cell in cells]
+            if any(map(str.strip, texts)):
+                yield texts
+
+
+def _chunks(texts: Iterator[list[str]], columns: list[int], rows: int) -> Iterator[TextRows]:
+    while part := list(itertools.islice(texts, rows)):
+        yield TextRows([[row[c] if c < len(row) else "" for c in columns] for row in part], {})
+
+
+def _text(cell: object) -> str:
+    """Return the text of a cell as in a CSV export."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).upper()
+    if isinstance(cell, float):
+        return _float_text(cell)
+    if isinstance(cell, datetime):
+        return str(cell.date() if cell.time() == time() else cell)
+    return str(cell)
+
+
+def _float_text(number: float) -> str:
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(number)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from datetime import date, datetime
+from pathlib import Path
+
+import openpyxl
+import pandas as pd
+import pytest
+
+from graphslice.config import DataConfig
+from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
+from graphslice.data.excel import split_sheet
+from graphslice.data.tables import count_rows, file_columns, is_table_name, open_table, table_files, texts
+from graphslice.errors import InputError
+
+ROWS = [
+    ["smiles", "y", "flag", "when", "id", "note"],
+    ["CCO", 1.5, True, datetime(2024, 3, 1), 7, "a,b"],
+    ["C", None, False, datetime(2024, 3, 1, 12, 30), 8.0, " x "],
+    ["N", 0.1 + 0.2, None, date(2026, 1, 31), 1e-7, "two\nlines"],
+]
+TEXTS = [
+    ["CCO", "1.5", "TRUE", "2024-03-01", "7", "a,b"],
+    ["C", "", "FALSE", "2024-03-01 12:30:00", "8", " x "],
+    ["N", "0.3", "", "2026-01-31", "1e-07", "two\nlines"],
+]
+
+
+def write(path: Path, *sheets: list[list]) -> Path:
+    workbook = openpyxl.Workbook()
+    workbook.remove(workbook.active)
+    for number, rows in enumerate(sheets, 1):
+        sheet = workbook.create_sheet(f"Sheet {number}")
+        for row in rows:
+            sheet.append(row)
+    workbook.save(path)
+    return path
+
+
+def edit(path: Path, part: str, old: str, new: str) -> None:
+    """Replace a text in one part of a workbook."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    assert old.encode() in parts[part]
+    parts[part] = parts[part].replace(old.encode(), new.encode())
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+
+
+def read(path: Path | str, rows: int = 2) -> tuple[list[str], list[list[str]]]:
+    with open_table(Path(path), rows) as table:
+        chunks = [file_columns(chunk) for chunk in table.chunks]
+        return table.columns, [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)]
+
+
+def test_cells_are_texts_as_in_a_csv_export(tmp_path):
+    assert read(write(tmp_path / "t.xlsx", ROWS)) == (ROWS[0], TEXTS)
+
+
+def test_workbook_of_pandas_is_read(tmp_path):
+    frame = pd.DataFrame({"smiles": ["C", "CC"], "y": [1.25, float("nan")]})
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    assert read(tmp_path / "t.xlsx") == (["smiles", "y"], [["C", "1.25"], ["CC", ""]])
+
+
+def test_blank_rows_and_columns_without_a_name_are_left_out(tmp_path):
+    rows = [[], [None, "smiles", None, "y"], [], [None, "C", "note", 1, "far away"], [None, None, " "], [None, "N"]]
+    assert read(write(tmp_path / "t.xlsx", rows)) == (["smiles", "y"], [["C", "1"], ["N", ""]])
+
+
+def test_formulas_give_their_stored_result_and_errors_are_missing_labels(tmp_path):
+    path = write(tmp_path / "t.xlsx", [["smiles", "y"], ["C", "=1+1"], ["CC", "=0/0"], ["CCC", 3], ["CCCC", "=NA()"]])
+    sheet = "xl/worksheets/sheet1.xml"
+    edit(path, sheet, "<f>1+1</f><v />", "<f>1+1</f><v>2</v>")
+    for row, formula, error in ((3, "0/0", "#DIV/0!"), (5, "NA()", "#N/A")):
+        edit(path, sheet, f'<c r="B{row}"><f>{formula}</f><v />', f'<c r="B{row}" t="e"><f>{formula}</f><v>{error}</v>')
+    assert [row[1] for row in read(path)[1]] == ["2", "#DIV/0!", "3", "#N/A"]
+    dataset = load_dataset(DataConfig(dataset=str(path)))
+    assert dataset.targets[:, 0].tolist() == pytest.approx([2, float("nan"), 3, float("nan")], nan_ok=True)
+    assert dataset.unreadable() == {}
+
+
+@pytest.mark.parametrize("name", ["Sheet 2", "Sheet 1", None])
+def test_sheet_is_the_named_one_or_the_first(tmp_path, name):
+    path = write(tmp_path / "t.xlsx", [["smiles"], ["C"]], [["smiles"], ["CC"]])
+    path = Path(f"{path}:{name}") if name else path
+    assert read(path)[1] == [["CC" if name == "Sheet 2" else "C"]]
+    assert is_table_name(str(path)) and table_files(path) == [path] and count_rows(path) is None
+    assert load_labels(write(tmp_path / "u.xlsx", ROWS), name="Sheet 1") == ["CCO", "C", "N"]
+
+
+def load_labels(path: Path, name: str) -> list[str]:
+    return list(load_dataset(DataConfig(dataset=f"{path}:{name}", targets="y")).smiles)
+
+
+def test_hidden_first_sheet_is_passed_over(tmp_path):
+    path = write(tmp_path / "t.xlsx", [["hidden"], ["C"]], [["smiles"], ["CC"]])
+    workbook = openpyxl.load_workbook(path)
+    workbook.worksheets[0].sheet_state = "hidden"
+    workbook.active = 1
+    workbook.save(path)
+    assert read(path) == (["smiles"], [["CC"]])
+
+
+def test_unknown_sheet_is_an_input_error(tmp_path):
+    path = write(tmp_path / "t.xlsx", ROWS, ROWS)
+    with pytest.raises(InputError, match=r"has no sheet 'Sheet2' \(did you mean 'Sheet 2'\?\); it has 'Sheet 1', "):
+        read(f"{path}:Sheet2")
+    with pytest.raises(InputError, match=r"no file at .*none\.xlsx:Sheet 1"):
+        read(tmp_path / "none.xlsx:Sheet 1")
+
+
+def test_sheet_stays_part_of_the_absolute_path(tmp_path, monkeypatch):
+    write(tmp_path / "t.xlsx", ROWS)
+    monkeypatch.chdir(tmp_path)
+    assert absolute_dataset("t.xlsx:Sheet 1") == str(tmp_path / "t.xlsx:Sheet 1")
+    assert absolute_dataset("u.xlsx:Sheet 1") == "u.xlsx:Sheet 1"
+
+
+@pytest.mark.parametrize("name", ["t.xlsx", "a:b.csv", "t.csv:sheet", "t.xlsx:", "C:\\t.xlsx"])
+def test_other_colons_name_no_sheet(name):
+    assert split_sheet(Path(name)) == (Path(name), None)
+
+
+def test_lock_file_of_excel_is_not_a_table(tmp_path):
+    write(tmp_path / "t.xlsx", ROWS)
+    (tmp_path / "~$t.xlsx").write_bytes(b"user")
+    assert table_files(tmp_path) == [tmp_path / "t.xlsx"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "broken workbook"),
+        (b"smiles,y\nC,1\n", "broken workbook"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is encrypted, or an old .xls workbook: save it as .xlsx"),
+    ],
+)
+def test_other_files_are_input_errors(tmp_path, content, message):
+    (tmp_path / "t.xlsx").write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(tmp_path / "t.xlsx")
+
+
+def test_every_cut_and_many_damages_are_input_errors(tmp_path):
+    data = write(tmp_path / "t.xlsx", ROWS * 3).read_bytes()
+    for end in range(0, len(data), 97):
+        (tmp_path / "t.xlsx").write_bytes(data[:end])
+        with pytest.raises(InputError, match=r"t\.xlsx"):
+            read(tmp_path / "t.xlsx")
+    for position in range(0, len(data), 61):
+        (tmp_path / "t.xlsx").write_bytes(data[:position] + b"\xff\x00" + data[position + 2 :])
+        try:
+            read(tmp_path / "t.xlsx")
+        except InputError as error:
+            assert "t.xlsx" in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"), [([], "is empty"), ([[None], [" "]], "is empty"), (ROWS[:1], "has no rows")]
+)
+def test_sheet_without_rows_is_an_input_error(tmp_path, rows, message):
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path / "t.xlsx", rows))
+
+
+def test_wrong_size_in_the_workbook_loses_no_rows(tmp_path):
+    path = write(tmp_path / "t.xlsx", ROWS)
+    edit(path, "xl/worksheets/sheet1.xml", '<dimension ref="A1:F4"', '<dimension ref="A1"')
+    assert read(path) == (ROWS[0], TEXTS)
+
+
+def test_cell_far_away_takes_no_memory(tmp_path):
+    workbook = openpyxl.Workbook()
+    sheet = workbook.active
+    sheet["A1"], sheet["A2"], sheet["XFD90000"] = "smiles", "C", "far"
+    workbook.save(tmp_path / "t.xlsx")
+    assert read(tmp_path / "t.xlsx") == (["smiles"], [["C"], [""]])
+
+
+def test_workbook_that_expands_too_much_is_an_input_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.data.text_tables._SMALL", 10_000)
+    path = write(tmp_path / "t.xlsx", [["smiles", "note"], *[["C", "x"]] * 20_000])
+    monkeypatch.setattr("graphslice.data.text_tables._EXPANSION", 2)
+    with pytest.raises(InputError, match="expands to more than"):
+        read(path)
+
+
+def test_missing_openpyxl_is_an_input_error_with_the_pip_command(tmp_path, monkeypatch):
+    path = write(tmp_path / "t.xlsx", ROWS)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"needs openpyxl: pip install openpyxl, or save the sheet as CSV"):
+        read(path)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import gzip
+import io
+
+import pytest
+from rdkit import Chem
+from rdkit.Chem import AllChem
+
+from graphslice.config import DataConfig
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.tables import count_rows, malformed_rows, open_table, texts
+from graphslice.errors import InputError
+
+# With stereocentres, double bonds, charges, salts, an isotope, aromatic nitrogen, and hydrogen alone.
+SMILES = ["C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].CC(=O)[O-]", "[2H]OC", "c1cc[nH]c1", "C[N+](C)(C)C", "[H][H]", "OC1CC1"]
+BENZENE = Chem.MolToMolBlock(Chem.MolFromSmiles("c1ccccc1"))
+# A carbon with five bonds.
+FIVE_BONDS = Chem.MolToMolBlock(Chem.MolFromSmiles("CC(C)(C)(C)C", sanitize=False), kekulize=False)
+
+
+def read(path, rows: int = 3) -> tuple[list[str], list[list[str]], dict[int, str]]:
+    """Columns, rows and the reasons for malformed rows of a table."""
+    cells, reasons, first = [], {}, 0
+    with open_table(path, rows) as table:
+        for chunk in table.chunks:
+            reasons |= {first + row: reason for row, reason in malformed_rows(chunk).items()}
+            first += len(chunk)
+            cells += [list(row) for row in zip(*map(texts, chunk.columns[:-1]), strict=True)]
+        return table.columns, cells, reasons
+
+
+def record(block: str = BENZENE, **properties: str) -> str:
+    return block + "".join(f">  <{name}>\n{value}\n\n" for name, value in properties.items()) + "$$$$\n"
+
+
+def written(smiles: list[str], *, v3000: bool = False, conformers: bool = False) -> str:
+    """SDF of molecules as RDKit writes it, with the property ``y``."""
+    text = io.StringIO()
+    with Chem.SDWriter(text) as writer:
+        writer.SetForceV3000(v3000)
+        for number, one in enumerate(smiles):
+            mol = Chem.MolFromSmiles(one)
+            if conformers:
+                mol = Chem.AddHs(mol)
+                AllChem.EmbedMolecule(mol, randomSeed=1)
+            mol.SetProp("_Name", f"molecule {number}")
+            mol.SetProp("y", str(number / 2))
+            writer.write(mol)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("name", ["t.sdf", "T.SDF", "t.sdf.gz"])
+@pytest.mark.parametrize("v3000", [False, True])
+@pytest.mark.parametrize("conformers", [False, True])
+def test_molecules_titles_and_properties_are_those_that_were_written(tmp_path, name, v3000, conformers):
+    opener = gzip.open if name.endswith(".gz") else open
+    with opener(tmp_path / name, "wt") as file:
+        file.write(written(SMILES, v3000=v3000, conformers=conformers))
+    columns, cells, reasons = read(tmp_path / name)
+    assert columns == ["smiles", "name", "y"] and not reasons
+    assert [row[0] for row in cells] == [Chem.CanonSmiles(one) for one in SMILES]
+    assert [row[1:] for row in cells] == [[f"molecule {n}", str(n / 2)] for n in range(len(SMILES))]
+
+
+def test_properties_are_those_of_rdkit(tmp_path):
+    text = record(**{"A b": "1", "two lines": "first\n>second", "<odd>": "x", "spaces": " 1 \n \nrest", "empty": ""})
+    text += BENZENE + "> 25 <melting point> (7)\n>1000\n\n>  <A b>\r\n-2.5\r\n\r\n$$$$\n"
+    (tmp_path / "t.sdf").write_text(text)
+    columns, cells, reasons = read(tmp_path / "t.sdf")
+    expected = [mol.GetPropsAsDict() for mol in Chem.ForwardSDMolSupplier(io.BytesIO(text.encode()))]
+    names = dict.fromkeys(name for properties in expected for name in properties)
+    assert columns == ["smiles", *names] and not reasons
+    for row, mol in zip(cells, Chem.ForwardSDMolSupplier(io.BytesIO(text.encode())), strict=True):
+        assert row[1:] == [mol.GetProp(name) if mol.HasProp(name) else "" for name in names]
+
+
+def test_missing_properties_are_empty_and_no_titles_give_no_column(tmp_path):
+    (tmp_path / "t.sdf").write_text(record(a="1") + record(b="2") + record())
+    columns, cells, _ = read(tmp_path / "t.sdf", rows=1)
+    assert columns == ["smiles", "a", "b"]
+    assert cells == [["c1ccccc1", "1", ""], ["c1ccccc1", "", "2"], ["c1ccccc1", "", ""]]
+
+
+def test_properties_called_smiles_or_name_are_kept_with_the_structure(tmp_path):
+    (tmp_path / "t.sdf").write_text(record("title" + BENZENE, smiles="C", name="methane", SMILES="N"))
+    columns, cells, _ = read(tmp_path / "t.sdf")
+    assert columns == ["smiles", "name", "smiles_property", "name_property", "SMILES"]
+    assert cells == [["c1ccccc1", "title", "C", "methane", "N"]]
+
+
+def test_unreadable_records_keep_their_place_properties_and_a_reason(tmp_path):
+    broken = BENZENE.replace("  6  6  0", "  9  6  0")
+    text = record(y="0") + record(FIVE_BONDS, y="1") + record(broken, y="2") + "$$$$\n" + record("\n\n\nhello\n", y="4")
+    (tmp_path / "t.sdf").write_text(text + record(y="5"))
+    columns, cells, reasons = read(tmp_path / "t.sdf")
+    assert [row[columns.index("y")] for row in cells] == ["0", "1", "2", "", "4", "5"]
+    assert [row[0] for row in cells] == ["c1ccccc1", "", "", "", "", "c1ccccc1"]
+    assert reasons.keys() == {1, 2, 3, 4}
+    line = text.split("$$$$\n")[0].count("\n") + 2
+    assert reasons[1].startswith(f"record 2 of t.sdf (line {line}): not a valid molecule: Explicit valence for atom")
+    assert reasons[2].startswith("record 3 of t.sdf") and "cannot read the structure" in reasons[2]
+    assert reasons[3].endswith("the record is empty") and reasons[4].endswith("cannot read the structure")
+
+
+def test_every_cut_of_a_file_is_noticed_or_leaves_whole_records(tmp_path):
+    text = record(y="1") + record(y="23")
+    first = len(record(y="1"))
+    for end in range(first + 1, len(text)):
+        (tmp_path / "t.sdf").write_text(text[:end])
+        _, cells, reasons = read(tmp_path / "t.sdf")
+        if not text[first:end].strip() or text[:end].endswith("$$$$"):
+            assert not reasons
+        else:
+            assert len(cells) == 2 and cells[0][0] == "c1ccccc1"
+            assert "record 2 of t.sdf" in reasons[1] and "the file ends in the middle of this record" in reasons[1]
+
+
+def test_mol_block_alone_needs_no_end_of_record(tmp_path):
+    (tmp_path / "t.sdf").write_text(BENZENE)
+    assert read(tmp_path / "t.sdf")[1:] == ([["c1ccccc1"]], {})
+
+
+def test_cut_gzip_file_is_an_input_error(tmp_path):
+    data = gzip.compress(written(SMILES).encode())
+    (tmp_path / "t.sdf.gz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=r"cannot read .*t\.sdf\.gz"):
+        read(tmp_path / "t.sdf.gz")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\r\n"])
+def test_empty_file_is_an_input_error(tmp_path, text):
+    (tmp_path / "t.sdf").write_text(text)
+    with pytest.raises(InputError, match="is empty"):
+        read(tmp_path / "t.sdf")
+
+
+def test_endless_record_is_an_input_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.data.sdf.LONGEST", 5_000)
+    (tmp_path / "t.sdf").write_text(record(y="1") + BENZENE * 100)
+    with pytest.raises(InputError, match=r"record 2 \(line \d+\) has more than 5,000 characters"):
+        read(tmp_path / "t.sdf")
+
+
+def test_other_encodings_and_line_ends_are_read(tmp_path):
+    text = record(BENZENE.replace("\n", "é\n", 1), größe="ä")
+    for data in (text.encode(), text.encode("utf-16"), text.encode("latin-1"), text.replace("\n", "\r\n").encode()):
+        (tmp_path / "t.sdf").write_bytes(data)
+        with open_table(tmp_path / "t.sdf") as table:
+            assert table.columns[:2] == ["smiles", "name"] and "größe" in table.columns[2]
+            assert not malformed_rows(next(table.chunks))
+
+
+def test_many_records_are_read_in_bounded_memory(tmp_path):
+    with gzip.open(tmp_path / "t.sdf.gz", "wt", compresslevel=1) as file:
+        for number in range(3_000):
+            file.write(record(y=str(number)))
+    with open_table(tmp_path / "t.sdf.gz", 100) as table:
+        assert table.estimated_rows == 3_000
+        assert len(next(table.chunks)) == 100
+
+
+def test_progress_counts_records(tmp_path):
+    (tmp_path / "t.sdf").write_text(written(SMILES))
+    assert count_rows(tmp_path / "t.sdf") == len(SMILES)
+
+
+def test_labels_are_those_of_the_same_csv(tmp_path):
+    (tmp_path / "t.sdf").write_text(written(SMILES) + record(FIVE_BONDS, y="9"))
+    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf")))
+    assert dataset.target_names == ["y"]
+    assert dataset.targets[:-1, 0].tolist() == [n / 2 for n in range(len(SMILES))]
+    assert dataset.smiles[:-1] == [Chem.CanonSmiles(one) for one in SMILES]
+    assert dataset.rejected.keys() == {len(SMILES)}
+
+
+def test_atom_level_targets_are_rejected(tmp_path):
+    (tmp_path / "t.sdf").write_text(record(y="[1, 2, 3, 4, 5, 6]"))
+    with pytest.raises(InputError, match="--level atom needs a table with SMILES"):
+        load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf"), level="atom"))

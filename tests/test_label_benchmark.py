@@ -1,0 +1,44 @@
+"""Benchmark of bounds and auxiliary targets: rows of each way and document."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_rel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from benchmarks import labels
+
+
+def test_labels_above_the_percentile_are_censored(tmp_path):
+    rows = pd.DataFrame({"smiles": ["C" * n for n in range(1, 11)], "y": np.arange(10.0), "split": "train"})
+    written = {}
+    for way, write in labels.COMPARISONS["bounds: caco2_wang"].ways.items():
+        assert write(rows, tmp_path, tmp_path) == []
+        written[way] = pd.read_csv(tmp_path / "fit.csv", dtype=str)["y"].tolist()
+    assert [float(label) for label in written["true labels"]] == list(range(10))
+    assert [float(label) for label in written["left out"]] == list(range(8))
+    assert written["bounds"][:8] == [str(n) for n in range(8)]
+    assert written["bounds"][8:] == [">7.2"] * 2 and written["as value"][8:] == ["7.2"] * 2
+
+
+def test_document_has_paired_differences_with_their_intervals():
+    scores = {"alone": [0.5, 0.6, 0.55], "with clearance_hepatocyte_az": [0.53, 0.61, 0.6]}
+    lines = [
+        {"comparison": "auxiliary: clearance_microsome_az", "way": way, "seed": seed, "scores": {"Spearman": value}}
+        | {"cpu_seconds": 30.0, "version": "v", "machine": "m"}
+        for way, values in scores.items()
+        for seed, value in enumerate(values)
+    ]
+    text = labels.rendered(lines)
+    interval = ttest_rel(*list(scores.values())[::-1]).confidence_interval()
+    assert "| alone | 0.550 ± 0.050 (3) |  | 30 |" in text
+    assert f"+0.030 ({interval.low:+.3f} to {interval.high:+.3f})" in text
+
+
+@pytest.mark.skipif(not labels.RESULTS.exists(), reason="no results")
+def test_document_is_that_of_the_results():
+    document = labels.RESULTS.parent.with_name("labels.md").read_text(encoding="utf-8")
+    assert document == labels.rendered(labels.read_results(labels.RESULTS))

@@ -28,7 +28,7 @@ def merge_class_words(
         label: name of the column, for messages.
 
     Returns:
-        The notations of the two classes, by the key of the most common one; None if nothing is merged.
+        The notations of the most common word of each of the two classes, by its key; None if nothing is merged.
 
     Raises:
         InputError: if there are several words for yes or for no, but also other classes or no opposite.
@@ -44,11 +44,9 @@ def merge_class_words(
             f"{label}: {quoted_list(repeated)} mean the same class, but {also}: write each class in one way, or "
             "give --task multiclass to keep all words apart"
         )
-    merged: dict[str, Counter[str]] = {}
-    for words in (no, yes):
-        notations = sum((names.get(word, Counter({word: 1})) for word in sorted(words)), Counter[str]())
-        merged[class_key(notations.most_common(1)[0][0])] = notations
-    return merged
+    notations = {word: names.get(word, Counter({word: 1})) for word in sorted(yes | no)}
+    most_common = (max(sorted(words), key=lambda word: notations[word].total()) for words in (no, yes))
+    return {word: notations[word] for word in most_common}
 
 
 def class_notes(chunks: Iterable[pa.Table], tasks: Sequence[Task]) -> list[str]:

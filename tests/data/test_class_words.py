@@ -28,6 +28,7 @@ def dataset(cells: list, tasks: list[Task] | None = None):
         (["yes", "Yes", "Y", "TRUE", "yes", "no", "N", "FALSE", "no"], ("no", "yes")),
         (["Active", "1", "yes", "Inactive", "0", "Inactive", "Active"], ("Inactive", "Active")),
         (["T", "F", "true", "F", "T"], ("F", "T")),
+        (["y", "y", "YES", "Yes", "Yes", "n", "n", "No"], ("n", "Yes")),
         (["pos", "positive", "pos", "neg", "neg"], ("neg", "pos")),
         (["high  risk", "High Risk", "low risk", "high  risk"], ("high  risk", "low risk")),
     ],

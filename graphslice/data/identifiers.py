@@ -21,7 +21,7 @@ _MOST_COLUMNS = 3
 # Names that end in the word id or name: id, Compound ID, compound_name, CMPD_CHEMBLID, CompoundName.
 _ID_NAME = re.compile(r"(?i:(?:^|[^a-z])(?:id|name))$|[a-z](?:Id|ID|Name)$|[A-Z]{3}ID$")
 # Columns that files of a run have in addition to the identifiers.
-_RESERVED = {"", "row", "smiles", "split"}
+_RESERVED = {"", "row", "smiles", "split", "reason"}
 # Smallest fraction of rows with a value, and of distinct texts among these, in identifier columns without such a name.
 _MIN_FRACTION = 0.9
 # Columns of measurements are recognised by this many cells: decimals, also with signs and units, and lists of numbers.

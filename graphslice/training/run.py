@@ -285,10 +285,12 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
             write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
-        rejected = sorted(data.rejected.items())
-        smiles = dataset.smiles
-        rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
-        write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
+        smiles, identifiers = dataset.smiles, dataset.identifiers
+        rejected = (
+            [row + 1, smiles[row] if smiles else "", reason, *(texts[row] for texts in identifiers.values())]
+            for row, reason in sorted(data.rejected.items())
+        )
+        write_csv(folder / REJECTED, ["row", "smiles", "reason", *identifiers], rejected)
         with atomic_write(folder / CONFIG) as new:
             new.write_text(settings)
     except OSError as error:

@@ -19,6 +19,7 @@ def mixed_run(demo_rows, tiny_config, tmp_path_factory):
     table["active"] = np.where(np.arange(60) % 3, "yes", "no")
     test_rows = table.index[table["split"] == "test"]
     table.loc[test_rows[0], "gap_ev"] = np.nan
+    table.loc[3, "smiles"] = "oops"
     table.to_csv(folder / "t.csv", index=False)
     train(tiny_config(folder / "t.csv", data={"targets": "gap_ev,active"}), folder / "run")
     return folder / "run", table
@@ -50,11 +51,14 @@ def test_metrics_follow_from_the_written_predictions(mixed_run):
     assert np.abs(found["gap_ev_true"] - found["gap_ev_pred"]).mean() == pytest.approx(metrics["mae"], rel=1e-5)
 
 
-def test_split_file_has_identifiers(mixed_run):
+def test_split_and_rejected_rows_have_identifiers(mixed_run):
     folder, table = mixed_run
     found = pd.read_csv(folder / "split.csv")
     assert list(found) == ["row", "split", "smiles", "cmpd_id"]
-    assert found["cmpd_id"].tolist() == table["cmpd_id"].tolist()
+    assert found["cmpd_id"].tolist() == table["cmpd_id"].drop(3).tolist()
+    rejected = pd.read_csv(folder / "rejected.csv")
+    assert list(rejected) == ["row", "smiles", "reason", "cmpd_id"]
+    assert rejected["row"].tolist() == [4] and rejected["cmpd_id"].tolist() == ["CMP-3"]
 
 
 def test_bounds_among_the_labels_are_written_as_bounds(demo_rows, tiny_config, tmp_path):

@@ -39,9 +39,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.tables import count_rows
     from graphslice.inference.embedding import embed_file
 
-    table = table_path(options.molecules)
+    predictor, table = load_model(options), table_path(options.molecules)
     out = output_file(options, table)
-    predictor = load_model(options)
     console = Console(stderr=True)
     total = count_rows(table) if table is not None and console.is_terminal else None
     with molecule_progress("embedding", total, console) as advance:

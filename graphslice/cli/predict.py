@@ -56,10 +56,10 @@ def run(options: Namespace, arguments: list[str]) -> None:
 
     if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
         raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
+    predictor = load_model(options)
     molecules = options.molecules
     table = table_path(molecules)
     out = output_file(options, table)
-    predictor = load_model(options)
     if table is not None:
         from rich.console import Console
 

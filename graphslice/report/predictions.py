@@ -91,6 +91,8 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
         return None
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         lines = list(csv.DictReader(file))
+    if not lines:
+        return None
     tasks = data.dataset.tasks
     # Earlier versions wrote probabilities with the suffix too.
     names = [f"{name}_pred" if f"{name}_pred" in lines[0] else name for name in prediction_columns(tasks)]

@@ -13,6 +13,8 @@ import numpy as np
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _CELL = re.compile(rf"\s*(<=|>=|=<|=>|<|>|\u2264|\u2265|\u2a7d|\u2a7e)\s*({_NUMBER})\s*", re.ASCII)
 _LOWER = frozenset({">", ">=", "=>", "\u2265", "\u2a7e"})
+# Bounds are fitted as if they were at most this many standard deviations from the mean of all numbers.
+_FARTHEST = 5.0
 #: The bounds of a label that is a number or unknown.
 UNBOUNDED = (-np.inf, np.inf)
 
@@ -75,11 +77,14 @@ def expected_values(labels: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     filled[bounded] = nearest
     if len(np.unique(numbers)) < 2:
         return filled
-    # In units of a robust spread, so that the fit does not depend on the unit of the labels.
-    known = np.concatenate([numbers, nearest])
-    centre, width = known.mean(), known.std()
-    low, high = (low - centre) / width, (high - centre) / width
+    # In units of the spread of the numbers. Bounds far from all numbers are moved nearer, since a single one, perhaps
+    # in another unit, would change the mean of all.
+    centre, width = numbers.mean(), numbers.std()
     right, left = ~np.isfinite(high), ~np.isfinite(low)
+    scaled = np.concatenate([(numbers - centre) / width, [-_FARTHEST, _FARTHEST]])
+    least, most = scaled.min(), scaled.max()
+    low = np.where(left, low, ((low - centre) / width).clip(least, most))
+    high = np.where(right, high, ((high - centre) / width).clip(least, most))
     data = CensoredData(
         uncensored=(numbers - centre) / width,
         left=high[left],
@@ -92,6 +97,7 @@ def expected_values(labels: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     share = np.where(a > 0, norm.sf(a) - norm.sf(b), norm.cdf(b) - norm.cdf(a))
     with np.errstate(divide="ignore", invalid="ignore"):
         inside = mean + std * (norm.pdf(a) - norm.pdf(b)) / share
-    inside = np.where(share > 1e-12, inside.clip(low, high), (nearest - centre) / width)
-    filled[bounded] = centre + width * inside
+    edge = np.where(left, high, np.where(right, low, (low + high) / 2))
+    inside = np.where(share > 1e-12, inside.clip(low, high), edge)
+    filled[bounded] = np.clip(centre + width * inside, *bounds[bounded].T)
     return filled

@@ -70,3 +70,21 @@ def test_expected_values_without_numbers_are_the_bounds():
     bounds = np.array([(5, INF), (-INF, 2), (1, 3), (-INF, INF)])
     assert expected_values(np.full(4, np.nan), bounds)[:3].tolist() == [5, 2, 2]
     assert expected_values(np.array([np.nan, np.nan, 4, 4.0]), bounds).tolist() == [5, 2, 4, 4]
+
+
+@pytest.mark.parametrize("bound", [(-INF, 1000), (-1000, INF), (-INF, 1e12), (-1e12, 1e12)])
+def test_bounds_that_say_nothing_give_the_mean_of_the_numbers(bound):
+    labels = np.concatenate([np.random.default_rng(0).normal(1.1, 0.8, 100), np.full(20, np.nan)])
+    bounds = np.concatenate([np.full((100, 2), (-INF, INF)), np.full((20, 2), bound)])
+    assert expected_values(labels, bounds)[100:] == pytest.approx(labels[:100].mean(), abs=0.02)
+
+
+def test_one_bound_in_another_unit_does_not_change_the_others():
+    labels = np.random.default_rng(0).normal(1.1, 0.8, 120)
+    bounds = np.full((120, 2), (-INF, INF))
+    bounds[labels > 2, 0] = 2
+    labels[labels > 2] = np.nan
+    usual = expected_values(labels, bounds)
+    labels[0], bounds[0, 0] = np.nan, 1e6
+    found = expected_values(labels, bounds)
+    assert found[0] == 1e6 and found[1:] == pytest.approx(usual[1:], abs=0.4)

@@ -273,6 +273,11 @@ class Model(Predictor):
         data_config = DataConfig(targets=targets, features=trained.features, level=self.level, decimal=trained.decimal)
         if trained.smiles_column in columns:
             data_config = replace(data_config, smiles_column=trained.smiles_column)
+        if trained.weight_column in columns:
+            data_config = replace(data_config, weight_column=trained.weight_column)
+        if trained.auxiliary_file or set(trained.auxiliary_columns) <= set(columns):
+            auxiliary = {name: getattr(trained, name) for name in ("auxiliary", "auxiliary_file")}
+            data_config = replace(data_config, **auxiliary)
         if split == "all":
             data_config = replace(data_config, split="random")  # ignores a column named split
         data_config = replace(data_config, **{**overrides, "targets": targets})

@@ -102,7 +102,7 @@ class NonconformityScores:
         """
         _, inverse, counts = np.unique(molecules, return_inverse=True, return_counts=True)
         order, shares = np.argsort(values, kind="stable"), 1 / counts[inverse]
-        if weights is not None:
+        if weights is not None and len(counts):
             shares = shares * weights * (len(counts) / (shares * weights).sum())
         return cls(np.asarray(values, np.float64)[order], 1 / shares[order])
 

@@ -6,14 +6,15 @@ They are not predicted. Their molecules may have no label of a target, and may c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE, DataConfig
-from graphslice.data.columns import LabelColumns, find_columns
+from graphslice.data.columns import LabelColumns, find_columns, find_smiles_column
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.infer_tasks import infer_tasks
@@ -29,83 +30,108 @@ _MIN_COMPARED = 5
 _COPY = 0.9999
 
 
-def read_auxiliary(
-    chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, unused: np.ndarray | None = None
-) -> dict[str, Labels]:
-    """Read the auxiliary columns of a table.
+def add_auxiliary(
+    dataset: LabelledDataset, chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, unused: np.ndarray
+) -> LabelledDataset:
+    """Add the auxiliary labels of a table, and the rows of the table of further molecules.
 
     Args:
+        dataset: the labelled molecules of the table.
         chunks: all rows of the table.
-        columns: roles of its columns; ``columns.auxiliary`` are those that it has.
+        columns: roles of its columns; ``columns.auxiliary`` are those of the auxiliary columns that it has.
         config: data settings of the user.
-        name: name of the table, for messages.
-        unused: ``bool [R]``, rows whose labels are not read.
-
-    Returns:
-        Labels ``float64 [R, A]`` of all auxiliary columns, nan where unknown, under the level ``molecule``; empty
-        without auxiliary columns.
+        unused: ``bool [R]``, rows of the table whose auxiliary labels are not read.
 
     Raises:
-        InputError: if a column is in neither table, or holds neither numbers nor two classes.
-    """
-    names, present = config.auxiliary_columns, list(columns.auxiliary)
-    if not names:
-        return {}
-    values = np.full((sum(map(len, chunks)), len(names)), np.nan)
-    if present:
-        tasks = infer_tasks(chunks, present, replace(config, task=None, transform=None), name)
-        for task in tasks:
-            if task.kind == MULTICLASS:
-                raise InputError(
-                    f"{name}: the auxiliary column {task.name!r} has {len(task.classes)} classes; it needs numbers, "
-                    "or two classes"
-                )
-        roles = replace(columns, targets=present, tasks=tuple(tasks), split=None, weights=None, descriptors=())
-        with error_context(name):
-            rows = LabelledRows.join(list(parse_chunks(chunks, roles)))
-        values[:, [names.index(column) for column in present]] = rows.labels.values
-    if unused is not None:
-        values[unused] = np.nan
-    return {MOLECULE: replace(Labels.of_molecules(values), names=names)}
-
-
-def append_auxiliary_file(dataset: LabelledDataset, config: DataConfig) -> LabelledDataset:
-    """Append the rows of the table of auxiliary labels, and check the auxiliary columns.
-
-    Args:
-        dataset: the labelled molecules, with the auxiliary columns of their own table.
-        config: data settings of the user.
-
-    Raises:
-        InputError: if the table cannot be read, an auxiliary column is in neither table, or is a copy of a target.
+        InputError: if the other table cannot be read, or an auxiliary column is in neither table, holds neither numbers
+            nor two classes, has no value, or is a copy of a target.
     """
     names = config.auxiliary_columns
     if not names:
         return dataset
-    labels = dataset.auxiliary[MOLECULE]
+    tables = [_Table(dataset.name, list(chunks), columns)]
     if config.auxiliary_file:
-        file = config.auxiliary_file
-        own = DataConfig(dataset=file, auxiliary=config.auxiliary, auxiliary_file=file)
-        with open_table(Path(file)) as table:
-            columns = find_columns(table.columns, own, file)
-            chunks = [plain_numbers(chunk, config.decimal) for chunk in table.chunks]
-        extra = read_auxiliary(chunks, columns, own, file)[MOLECULE]
-        with error_context(file):
-            rows = LabelledRows.join(list(parse_chunks(chunks, replace(columns, split=None))))
-        dataset = _append(dataset, rows)
-        labels = replace(Labels.join([labels, extra]), names=labels.names)
+        tables.append(_read_file(config, config.auxiliary_file))
+    known_as = " and ".join(table.name for table in tables)
+    tasks = [_infer_task(name, tables, config, known_as) for name in names]
+    parts = [table.labels(tasks) for table in tables]
+    parts[0].values[unused] = np.nan
+    labels = replace(Labels.join(parts), names=names)
+    notes = [note for table in tables for note in table.notes(tasks)]
+    for table in tables[1:]:
+        dataset = _append(dataset, table)
     for a, name in enumerate(names):
         if np.isnan(labels.values[:, a]).all():
-            tables = " and ".join(filter(None, [dataset.name, config.auxiliary_file]))
-            raise InputError(f"the auxiliary column {name!r} of {tables} has no value: leave it out")
+            raise InputError(f"the auxiliary column {name!r} of {known_as} has no value: leave it out")
         for t, task in enumerate(dataset.tasks):
             _reject_copy(labels.values[:, a], dataset.targets[:, t], name, task, dataset.name)
     rejected = reject_unlabelled(dataset.all_labels, dataset.rejected)
-    return replace(dataset, rejected=rejected, auxiliary=dataset.auxiliary | {MOLECULE: labels})
+    auxiliary = dataset.auxiliary | {MOLECULE: labels}
+    return replace(dataset, rejected=rejected, auxiliary=auxiliary, notes=(*dataset.notes, *notes))
 
 
-def _append(dataset: LabelledDataset, rows: LabelledRows) -> LabelledDataset:
-    """Append rows without labels of the targets."""
+@dataclass
+class _Table:
+    """A table with auxiliary columns: its name, its rows and the roles of its columns."""
+
+    name: str
+    chunks: list[pa.Table]
+    columns: LabelColumns
+
+    def rows(self, tasks: Sequence[Task]) -> LabelledRows:
+        """Parse the rows, with the labels of those of the auxiliary targets that the table has."""
+        present = [task for task in tasks if task.name in self.columns.auxiliary]
+        names = [task.name for task in present]
+        roles = replace(self.columns, targets=names, tasks=tuple(present), split=None, weights=None, descriptors=())
+        with error_context(self.name):
+            return LabelledRows.join(list(parse_chunks(self.chunks, roles)))
+
+    def labels(self, tasks: Sequence[Task]) -> Labels:
+        """Return the labels of the auxiliary targets, ``float64 [R, A]``, nan where unknown."""
+        values = np.full((sum(map(len, self.chunks)), len(tasks)), np.nan)
+        present = [a for a, task in enumerate(tasks) if task.name in self.columns.auxiliary]
+        if present:
+            values[:, present] = self.rows(tasks).labels.values
+        return Labels.of_molecules(values)
+
+    def notes(self, tasks: Sequence[Task]) -> list[str]:
+        """Describe the cells that are not learned: those that are neither empty nor numbers or classes."""
+        rows = self.rows(tasks)
+        bounds = 0 if rows.labels.bounds is None else int(is_bounded(rows.labels.bounds).sum())
+        wrong = {row: reason for row, reason in rows.rejected.items() if reason.startswith("target")}
+        notes = [f"{self.name}: {bounds:,} bounds in auxiliary columns are not learned"] if bounds else []
+        if wrong:
+            row, reason = next(iter(sorted(wrong.items())))
+            notes.append(
+                f"{self.name}: auxiliary labels of {len(wrong):,} rows are not learned; row {row + 1}: {reason}"
+            )
+        return notes
+
+
+def _read_file(config: DataConfig, file: str) -> _Table:
+    with open_table(Path(file)) as table:
+        smiles = find_smiles_column(table.columns, None, file, config.smiles_column)
+        own = DataConfig(dataset=file, smiles_column=smiles, auxiliary=config.auxiliary, auxiliary_file=file)
+        columns = find_columns(table.columns, own, file)
+        return _Table(file, [plain_numbers(chunk, config.decimal) for chunk in table.chunks], columns)
+
+
+def _infer_task(name: str, tables: Sequence[_Table], config: DataConfig, known_as: str) -> Task:
+    """Infer the task of an auxiliary column from the cells of all tables that have it."""
+    chunks = [chunk.select([name]) for table in tables if name in table.columns.auxiliary for chunk in table.chunks]
+    if not chunks:
+        raise InputError(f"--auxiliary names {name!r}, which is a column of neither table: {known_as}")
+    (task,) = infer_tasks(chunks, [name], replace(config, task=None, transform=None), known_as)
+    if task.kind == MULTICLASS:
+        raise InputError(
+            f"{known_as}: the auxiliary column {name!r} has {len(task.classes)} classes, not numbers or two classes"
+        )
+    return task
+
+
+def _append(dataset: LabelledDataset, table: _Table) -> LabelledDataset:
+    """Append the molecules of a table without labels of the targets."""
+    rows = table.rows([])
     first, unknown = len(dataset), np.full((len(rows), len(dataset.tasks)), np.nan)
     weights = None if dataset.all_labels.weights is None else np.ones(len(rows))
     labels = Labels.join([dataset.all_labels, replace(Labels.of_molecules(unknown), weights=weights)])

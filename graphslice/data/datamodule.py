@@ -18,7 +18,14 @@ from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import EvalBatches, TrainBatches
 from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
-from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
+from graphslice.data.duplicates import (
+    Duplicates,
+    count_duplicates,
+    count_shared,
+    keys_with_columns,
+    merge_means,
+    merge_rows,
+)
 from graphslice.data.labels import Labels, pluralize
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.preprocess import cached_store
@@ -259,7 +266,10 @@ class MoleculeData:
         targets, bounds = labels.values.copy(), labels.bounds_or_infinite()
         merged = merge_rows(rows, identity[positions], targets[rows], classes, names, bounds[rows])
         targets[merged.rows], bounds[merged.rows] = merged.targets, merged.bounds
-        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets, bounds))
+        auxiliary = dict(self.dataset.auxiliary)
+        if MOLECULE in auxiliary:
+            auxiliary[MOLECULE] = merge_means(auxiliary[MOLECULE], rows, identity[positions])
+        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets, bounds), auxiliary=auxiliary)
         self.rejected |= merged.reasons
         removed = list(merged.reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names
-from graphslice.data.auxiliary import append_auxiliary_file, read_auxiliary
+from graphslice.data.auxiliary import add_auxiliary
 from graphslice.data.class_words import class_notes
 from graphslice.data.columns import (
     LabelColumns,
@@ -68,7 +68,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
         InputError: if the dataset cannot be loaded; the message says what is missing and what to do.
     """
     if config.valid_file or config.test_file:
-        return append_auxiliary_file(_dataset_from_files(config, tasks), config)
+        return _dataset_from_files(config, tasks)
     if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
         raise InputError(
             f"{config.dataset} has molecule-level labels: --level {config.level} needs a table with lists of numbers"
@@ -78,7 +78,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
         return dataset_from_store(GraphStore.open(path), config, tasks)
-    return append_auxiliary_file(dataset_from_table(path, config, tasks), config)
+    return dataset_from_table(path, config, tasks)
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
@@ -105,7 +105,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
         # A split column of this file is ignored, because the whole file is one split.
         data = replace(train_config, dataset=file, targets=targets, split="random", auxiliary=None, auxiliary_file=None)
         part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
-        check_transforms(part.targets, part.tasks, file)
+        check_transforms(part.all_labels, part.tasks, file)
         first = sum(map(len, parts))
         splits = splits | {split: first + np.flatnonzero(usable_mask(len(part), part.rejected))}
         parts.append(part)
@@ -242,8 +242,6 @@ def dataset_from_chunks(
         reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
     dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, config, name)
-    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
-    dataset.identifiers = identifier_columns(chunks, used, config.id_column, name)
     if not class_columns:
         return dataset
     note = (
@@ -269,9 +267,11 @@ def _dataset_from_rows(
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
     held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
-    auxiliary = read_auxiliary(chunks, columns, config, name, held_out & ~rows.labels.known())
     dataset = LabelledDataset(name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns)
-    return replace(dataset, auxiliary=auxiliary, notes=tuple(notes))
+    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
+    identifiers = identifier_columns(chunks, used, config.id_column, name)
+    dataset = replace(dataset, notes=tuple(notes), identifiers=identifiers)
+    return add_auxiliary(dataset, chunks, columns, config, held_out & ~rows.labels.known())
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -438,5 +438,4 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
     used += [*columns.auxiliary, *columns.descriptors, *dataset.identifiers]
-    dataset = append_auxiliary_file(dataset, config)
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from graphslice.censored import UNBOUNDED, is_bounded
-from graphslice.data.labels import pluralize
+from graphslice.data.labels import Labels, pluralize
 from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
@@ -179,6 +179,25 @@ def merge_rows(
     merged_labels = np.array(labels).reshape(-1, targets.shape[1])
     merged_limits = np.array(limits).reshape(-1, *bounds.shape[1:])
     return Merged(merged_labels, merged_limits, np.array(first_rows, np.int64), reasons, dropped)
+
+
+def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Labels:
+    """Give each of some rows the means of the known labels of its molecule.
+
+    Args:
+        labels: labels of all molecules.
+        rows: ``int64 [R]``.
+        identity: ``uint64 [R]``, hashes of these rows.
+    """
+    molecule = np.unique(identity, return_inverse=True)[1]
+    known = ~np.isnan(labels.values[rows])
+    sums, counts = (
+        np.stack([np.bincount(molecule, column) for column in summands.T], axis=1)
+        for summands in (np.where(known, labels.values[rows], 0.0), known)
+    )
+    values = labels.values.copy()
+    values[rows] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[molecule]
+    return replace(labels, values=values)
 
 
 def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[int]]:

@@ -19,7 +19,7 @@ from graphslice.config import ATOM, BOND, MOLECULE, DataConfig
 from graphslice.data.class_words import merge_class_words
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import decimal_advice, decimal_readings, has_thousands_separators
-from graphslice.data.labels import pluralize
+from graphslice.data.labels import Labels, pluralize
 from graphslice.data.parse_cells import (
     NO_WORDS,
     YES_WORDS,
@@ -333,18 +333,19 @@ def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, 
     return replace(task, transform=transform)
 
 
-def check_transforms(targets: np.ndarray, tasks: Sequence[Task], name: str) -> None:
+def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
     """Raise :class:`InputError` for a label that cannot be transformed like those of the training set.
 
     Args:
-        targets: ``float64 [R, T]``, nan where unknown.
+        labels: labels of R rows.
         tasks: tasks of the T targets.
         name: name of the table, for messages.
     """
-    for labels, task in zip(targets.T, tasks, strict=True):
-        if task.transform == "log" and not np.isnan(labels).all():
-            row = int(np.nanargmin(labels))
-            _check_positive((labels[row], row + 1), task.name, name)
+    largest = np.fmin(labels.means(), labels.bounds[..., 1] if labels.bounds is not None else np.inf)
+    for t, task in enumerate(tasks):
+        if task.transform == "log" and len(largest):
+            row = int(largest[:, t].argmin())
+            _check_positive((largest[row, t], row + 1), task.name, name)
 
 
 def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:

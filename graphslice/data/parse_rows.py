@@ -89,6 +89,8 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
     labels, rejected = _parse_labels(chunk, columns)
     if columns.weights is not None:
         weights, unweighted = _parse_weights(chunk, columns.weights, first_row)
+        known = labels.known()
+        unweighted = {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
         labels, rejected = replace(labels, weights=weights), unweighted | rejected
     for row, reason in malformed_rows(chunk).items():
         smiles[row], rejected[row] = "", reason
@@ -107,7 +109,8 @@ def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.nda
     weights, empty = parse_number_column(chunk, column)
     for row in np.flatnonzero(~empty & ~((weights >= 0) & (weights <= MAX_MAGNITUDE))).tolist():
         cell = cell_text(chunk.column(column), row)
-        raise InputError(f"row {first_row + row + 1}: the weight {column!r} is {cell!r}; it must be a number from 0 up")
+        number = first_row + row + 1
+        raise InputError(f"row {number}: the weight {column!r} is {cell!r}; it must be a number from 0 to 1e18")
     reasons = dict.fromkeys(np.flatnonzero(weights == 0).tolist(), ZERO_WEIGHT)
     reasons |= dict.fromkeys(np.flatnonzero(empty).tolist(), f"no weight in the column {column!r}")
     return np.where(empty, 0.0, weights), reasons

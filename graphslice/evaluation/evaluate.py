@@ -82,6 +82,8 @@ def load_evaluation_data(
             defaults["split"] = "random"
         settings = {"targets": available_targets(predictor, targets, columns), "dataset": dataset}
         data = DataConfig(**{**defaults, **overrides, **settings})
+    if data.auxiliary_file and not Path(data.auxiliary_file).exists():  # its labels are not evaluated
+        data = replace(data, auxiliary=None, auxiliary_file=None)
     loaded = load_dataset(data, select_tasks(predictor, data.targets))
     aligned = replace(align_targets(predictor, loaded, targets), auxiliary={})
     if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:

@@ -10,6 +10,7 @@ import numpy as np
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE, RunConfig, join_names
 from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
@@ -89,8 +90,11 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
     known = rows[~np.isnan(data.dataset.targets[rows, t])]
     known = np.sort(random_subset(known, _MOST_COMPARED, data.config.trainer.seed))
     y = data.dataset.targets[known, t]
-    other = "log" if len(y) and y.min() > 0 else "rank"
-    candidates = ["none", *([other] if other == "log" or is_single else [])]
+    low, high = _extremes(data.dataset, rows, t)
+    other = "log" if len(y) and min(y.min(), low) > 0 else "rank"
+    # Ranks cannot predict beyond the numbers of the training set, where bounds may lie.
+    is_possible = other == "log" or (is_single and len(y) and y.min() <= low and high <= y.max())
+    candidates = ["none", *([other] if is_possible else [])]
     families = np.unique(molecule_keys(data.store, known).family, return_inverse=True)[1] if len(known) else known
     if len(np.unique(families)) < _FEWEST or len(np.unique(y)) < 3:
         return {"none": np.zeros(1)}
@@ -109,6 +113,14 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
             predicted = transformed_back(decision(kernel[np.ix_(test, train)]) * width + centre, task)
             scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
     return {name: np.array(values) for name, values in scores.items()}
+
+
+def _extremes(dataset: LabelledDataset, rows: np.ndarray, t: int) -> tuple[float, float]:
+    """Return the least upper and the largest lower bound of a target; infinite without any."""
+    bounds = dataset.bounds(rows)
+    if bounds is None:
+        return np.inf, -np.inf
+    return float(bounds[:, t, 1].min(initial=np.inf)), float(bounds[:, t, 0].max(initial=-np.inf))
 
 
 def _best(scores: dict[str, np.ndarray], higher_is_better: bool) -> str:

@@ -106,6 +106,17 @@ def test_training_frame_is_evaluated_on_the_test_set_of_the_run(split, demo_rows
     assert model.evaluate(frame.assign(part="?", split="test")[:20])["molecules"] == 20
 
 
+def test_training_frame_with_weights_and_auxiliary_labels_is_evaluated_on_the_test_set(demo_rows, tmp_path):
+    frame = demo_rows.drop(columns="split").assign(w=1.0, logp=np.arange(60.0))
+    frame[["smiles", "logp"]].to_csv(tmp_path / "more.csv", index=False)
+    data = {"data": {"auxiliary": "logp", "auxiliary_file": str(tmp_path / "more.csv")}}
+    model = fit(frame, "gap_ev", weights="w", config={**SETTINGS, **data}, out=tmp_path / "run")
+    for scores in (model.evaluate(frame), model.evaluate()):
+        assert scores["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
+    (tmp_path / "more.csv").unlink()  # its labels are not evaluated
+    assert model.evaluate()["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
+
+
 @pytest.fixture(scope="module")
 def fitted(demo_rows):
     return fit(demo_rows[["smiles", "gap_ev"]])

@@ -71,8 +71,8 @@ WRONG = {
     "target": ({"auxiliary": "y", "targets": "y"}, "auxiliary names 'y', which is a target"),
     "copy": ({"auxiliary": "twice"}, "'twice' is a copy of the target 'y' in 8 rows"),
     "unknown": ({"auxiliary": "logdd"}, "has no auxiliary column 'logdd' .did you mean 'logd'"),
-    "nowhere": ({"auxiliary": "logdd", "auxiliary_file": "t.csv"}, "'logdd' of .* has no value"),
-    "classes": ({"auxiliary": "kind"}, "'kind' has 3 classes; it needs numbers, or two classes"),
+    "nowhere": ({"auxiliary": "logdd", "auxiliary_file": "t.csv"}, "'logdd', which is a column of neither table"),
+    "classes": ({"auxiliary": "kind"}, "'kind' has 3 classes, not numbers or two classes"),
     "words": ({"auxiliary": "name"}, "'name' is not numeric"),
     "empty": ({"auxiliary": "empty"}, "'empty' is empty in every row"),
     "twice": ({"auxiliary": "logd,logd"}, "auxiliary names 'logd' twice"),
@@ -91,3 +91,32 @@ def test_unusable_auxiliary_columns_are_rejected(table, tmp_path, settings, mess
         settings = settings | {"auxiliary_file": str(tmp_path / file)}
     with pytest.raises(InputError, match=message):
         load_dataset(DataConfig(**({"dataset": path, "targets": "y"} | settings)))
+
+
+def test_classes_are_those_of_both_tables(table):
+    path, other = table(y=Y, hit=["no"] * 9), table("more.csv", hit=["yes", "no", "yes"] * 3)
+    data = DataConfig(dataset=path, targets="y", auxiliary="hit", auxiliary_file=other)
+    assert load_dataset(data).auxiliary["molecule"].values[:, 0].tolist() == [0] * 9 + [1, 0, 1] * 3
+
+
+def test_cells_that_are_not_learned_are_counted(table):
+    path = table(y=Y, ic50=["1", ">5", "<2", "3", "x", "", "4", "5", "6"])
+    dataset = load_dataset(DataConfig(dataset=path, targets="y", auxiliary="ic50"))
+    assert any("2 bounds in auxiliary columns are not learned" in note for note in dataset.notes)
+    assert any("1 rows are not learned; row 5: target 'ic50'" in note for note in dataset.notes)
+
+
+def test_smiles_column_of_the_auxiliary_file_may_be_that_of_the_table(tmp_path):
+    frame = pd.DataFrame({"mol1": SMILES, "other": SMILES, "y": Y, "a": LOGD})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    path = str(tmp_path / "t.csv")
+    data = DataConfig(dataset=path, smiles_column="mol1", targets="y", auxiliary="a", auxiliary_file=path)
+    assert len(load_dataset(data)) == 18
+
+
+def test_auxiliary_rows_stand_before_those_of_a_test_file(table):
+    path, more, test = table(y=Y, logd=LOGD), table("more.csv", logd=range(9)), table("test.csv", y=Y)
+    data = DataConfig(dataset=path, targets="y", auxiliary="logd", auxiliary_file=more, test_file=test)
+    dataset = load_dataset(data)
+    assert len(dataset) == 27 and dataset.splits["test"].tolist() == [n for n in range(18, 27) if n != 22]
+    assert np.isnan(dataset.auxiliary["molecule"].values[18:]).all()

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.data.duplicates import Duplicates, count_duplicates, count_shared, keys_with_columns, merge_rows
+from graphslice.data.duplicates import (
+    Duplicates,
+    count_duplicates,
+    count_shared,
+    keys_with_columns,
+    merge_means,
+    merge_rows,
+)
+from graphslice.data.labels import Labels
 
 NAN = np.nan
 
@@ -167,3 +175,10 @@ def test_numbers_conflict_with_bounds_that_they_do_not_respect():
     targets = np.array([[3.0], [np.nan], [1.0], [np.nan]])
     bounds = np.array([[[-np.inf, np.inf]], [[5, np.inf]], [[-np.inf, np.inf]], [[-np.inf, 9]]])
     assert count_duplicates(ids("aabb"), targets, np.array([False]), bounds).conflicting == 1
+
+
+def test_auxiliary_labels_of_one_molecule_are_averaged():
+    nan = np.nan
+    labels = Labels.of_molecules(np.array([[9.0, 9], [1, nan], [3, nan], [nan, 5], [7, nan]]))
+    found = merge_means(labels, np.array([1, 2, 3, 4]), ids("abab"))
+    np.testing.assert_array_equal(found.values, [[9, 9], [1, 5], [5, nan], [1, 5], [5, nan]])

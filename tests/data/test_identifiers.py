@@ -83,6 +83,14 @@ def test_identifiers_of_split_files_are_concatenated(tmp_path):
     assert dataset.identifiers == {"cmpd_id": ["a", "b", ""], "code": ["", "", "c"]}
 
 
+def test_molecules_of_an_auxiliary_table_have_no_identifiers(tmp_path):
+    pd.DataFrame({"smiles": ["C", "CC"], "y": [1.0, 2.5], "cmpd_id": ["a", "b"]}).to_csv(tmp_path / "a.csv")
+    pd.DataFrame({"smiles": ["CCC"], "aux": [3.5], "cmpd_id": ["c"]}).to_csv(tmp_path / "b.csv", index=False)
+    settings = {"targets": "y", "auxiliary": "aux", "auxiliary_file": str(tmp_path / "b.csv")}
+    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "a.csv"), **settings))
+    assert dataset.identifiers == {"cmpd_id": ["a", "b", ""]} and len(dataset) == 3
+
+
 def test_identifiers_of_a_data_frame_are_saved_with_it():
     frame = pd.DataFrame({"smiles": ["C", "CC"], "y": [1.0, 2.5], "cmpd_id": ["a", "b"], "other": ["x", "x"]})
     dataset = dataset_from_frame(frame, DataConfig(targets="y"))

@@ -454,7 +454,9 @@ def test_weights_of_rows_are_read(tmp_path):
 
 @pytest.mark.parametrize("cell", ["-1", "x", "nan1", "inf", "1e19", "-0.5"])
 def test_invalid_weight_is_rejected(tmp_path, cell):
-    with pytest.raises(InputError, match=f"t.csv: row 3: the weight 'w' is '{cell}'; it must be a number from 0 up"):
+    with pytest.raises(
+        InputError, match=f"t.csv: row 3: the weight 'w' is '{cell}'; it must be a number from 0 to 1e18"
+    ):
         weighted(tmp_path, ["1", "2", cell])
 
 
@@ -467,3 +469,17 @@ def test_column_of_weights_with_another_role_is_rejected(tmp_path):
 
 def test_weights_count_in_the_fingerprint(tmp_path):
     assert weighted(tmp_path, ["1", "2"]).fingerprint() != weighted(tmp_path, ["1", "3"]).fingerprint()
+
+
+def test_rows_without_label_and_weight_are_unlabelled(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y,w\nC,1,1\nCC,,\nCCC,3,\n")
+    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="w"))
+    assert dataset.rejected == {1: "no target value", 2: "no weight in the column 'w'"}
+
+
+def test_bound_without_a_logarithm_in_a_validation_file_is_rejected(tmp_path):
+    for name, cell in (("t", "3"), ("v", "<0")):
+        (tmp_path / f"{name}.csv").write_text(f"smiles,y\nC,1\nCC,2\nCCC,{cell}\n")
+    files = {"dataset": str(tmp_path / "t.csv"), "valid_file": str(tmp_path / "v.csv")}
+    with pytest.raises(InputError, match="'y' is 0 in row 3, which has no logarithm"):
+        load_dataset(DataConfig(**files, targets="y", transform="log"))

@@ -149,3 +149,22 @@ def test_intervals_on_ranks_reach_beyond_the_training_labels():
 )
 def test_none_wins_unless_the_other_is_clearly_better(scores, higher, expected):
     assert _best({name: np.array(values) for name, values in scores.items()}, higher) == expected
+
+
+@pytest.mark.parametrize(("bound", "transform"), [(">1e4", "none"), (">0.5", "y=rank")])
+def test_ranks_are_not_chosen_if_bounds_lie_beyond_all_numbers(bound, transform, tiny_config, molecules, tmp_path):
+    labels = [f"{label:.6f}" for label in np.sinh(2.5 * molecules[1].clip(-2, 2))]
+    labels[::40] = [bound] * len(labels[::40])
+    molecules[0].assign(y=labels).to_csv(tmp_path / "t.csv", index=False)
+    trainer = {"baselines": "off", "max_epochs": 1}
+    train(tiny_config(tmp_path / "t.csv", data={"targets": "y"}, trainer=trainer), tmp_path / "run", console=QUIET)
+    assert transform_of(tmp_path / "run") == transform
+
+
+def test_a_logarithm_is_not_chosen_if_a_bound_has_none(tiny_config, molecules, tmp_path):
+    labels = [f"{label:.6f}" for label in np.exp(2 * molecules[1].clip(-2, 2))]
+    labels[0] = "<0"
+    molecules[0].assign(y=labels).to_csv(tmp_path / "t.csv", index=False)
+    trainer = {"baselines": "off", "max_epochs": 1}
+    train(tiny_config(tmp_path / "t.csv", data={"targets": "y"}, trainer=trainer), tmp_path / "run", console=QUIET)
+    assert transform_of(tmp_path / "run") != "y=log"

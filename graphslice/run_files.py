@@ -38,6 +38,8 @@ MOLECULES = "molecules.parquet"
 CORPUS = "corpus.arrow"
 #: Scores by split, written last, and figures of the training such as steps, time and memory.
 METRICS, TRAINING = "metrics.json", "training.json"
+#: Trials of the search that selected the hyperparameters of a run.
+TRIALS = "trials.csv"
 #: Settings with which training was started, written first.
 START_FILE = "start.json"
 
@@ -56,6 +58,7 @@ RUN_FILES = (
     OUT_OF_FOLD,
     START_FILE,
     REPORT,
+    TRIALS,
     MOLECULES,
     CORPUS,
     FORMER_SMILES,

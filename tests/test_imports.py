@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 ORDER = """_version errors feature_dims hardware progress package_data model_averaging normal_scores censored
 < compat processes atomic_write folder_lock torch_files threads < torch_io < config < run_files tasks < chem engines
 < batch < program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
-< inference < evaluation < doctor < training < pretraining < report < analysis < compare < api < cli < __main__"""
+< inference < evaluation < doctor < training < pretraining < report < analysis
+< compare tuning < api < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}
 
 #: Third-party packages that a package must not import at module level.

@@ -16,7 +16,7 @@ MODULE = "graphslice.compare"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
-    parser.usage = "graphslice compare [--dataset TABLE] [--mixers NAMES] [--tune OPTION=A,B] [options]"
+    parser.usage = "graphslice compare [--dataset TABLE] [--mixers NAMES] [--vary OPTION=A,B] [options]"
     parser.add_argument("--mixers", help="mixers, separated by commas, with settings as in csp:groups=2 (default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="runs per mixer (default: 3)")
     parser.add_argument(
@@ -27,13 +27,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         action="append",
         metavar="OPTION=A,B",
         help="train every mixer with each of these values, as model.distance_start=false,true; repeatable",
-    )
-    parser.add_argument(
-        "--tune",
-        action="append",
-        metavar="OPTION=A,B",
-        help="select a value for each mixer by the validation error of its first seed, as "
-        "optimizer.peak_lr=2e-3,4e-3; repeatable",
     )
     parser.add_argument(
         "--jobs",
@@ -57,7 +50,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
         if (why := FIXED_OPTIONS.get(SHORT_OPTIONS.get(name, name))) is not None:
             raise InputError(f"{why}: leave out {option}")
     config, console = build_config(options), Console(stderr=True, soft_wrap=True)
-    variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [], options.tune or [])
+    variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_run_directory(config.data).name
     try:
         result = compare(config, variants, options.seeds, options.budget, out, jobs=options.jobs, console=console)

@@ -29,6 +29,7 @@ from graphslice.errors import InputError, nearest
 #: ``run(options, arguments)``, which may return an exit code, and ``MODULE``; only the called one is imported.
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
+    "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
     "compare": "Compare attention variants (mixers): same data, same budget, same seeds.",
     "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
     "predict": "Predict properties of a file of molecules, or of SMILES.",

@@ -148,7 +148,7 @@ def _hide_sections(parser: ArgumentParser) -> None:
     parser.epilog = (
         f"{HELP_ALL} lists every setting of the graph, the model, the optimizer and the trainer, such as "
         "--model.mixer, --optimizer.weight_decay and --trainer.max_minutes. graphslice compare trains several mixers "
-        "and, with --tune, several values of a setting."
+        "or values of a setting, and graphslice tune searches for the best settings."
     )
 
 
@@ -166,6 +166,24 @@ def build_config(options: Namespace) -> RunConfig:
         if options.get(name) is not None:
             sections[section] = replace(sections[section], **{key: options[name]})
     return replace(config, data=replace(config.data, **given), **sections)
+
+
+def add_init_from(group: Any) -> None:
+    """Add --init-from to an argument group."""
+    shipped = f", or of a packaged model ({', '.join(MODELS)})" if MODELS else ""
+    group.add_argument(
+        *_option_strings("init_from"),
+        metavar="RUN",
+        help=f"fine-tune from the weights of a run or checkpoint{shipped}; none trains from scratch "
+        "(default: small, for up to 50,000 molecules like those it was trained on)",
+    )
+
+
+def check_only_resume(arguments: list[str]) -> None:
+    """Raise InputError if an option is given in addition to --resume."""
+    others = [a for a in arguments if a.startswith("-") and not a.startswith("--resume")]
+    if others:
+        raise InputError(f"--resume continues with its own settings: leave out {others[0]}")
 
 
 _DATASET = (

@@ -8,11 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, build_config
-from graphslice.errors import InputError
-from graphslice.package_data import MODELS
-
-_SHIPPED = f", or of a packaged model ({', '.join(MODELS)})" if MODELS else ""
+from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.training.train_run"
@@ -25,13 +21,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     run.add_argument("-o", "--out", help="run directory (default: runs/ and the name of the dataset)")
     run.add_argument("--overwrite", action="store_true", help="replace an existing run")
     run.add_argument("--resume", metavar="DIR", help="continue an interrupted run; no other option is allowed")
-    run.add_argument(
-        "--init_from",
-        "--init-from",
-        metavar="RUN",
-        help=f"fine-tune from the weights of a run or checkpoint{_SHIPPED}; none trains from scratch "
-        "(default: small, for up to 50,000 molecules like those it was trained on)",
-    )
+    add_init_from(run)
     run.add_argument("--profile", action="store_true", help="print a profile of the training time at the end")
     add_config_options(parser, arguments)
 
@@ -47,7 +37,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     folder = Path(options.resume) if options.resume else None
     try:
         if folder is not None:
-            _check_only_resume(arguments)
+            check_only_resume(arguments)
             result = resume(folder, console=console)
         else:
             config = build_config(options)
@@ -66,9 +56,3 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 soft_wrap=True,
             )
         raise SystemExit(130) from None
-
-
-def _check_only_resume(arguments: list[str]) -> None:
-    others = [a for i, a in enumerate(arguments) if a.startswith("-") and not a.startswith("--resume")]
-    if others:
-        raise InputError(f"--resume continues a run with its own settings: leave out {others[0]}")

@@ -1,4 +1,4 @@
-"""Comparison of mixers, with hyperparameter tuning, on the same data, with the same training budget and seeds."""
+"""Comparison of mixers on the same data, with the same training budget and seeds."""
 
 from graphslice.compare.plan import parse_variants
 from graphslice.compare.report import table

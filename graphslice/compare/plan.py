@@ -57,13 +57,10 @@ class Variant:
     Attributes:
         label: name in the table, such as ``"csp:groups=2"``.
         changes: values that differ from the common configuration, by section and key.
-        tuning_group: a name shared by all variants that differ only in tuned options. Of these, only the one with
-            the smallest validation error with the first seed is trained with the other seeds.
     """
 
     label: str
     changes: dict[str, dict[str, Any]] = field(hash=False)
-    tuning_group: str
 
     @property
     def folder(self) -> str:
@@ -104,7 +101,7 @@ class Run:
     folder: Path
 
 
-def parse_variants(mixers: str, varied: Sequence[str] = (), tuned: Sequence[str] = ()) -> list[Variant]:
+def parse_variants(mixers: str, varied: Sequence[str] = ()) -> list[Variant]:
     """Parse the variants of a comparison.
 
     Args:
@@ -112,15 +109,13 @@ def parse_variants(mixers: str, varied: Sequence[str] = (), tuned: Sequence[str]
             ``"softmax,csp:groups=2:shifts=linear"``.
         varied: options of the configuration with their values, such as ``"model.distance_start=false,true"``; every
             mixer is trained with every combination.
-        tuned: options and values in the same form; for every mixer the combination with the smallest validation
-            error is used.
 
     Raises:
         InputError: if a mixer, setting or option is unknown.
     """
     from graphslice.nn.mixers import mixer_class
 
-    options = [_parse_option(text) for text in (*varied, *tuned)]
+    options = [_parse_option(text) for text in varied]
     names = [option[0][0] for option in options]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{repeated[0]} is varied twice: give all values at once, as {repeated[0]}=...,...")
@@ -135,8 +130,7 @@ def parse_variants(mixers: str, varied: Sequence[str] = (), tuned: Sequence[str]
                 section, _, option = key.partition(".")
                 changes.setdefault(section, {})[option] = parse_value(value)
             words = [text, *(f"{key.split('.')[-1]}={value}" for key, value in combination)]
-            group = " ".join(words[: 1 + len(varied)])
-            variants.append(Variant(" ".join(words), changes, tuning_group=group))
+            variants.append(Variant(" ".join(words), changes))
     if not variants:
         raise InputError("give at least one mixer to compare, such as --mixers softmax,slice-max")
     if len({variant.folder for variant in variants}) < len(variants):
@@ -189,14 +183,6 @@ def parse_budget(text: str) -> dict[str, Any]:
     if amount != int(amount):
         raise InputError(f"the budget {text!r} must be a whole number of {unit}")
     return limits | {"max_steps" if unit.startswith("step") else "max_epochs": int(amount)}
-
-
-def tuning_groups(variants: Iterable[Variant]) -> list[list[Variant]]:
-    """Group the variants by tuning group, in the order of the first variant of each group."""
-    groups: dict[str, list[Variant]] = {}
-    for variant in variants:
-        groups.setdefault(variant.tuning_group, []).append(variant)
-    return list(groups.values())
 
 
 def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig, out: Path) -> list[Run]:

@@ -34,16 +34,6 @@ def selection_metric(scores: dict) -> str:
     return scores.get("metric", "mae")
 
 
-def validation_error(folder: Path) -> float:
-    """Return the validation loss of a run by its metric (smaller is better); infinite if it is not finished."""
-    if not is_finished(folder):
-        return float("inf")
-    scores = read_metrics(folder)
-    name = selection_metric(scores)
-    value = scores.get("valid", {}).get(name)
-    return float("inf") if value is None else METRICS[name].loss(value)
-
-
 def describe_outcome(scores: dict) -> str:
     """Describe the test score of a finished run in one line.
 
@@ -116,7 +106,10 @@ def write_files(result: dict, out: Path) -> None:
 
 
 def group_by_variant(result: dict) -> dict[str, list[dict]]:
-    """Return the finished runs of each selected variant, the best on the validation set first."""
+    """Return the finished runs of each variant, the best on the validation set first.
+
+    Comparisons of former versions, which selected hyperparameters, have runs that are not selected.
+    """
     variants: dict[str, list[dict]] = {}
     for run in result["runs"]:
         if "error" not in run and "not_selected" not in run:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
 
-from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, tuning_groups
+from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs
 from graphslice.compare.report import (
     describe_outcome,
     read_run,
     summary,
-    validation_error,
     write_files,
 )
 from graphslice.config import RunConfig
@@ -44,8 +42,7 @@ def compare(
     Args:
         base: the common configuration.
         variants: the variants to compare.
-        seeds: number of runs of each variant, with seeds from 0; of a tuning group, only the best variant is trained
-            with more than the first seed.
+        seeds: number of runs of each variant, with seeds from 0.
         budget: training budget of each run: see :func:`~graphslice.compare.plan.parse_budget`. A time includes
             validation.
         out: folder for the run directories, ``comparison.json``, ``comparison.md`` and ``comparison.png``.
@@ -57,7 +54,7 @@ def compare(
     Returns:
         The contents of ``comparison.json``: dataset, budget, machine, and for each run its variant, seed, validation
         and test metric, number of parameters, rate, memory and curve (seconds, steps, validation metric), or
-        the error message if it failed, and ``not_selected`` if another variant of its tuning group was better.
+        the error message if it failed.
 
     Raises:
         InputError: if a run in ``out`` has other settings, another comparison is using ``out``, several devices per
@@ -76,16 +73,11 @@ def compare(
     # Without base models, which would be the same for all variants, and on one scale for all seeds.
     data = replace(base.data, transform=base.data.transform or "none")
     base = replace(base, data=data, trainer=replace(base.trainer, baselines="off", refit="off", **parse_budget(budget)))
-    check_runs(plan_runs(variants, range(seeds), base, out))
-    work = _Comparison(base, budget, out, jobs, gpus, console)
-    groups = tuning_groups(variants)
-    untuned = [group[0] for group in groups if len(group) == 1]
-    tuned = [group for group in groups if len(group) > 1]
+    runs = plan_runs(variants, range(seeds), base, out)
+    check_runs(runs)
+    work = _Comparison(runs, base, budget, out, jobs, gpus, console)
     with locked(out):
-        first = plan_runs(chain.from_iterable(tuned), [0], base, out)
-        work.train([*plan_runs(untuned, range(seeds), base, out), *first])
-        if tuned:
-            work.train(plan_runs(work.select(tuned), range(1, seeds), base, out))
+        work.train()
         result = work.report()
     if len(work.reasons) == len(result["runs"]):
         raise InputError(f"all runs failed; the first with: {next(iter(work.reasons.values()))}")
@@ -117,23 +109,27 @@ class _Comparison:
     """State of a comparison while its runs are trained.
 
     Attributes:
-        runs: runs started so far, in the order of the report.
+        runs: all runs, in the order of the report.
         reasons: error messages of failed runs by run directory.
     """
 
     def __init__(
-        self, base: RunConfig, budget: str, out: Path, jobs: int, gpus: Sequence[str], console: Console
+        self,
+        runs: Sequence[Run],
+        base: RunConfig,
+        budget: str,
+        out: Path,
+        jobs: int,
+        gpus: Sequence[str],
+        console: Console,
     ) -> None:
-        self.base, self.budget, self.out, self.console = base, budget, out, console
+        self.runs, self.base, self.budget, self.out, self.console = runs, base, budget, out, console
         self.jobs, self.gpus = jobs, gpus
-        self.runs: list[Run] = []
         self.reasons: dict[Path, str] = {}
-        self._not_selected: set[Variant] = set()
 
-    def train(self, runs: Sequence[Run]) -> None:
+    def train(self) -> None:
         """Train those of the runs that are not finished, and update the results after each."""
-        self.runs += runs
-        tasks = {run.folder: (run.config, run.folder) for run in runs if not is_finished(run.folder)}
+        tasks = {run.folder: (run.config, run.folder) for run in self.runs if not is_finished(run.folder)}
         self.console.print(f"{len(self.runs)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
         with closing(in_processes(train_run, tasks, self.jobs, self.gpus)) as ended:
             for done, (folder, reason) in enumerate(ended, 1):
@@ -144,24 +140,9 @@ class _Comparison:
                 self.console.print(f"{done} of {len(tasks)}: {name}: {outcome}", highlight=False, markup=False)
                 self.report()
 
-    def select(self, groups: Sequence[Sequence[Variant]]) -> list[Variant]:
-        """Select hyperparameters: the best variant of each tuning group with the first seed, unless all failed."""
-
-        def error(variant: Variant) -> float:
-            return validation_error(variant.run_directory(self.out, seed=0))
-
-        best = [min(group, key=error) for group in groups]
-        selected = [variant for variant in best if error(variant) < float("inf")]
-        self._not_selected = set(chain.from_iterable(groups)) - set(selected)
-        return selected
-
     def report(self) -> dict:
         """Write and return the results of the runs so far."""
-        records = []
-        for run in self.runs:
-            record = read_run(run, self.reasons.get(run.folder))
-            if record is not None:
-                records.append(record | ({"not_selected": True} if run.variant in self._not_selected else {}))
+        records = [record for run in self.runs if (record := read_run(run, self.reasons.get(run.folder))) is not None]
         result = summary(self.base, self.budget, self.jobs, records)
         write_files(result, self.out)
         return result

@@ -244,12 +244,23 @@ class MoleculeData:
         return self._split_maker().inner_folds(self.splits["train"], folds)
 
     def without(self, rows: np.ndarray) -> MoleculeData:
-        """Return the same molecules with a smaller training set, and no validation set; ``rows``: ``int64``."""
+        """Return the same molecules with a smaller training set; ``rows``: ``int64``."""
         rest = copy(self)
-        train = np.setdiff1d(self.splits["train"], rows)
-        rest.splits = self.splits | {"train": train, "valid": np.empty(0, np.int64)}
+        rest.splits = self.splits | {"train": np.setdiff1d(self.splits["train"], rows)}
         rest.auxiliary_rows = self._without_families(self.auxiliary_rows, rows)
         return rest
+
+    def without_test_set(self) -> MoleculeData:
+        """Return the same molecules without a test set."""
+        rest = copy(self)
+        rest.splits = {name: rows for name, rows in self.splits.items() if name != "test"}
+        return rest
+
+    def with_config(self, config: RunConfig) -> MoleculeData:
+        """Return the same molecules and split with other settings of the training."""
+        other = copy(self)
+        other.config = config
+        return other
 
     def _predefined_splits(self) -> Splits | None:
         """Return the predefined splits of the dataset without rejected rows, None if it has none."""

@@ -25,6 +25,7 @@ from graphslice.report.sections.run import (
     training_command,
     training_section,
 )
+from graphslice.report.sections.search import search_section
 from graphslice.run_files import REPORT
 
 
@@ -87,7 +88,9 @@ def page(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
-    sections = [scores_section(run), data_section(run), training_section(run), *prediction_sections(run)]
+    searched = search_section(run)
+    sections = [scores_section(run), data_section(run), *([searched] if searched is not None else [])]
+    sections += [training_section(run), *prediction_sections(run)]
     targets = target_names(run)
     title = dataset_name(run) + (f": {targets[0]}" if len(targets) == 1 else "")
     return environment.get_template("report.html").render(

@@ -250,9 +250,14 @@ def _choose_metric(name: str | None, data: MoleculeData) -> str:
 
     It is ``"loss"`` if that metric is undefined on the validation set, as AUROC with a single class.
     """
-    tasks = data.dataset.tasks
-    metric = name or default_metric(tasks)
-    labels = data.dataset.labels(data.splits["valid"] if len(data.splits["valid"]) else data.splits["train"])
+    metric = name or default_metric(data.dataset.tasks)
+    rows = data.splits["valid"] if len(data.splits["valid"]) else data.splits["train"]
+    return metric if is_defined(metric, data.dataset, rows) else "loss"
+
+
+def is_defined(metric: str, dataset: LabelledDataset, rows: np.ndarray) -> bool:
+    """True if a metric is defined on some rows; AUROC, for example, needs labels of two classes."""
+    labels = dataset.labels(rows)
     # Whether a metric is defined depends only on the labels; predictions are random, since correlations need variance.
-    predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(tasks)))
-    return metric if np.isfinite(score(metric, data.dataset.name, tasks, labels, predictions)) else "loss"
+    predictions = np.random.default_rng(0).uniform(0.1, 0.9, (len(labels), num_outputs(dataset.tasks)))
+    return bool(np.isfinite(score(metric, dataset.name, dataset.tasks, labels, predictions)))

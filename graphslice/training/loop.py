@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,7 @@ class TrainingLoop:
         console, profile: where to report, also the time per stage of a step at the end.
         part: the part of the whole work that this training is, for the progress bar.
         evaluated: the run was evaluated before. If its time is used up, no further step is made.
+        after_epoch: called with this loop after every epoch; an exception ends the training.
 
     Attributes:
         state: where training stands.
@@ -126,7 +128,9 @@ class TrainingLoop:
         profile: bool,
         evaluated: bool,
         part: Part | None = None,
+        after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
+        self.after_epoch = after_epoch
         self.fabric, self.module, self.data, self.out, self.steps = fabric, module, data, out, steps
         self.evaluated, self.settings = evaluated, module.config.trainer
         self.state, self.steps_done = TrainingState(), 0
@@ -208,6 +212,8 @@ class TrainingLoop:
         self._log({"train_loss_epoch": float(total) / molecules})
         self._save_last()
         self._stop_if_signalled()
+        if self.after_epoch is not None:
+            self.after_epoch(self)
 
     def _step(self, batch: GraphBatch) -> Tensor:
         """Make one optimiser step and return the loss of its batch."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
@@ -22,14 +20,11 @@ from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 from graphslice.hardware import device_name, hardware_info, peak_memory
-from graphslice.inference.predictor import Predictor
-from graphslice.package_data import is_packaged_model
 from graphslice.progress import molecule_progress
 from graphslice.run_files import (
     BEST,
@@ -50,18 +45,17 @@ from graphslice.run_files import (
     write_splits,
     write_training,
 )
-from graphslice.tasks import TRANSFORMS, Task, parse_per_target
-from graphslice.threads import single_threaded_torch
+from graphslice.tasks import TRANSFORMS, parse_per_target
 from graphslice.training.choose_transform import choose_transforms, with_transforms
-from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config, run_steps
+from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
 from graphslice.training.evaluate_run import evaluate_run
-from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
+from graphslice.training.fine_tuning import load_pretrained_weights
 from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
-from graphslice.training.optimizer import freeze
+from graphslice.training.network import fold_steps, initialise_weights, new_module, run_loop, train_without
 from graphslice.training.progress import Part
 from graphslice.training.stack import FOLDS, Stack, held_out_folds
 
@@ -133,10 +127,10 @@ def run(
     evaluated = not fresh and is_finished(out) and (out / BEST).exists()
     if evaluated and config.trainer.refit == "on":
         return finished_result(out, data, console)
-    module = _new_module(complete, data)
+    module = new_module(complete, data)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
-    _initialise_weights(config, module, data, last is None, console)
+    initialise_weights(config, module, data, last is None, console)
     with quiet_lightning():
         fabric = make_fabric(devices, out, fresh=fresh)
         if fresh and is_first_process():
@@ -147,14 +141,14 @@ def run(
         stack = Stack(data, folds, console) if config.trainer.baselines == "on" and is_first_process() else None
         parts = _parts(complete, data, folds)
         networks = [
-            _train_without(fold, complete, data, out / f"{HELD_OUT}{number}", part, console)
+            train_without(fold, complete, data, out / f"{HELD_OUT}{number}", part, console)
             for number, (fold, part) in enumerate(zip(folds, parts, strict=False), 1)
         ]
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
         final = partial(TrainingLoop, fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
-        loop = _run_loop(final, fabric, last)
+        loop = run_loop(final, fabric, last)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:
@@ -180,84 +174,18 @@ def transform_targets(
     return data.with_tasks(with_transforms(data.dataset.tasks, transforms)), config
 
 
-def _new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
-    labels, tasks = data.train_auxiliary_labels(), data.dataset.tasks
-    return PropertyModule(complete.config, tasks, data.train_labels, complete.metric, labels, complete.devices.total)
-
-
 def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:
     """Divide the work into the trainings without each fold, and the final one."""
     if not folds:
         return [Part()]
     tasks = data.dataset.tasks
-    steps = [_fold_steps(complete, tasks, len(data.without(fold).network_rows)) for fold in folds]
+    steps = [fold_steps(complete, tasks, len(data.without(fold).network_rows)) for fold in folds]
     total, before = sum(steps) + complete.steps, np.cumsum([0, *steps]).tolist()
     parts = [
         Part(f"network without fold {number} of {FOLDS}", done, total - done - count)
         for number, (done, count) in enumerate(zip(before, steps, strict=False), 1)
     ]
     return [*parts, Part("network", before[-1])]
-
-
-def _fold_steps(complete: CompleteConfig, tasks: Sequence[Task], rows: int) -> int:
-    """Number of steps of the training without a fold."""
-    steps_per_epoch = batches_per_epoch(rows, complete.config.trainer.batch_size, 1)
-    return run_steps(complete.config, tasks, rows, steps_per_epoch)
-
-
-def _train_without(
-    fold: np.ndarray, complete: CompleteConfig, data: MoleculeData, folder: Path, part: Part, console: Console
-) -> Predictor:
-    """Train the network without a fold of the training set, or continue its training.
-
-    Args:
-        fold: ``int64``, rows of the fold.
-        complete: configuration of the run.
-        data: molecules of the run.
-        folder: where its checkpoints are written.
-        part: its part of the whole work.
-        console: where to report.
-
-    Returns:
-        The predictor of the network.
-    """
-    rest = data.without(fold)
-    steps = _fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
-    fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
-    if not (folder / BEST).exists():
-        folder.mkdir(exist_ok=True)
-        last = folder / LAST if (folder / LAST).exists() else None
-        module = _new_module(complete, rest)
-        _initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
-        loop = partial(TrainingLoop, fabric, module, rest, folder, steps, console, False, False, part)
-        _run_loop(loop, fabric, last)
-    return Predictor(read_checkpoint(folder / BEST), fabric.device)
-
-
-def _run_loop(make_loop: Callable[[], TrainingLoop], fabric: Fabric, last: Path | None) -> TrainingLoop:
-    """Make and run a training loop on all devices, from scratch or from a checkpoint; return it."""
-    on_cpu = fabric.device.type == "cpu"
-    with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
-        loop = make_loop()
-        loop.run(last)
-    return loop
-
-
-@contextmanager
-def _all_devices(fabric: Fabric) -> Iterator[None]:
-    """Launch a process for every other device, and stop all of them if one is stopped or fails."""
-    try:
-        fabric.launch()
-        yield
-    except Interrupted:  # all devices have stopped; the first one reports it
-        if fabric.is_global_zero:
-            raise
-    except BaseException as error:
-        for process in getattr(fabric.strategy.launcher, "procs", []):  # those that this one launched
-            process.kill()  # they may wait for it forever
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted from None
-        raise
 
 
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
@@ -326,29 +254,6 @@ def load_molecule_data(
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:
         return MoleculeData(dataset, config, advance, splits)
-
-
-def _initialise_weights(
-    config: RunConfig, module: PropertyModule, data: MoleculeData, fresh: bool, console: Console
-) -> None:
-    """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
-    if module.model.descriptors is not None:
-        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
-    if config.origin is None:
-        return
-    if fresh:
-        origin = read_checkpoint(config.origin)
-        message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
-        if module.tasks != origin.tasks and fit_linear_probe(module.model, data):
-            message += "; a linear probe initialises the output layer"
-        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
-        console.print(message, highlight=False, markup=False, soft_wrap=True)
-        if is_packaged_model(str(config.init_from)) and (note := seen_in_pretraining(origin, data)) is not None:
-            console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
-    freeze(module.model, config.trainer.freeze)
-    if config.trainer.freeze != "none":
-        trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)
-        console.print(f"frozen: {config.trainer.freeze}; {trainable:,} trainable parameters", highlight=False)
 
 
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:

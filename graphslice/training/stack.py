@@ -76,9 +76,61 @@ class HeldOut:
 
 def held_out_folds(data: MoleculeData) -> list[np.ndarray]:
     """Return the folds of the training set that are held out in turn: ``int64`` rows of each."""
-    folds = data.inner_folds(FOLDS)
-    count = int(np.clip(np.ceil(FOLDS * _ENOUGH_ROWS / max(1, len(data.splits["train"]))), 1, FOLDS))
-    return [fold for fold in folds if len(fold)][:count]
+    folds = [fold for fold in data.inner_folds(FOLDS) if len(fold)]
+    return folds[: num_held_out(data)]
+
+
+def num_held_out(data: MoleculeData) -> int:
+    """Return how many of the folds of the training set are held out, 1 to :data:`FOLDS`."""
+    return int(np.clip(np.ceil(FOLDS * _ENOUGH_ROWS / max(1, len(data.splits["train"]))), 1, FOLDS))
+
+
+def fit_to_rows(data: MoleculeData, rows: np.ndarray) -> BaseModels:
+    """Fit the base models to some rows of the training set; ``rows``: ``int64``."""
+    dataset, seed = data.dataset, data.config.trainer.seed
+    x = base_model_inputs(data.store, rows, _INPUTS)
+    labels, weights = data.number_labels(rows), dataset.weights(rows)
+    return fit_base_models(x, labels, dataset.tasks, seed, torch.get_num_threads(), weights)
+
+
+def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the predictions ``float32 [R, W]`` of each base model; ``rows``: ``int64 [R]``."""
+    x = base_model_inputs(data.store, rows, _INPUTS)
+    return {name: predict_base_models(each, x) for name, each in models.items()}
+
+
+def cross_fit(
+    predictions: Sequence[np.ndarray], data: MoleculeData, rows: np.ndarray, metric: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Stack held-out predictions, with weights that were chosen without the molecule that they predict.
+
+    Args:
+        predictions: held-out predictions of M models, each ``float32 [R, W]``.
+        data: molecules of the run.
+        rows: ``int64 [R]``, rows of the dataset.
+        metric: metric of the run.
+
+    Returns:
+        The stacked predictions ``float32 [R, W]``, the weighted standard deviation of the models ``float32 [R, T]``,
+        and the weights chosen on all molecules ``float64 [M, T]``.
+    """
+
+    dataset, tasks, molecules = data.dataset, data.dataset.tasks, molecule_ids(data.store, rows)
+    labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
+
+    def weights_of(chosen: np.ndarray) -> np.ndarray:
+        parts, squared = [each[chosen] for each in predictions], metric in _SQUARED_METRICS
+        limits, own = (None if each is None else each[chosen] for each in (bounds, row_weights))
+        return fit_weights(parts, labels[chosen], tasks, molecules[chosen], squared, limits, own)
+
+    stacked, spread = np.empty_like(predictions[0]), np.zeros((len(labels), len(tasks)), np.float32)
+    for group in range(_CROSS_FIT_GROUPS):
+        own = molecules % _CROSS_FIT_GROUPS == group
+        if own.any():
+            weights = weights_of(~own)
+            stacked[own] = combine_predictions([each[own] for each in predictions], weights, tasks)
+            spread[own] = weighted_std([each[own] for each in predictions], weights, tasks)
+    return stacked, spread, weights_of(np.ones(len(labels), bool))
 
 
 class Stack:
@@ -101,14 +153,8 @@ class Stack:
             highlight=False,
         )
         with console.status("fitting base models"):
-            self.models = self._fit(rows)
-            self.fold_models = [self._fit(fold_rows) for fold_rows in self.train_rows] if folds else [self.models]
-
-    def _fit(self, rows: np.ndarray) -> BaseModels:
-        dataset, seed = self.data.dataset, self.data.config.trainer.seed
-        x = base_model_inputs(self.data.store, rows, _INPUTS)
-        labels, weights = self.data.number_labels(rows), dataset.weights(rows)
-        return fit_base_models(x, labels, dataset.tasks, seed, torch.get_num_threads(), weights)
+            self.models = fit_to_rows(data, rows)
+            self.fold_models = [fit_to_rows(data, rest) for rest in self.train_rows] if folds else [self.models]
 
     def finish(
         self,
@@ -141,9 +187,7 @@ class Stack:
         predictions = {"valid": (held_out.rows, parts | {STACK: held_out.predictions})}
         test = data.splits.get("test", np.empty(0, np.int64))
         if len(test) and not np.isnan(dataset.targets[test]).all():
-            x = base_model_inputs(data.store, test, _INPUTS)
-            by_model = {NETWORK: network.predict_store(data.store, test)}
-            by_model |= {name: predict_base_models(models, x) for name, models in self.models.items()}
+            by_model = {NETWORK: network.predict_store(data.store, test), **predict_rows(self.models, data, test)}
             by_model[STACK] = combine_predictions(list(by_model.values()), weights, dataset.tasks)
             predictions["test"] = test, by_model
         scores = {
@@ -172,8 +216,7 @@ class Stack:
             self.held_out, self.train_rows, networks, self.fold_models, strict=True
         ):
             values, difficulty = network.predict_uncalibrated(data.store, held)
-            x = base_model_inputs(data.store, held, _INPUTS)
-            parts.append({NETWORK: values} | {name: predict_base_models(each, x) for name, each in models.items()})
+            parts.append({NETWORK: values} | predict_rows(models, data, held))
             domain = fit_domain(data, train)
             similarity = nearest_training_molecules(domain, data.store, held)[0]
             ones = np.ones(len(held), np.int64)
@@ -183,27 +226,11 @@ class Stack:
         rows = all_rows[order]
         by_model = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
-        labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
-        molecules = molecule_ids(data.store, rows)
-        predictions = list(by_model.values())
-
-        def weights_of(chosen: np.ndarray) -> np.ndarray:
-            parts, squared = [each[chosen] for each in predictions], metric in _SQUARED_METRICS
-            limits, own = (None if each is None else each[chosen] for each in (bounds, row_weights))
-            return fit_weights(parts, labels[chosen], dataset.tasks, molecules[chosen], squared, limits, own)
-
-        stacked = np.empty_like(predictions[0])
-        spread = np.zeros((len(rows), len(dataset.tasks)), np.float32)
-        for group in range(_CROSS_FIT_GROUPS):  # no molecule helps to choose the weights of its own prediction
-            own = molecules % _CROSS_FIT_GROUPS == group
-            if own.any():
-                weights = weights_of(~own)
-                stacked[own] = combine_predictions([each[own] for each in predictions], weights, dataset.tasks)
-                spread[own] = weighted_std([each[own] for each in predictions], weights, dataset.tasks)
+        stacked, spread, weights = cross_fit(list(by_model.values()), data, rows, metric)
         sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
         difficulty |= {PARTS_STD: spread}
         held_out = HeldOut(rows, stacked, sample, {name: values[sample] for name, values in difficulty.items()})
-        return by_model, held_out, weights_of(np.ones(len(rows), bool))
+        return by_model, held_out, weights
 
 
 def fit_domain(data: MoleculeData, rows: np.ndarray) -> ApplicabilityDomain:

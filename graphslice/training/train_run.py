@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig, join_names
+from graphslice.config import DataConfig, RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import dataset_from_frame, is_dataset_name, load_dataset
@@ -92,17 +92,27 @@ def train(
         given = config
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
         dataset = replace(dataset, notes=(*dataset.notes, *transform_notes(dataset.tasks)))
-        config = fit_to_dataset(config, dataset)
-        check_output_columns(dataset.tasks)
-        if config.trainer.metric is not None:
-            check_metric(config.trainer.metric, dataset.tasks)
-        check_losses(config.trainer, dataset.tasks)
-        if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
-            raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
+        config = fit_and_check(config, dataset)
         _check_output(out, given, overwrite=overwrite, frame=is_frame(data))
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
+
+
+def fit_and_check(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
+    """Complete a configuration with what the dataset decides, and check that targets, metric and losses fit together.
+
+    Raises:
+        InputError: if they do not.
+    """
+    config = fit_to_dataset(config, dataset)
+    check_output_columns(dataset.tasks)
+    if config.trainer.metric is not None:
+        check_metric(config.trainer.metric, dataset.tasks)
+    check_losses(config.trainer, dataset.tasks)
+    if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
+        raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
+    return config
 
 
 def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool) -> None:
@@ -122,14 +132,27 @@ def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool)
             raise InputError(
                 f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
             )
-        data = config.data
-        inputs = (data.valid_file, data.test_file, None if frame or is_dataset_name(data.dataset) else data.dataset)
-        check_not_overwriting(out, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
+        check_run_directory(out, config.data, frame=frame)
     if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
         raise InputError(
             f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
             "another --out"
         )
+
+
+def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:
+    """Check that a run would not overwrite its input files, or files that no run wrote.
+
+    Args:
+        folder: run directory.
+        config: data configuration.
+        frame: the data is a data frame, of which a copy is saved in the run directory.
+
+    Raises:
+        InputError: if the run would overwrite such a file.
+    """
+    inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
+    check_not_overwriting(folder, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:

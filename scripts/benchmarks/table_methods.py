@@ -183,18 +183,24 @@ class GraphSlice(Method):
     def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
         # It chooses its own validation rows, or folds, among all that are given.
         fit, ask = self._write(table, molecules, commands.folder, valid="train")
-        run, out = commands.folder / "run", commands.folder / "predictions.csv"
-        command = (sys.executable, "-m", "graphslice")
-        commands.run(
-            *(*command, "train", "--dataset", fit, "--targets", ",".join(table.targets), "--out", run),
-            *("--cache", commands.folder / "cache", "--trainer.seed", seed, *self.options),
+        out = commands.folder / "predictions.csv"
+        run = self._train(
+            *("--dataset", fit, "--targets", ",".join(table.targets), "--cache", commands.folder / "cache"),
+            *("--trainer.seed", seed, *self.options),
+            commands=commands,
         )
-        commands.run(*command, "predict", run, ask, "-o", out, "--overwrite")
+        commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "-o", out, "--overwrite")
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
         predictions = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}
         names = COMPONENTS_OF.get(self.name, ())
         return predictions | (component_predictions(run, molecules["smiles"].tolist(), names) if names else {})
+
+    def _train(self, *words: object, commands: Commands) -> Path:
+        """Train with these options; return the run directory."""
+        run = commands.folder / "run"
+        commands.run(sys.executable, "-m", "graphslice", "train", "--out", run, *words)
+        return run
 
 
 def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphslice.compare.plan import parse_budget, parse_variants, plan_runs, tuning_groups
+from graphslice.compare.plan import parse_budget, parse_variants, plan_runs
 from graphslice.errors import InputError
 
 
@@ -61,16 +61,6 @@ def test_every_run_has_its_own_folder(tiny_config):
     assert folders[:3] == [Path("out/softmax_layers=1/seed-0"), Path("out/softmax_layers=2/seed-0"),
                            Path("out/csp_groups=2_layers=1/seed-0")]  # fmt: skip
     assert len(set(folders)) == 8
-
-
-def test_tuning_group_differs_only_in_tuned_options():
-    variants = parse_variants("softmax,csp", ["model.layers=1,2"], ["optimizer.peak_lr=1e-3,2e-3"])
-    assert [[variant.label for variant in group] for group in tuning_groups(variants)] == [
-        ["softmax layers=1 peak_lr=1e-3", "softmax layers=1 peak_lr=2e-3"],
-        ["softmax layers=2 peak_lr=1e-3", "softmax layers=2 peak_lr=2e-3"],
-        ["csp layers=1 peak_lr=1e-3", "csp layers=1 peak_lr=2e-3"],
-        ["csp layers=2 peak_lr=1e-3", "csp layers=2 peak_lr=2e-3"],
-    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphslice.compare.plan import parse_variants, plan_runs
-from graphslice.compare.report import _align_curves, draw, group_by_variant, read_run, table, validation_error
+from graphslice.compare.report import _align_curves, draw, group_by_variant, read_run, table
 
 
 def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
@@ -28,7 +28,7 @@ def record(variant: str, seed: int, valid: float | None, test: float | None, **o
 
 @pytest.fixture
 def result() -> dict:
-    """Two seeds of ``a`` and ``b``, the rejected ``b lr=1`` of the tuning group of ``b``, and ``c``, which failed."""
+    """Two seeds of ``a`` and ``b``, ``b lr=1``, which a former version did not select, and ``c``, which failed."""
     runs = [
         record("a", 0, 0.4, 0.31),
         record("a", 1, 0.4, 0.35),
@@ -132,13 +132,10 @@ def write_run(folder: Path, logs: list[list[str]]) -> None:
 
 
 def test_higher_is_better_for_some_metrics(tmp_path, tiny_config):
-    """The variant with the highest AUROC is first in the table and selected by tuning."""
+    """The variant with the highest AUROC is first in the table."""
     runs = [record("a", 0, 0.7, 0.6), record("b", 0, 0.9, 0.8)]
     result = {"budget": "10m", "runs": [run | {"metric": "auroc"} for run in runs]}
     lines = table(result).splitlines()
     assert lines[0].startswith("| mixer | test AUROC | validation AUROC |") and lines[2].startswith("| `b` |")
     assert list(group_by_variant(result)) == ["b", "a"]
     draw(result, tmp_path / "c.png")
-    scores = {"metric": "auroc", "valid": {"auroc": 0.75}, "test": {"auroc": 0.5}}
-    (tmp_path / "metrics.json").write_text(json.dumps(scores))
-    assert validation_error(tmp_path) == -0.75

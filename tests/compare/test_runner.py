@@ -12,7 +12,6 @@ import torch
 from filelock import FileLock
 
 from graphslice.compare import compare, parse_variants
-from graphslice.compare.report import group_by_variant
 from graphslice.errors import InputError
 from graphslice.hardware import visible_gpus
 from graphslice.nn.mixers import mixer_class
@@ -254,45 +253,3 @@ def test_error_if_all_runs_fail(tiny_config, demo_csv, tmp_path):
     variants = parse_variants("map-only", ["optimizer.peak_lr=1e30"])
     with pytest.raises(InputError, match="all runs failed; the first with: the training diverged"):
         compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")
-
-
-# --- tuning -------------------------------------------------------------------------------------
-
-RATES = ["1e-9", "3e-3", "1e30"]  # learns nothing, learns, diverges
-
-
-@pytest.fixture(scope="module")
-def tuned(demo_csv, tiny_config, tmp_path_factory):
-    """Folder and result of a comparison of two mixers with two seeds, their learning rates tuned."""
-    out = tmp_path_factory.mktemp("tuned") / "c"
-    variants = parse_variants("map-only,slice-max", [], [f"optimizer.peak_lr={','.join(RATES)}"])
-    return out, compare(tiny_config(demo_csv), variants, 2, "2epochs", out)
-
-
-def test_only_the_best_of_a_tuning_group_gets_all_seeds(tuned):
-    runs = [(run["variant"], run["seed"]) for run in tuned[1]["runs"]]
-    mixers = ("map-only", "slice-max")
-    first = [(f"{mixer} peak_lr={rate}", 0) for mixer in mixers for rate in RATES]
-    assert runs == [*first, *((f"{mixer} peak_lr=3e-3", 1) for mixer in mixers)]
-
-
-def test_tuning_selects_the_smallest_validation_error(tuned):
-    error = {run["variant"]: run.get("valid", np.inf) for run in tuned[1]["runs"] if run["seed"] == 0}
-    for mixer in ("map-only", "slice-max"):
-        assert min(RATES, key=lambda rate: error[f"{mixer} peak_lr={rate}"]) == "3e-3"
-
-
-def test_unselected_runs_are_marked(tuned):
-    not_selected = {run["variant"] for run in tuned[1]["runs"] if "not_selected" in run}
-    assert not_selected == {
-        f"{mixer} peak_lr={rate}" for mixer in ("map-only", "slice-max") for rate in ("1e-9", "1e30")
-    }
-    assert set(group_by_variant(tuned[1])) == {"map-only peak_lr=3e-3", "slice-max peak_lr=3e-3"}
-
-
-def test_finished_tuning_is_not_trained_again(tuned, tiny_config, demo_csv, tmp_path):
-    """With only the learning rates that did not diverge, the result is the same."""
-    shutil.copytree(tuned[0], tmp_path / "c")
-    variants = parse_variants("map-only,slice-max", [], ["optimizer.peak_lr=1e-9,3e-3"])
-    again = compare(tiny_config(demo_csv), variants, 2, "2epochs", tmp_path / "c")
-    assert again["runs"] == [run for run in tuned[1]["runs"] if "error" not in run]

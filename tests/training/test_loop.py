@@ -7,10 +7,17 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.run_files import LAST
 from graphslice.training import resume, train
-from graphslice.training.loop import TimeBudget
+from graphslice.training.complete_config import complete_config, fit_to_dataset
+from graphslice.training.loop import TimeBudget, TrainingLoop
+from graphslice.training.network import train_without
+from graphslice.training.progress import Part
+from graphslice.training.run import load_molecule_data
 
 
 def test_run_ends_at_its_time_limit(tmp_path, demo_csv, tiny_config):
@@ -57,3 +64,22 @@ def test_exhausted_time_limit_ends_a_validated_run(validated, steps, demo_csv, t
         replace(config, trainer=replace(config.trainer, max_epochs=100, max_steps=None, max_minutes=10.0)).to_yaml()
     )
     assert resume(tmp_path / "run").training["steps"] == steps
+
+
+def test_function_after_every_epoch_can_end_the_training(demo_csv, tiny_config, tmp_path):
+    """It sees the state after the validation, and a checkpoint of the same step."""
+    steps = []
+
+    def stop(loop: TrainingLoop) -> None:
+        steps.append((loop.state.step, loop.state.validated, (loop.out / LAST).exists()))
+        if len(steps) == 2:
+            raise RuntimeError("enough")
+
+    config, console = tiny_config(demo_csv, trainer={"max_epochs": 5}), Console(quiet=True)
+    dataset = load_dataset(config.data)
+    data = load_molecule_data(fit_to_dataset(config, dataset), dataset, console)
+    complete = complete_config(data.config, data, fresh=True)
+    fold = data.splits["train"][:15]
+    with pytest.raises(RuntimeError, match="enough"):
+        train_without(fold, complete, data, tmp_path / "run", Part(), console, stop)
+    assert steps == [(2, 2, True), (4, 4, True)]  # 32 molecules in batches of 16

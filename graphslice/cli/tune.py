@@ -1,0 +1,66 @@
+"""``graphslice tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume
+
+#: Module that :func:`run` imports.
+MODULE = "graphslice.tuning"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    parser.usage = "graphslice tune [--dataset TABLE] [--targets COLUMNS] [--minutes N] [options]"
+    search = parser.add_argument_group("search")
+    search.add_argument("--minutes", type=float | None, help="time without the final run (default: 30)")
+    search.add_argument("--trials", type=int | None, help="number of trials, in place of or in addition to --minutes")
+    search.add_argument(
+        "--seeds", type=int, default=3, help="further seeds of the best trials, whose mean decides (default: 3)"
+    )
+    search.add_argument("--mixers", help="mixers to search too, separated by commas; only from scratch")
+    search.add_argument("--processes", type=int, default=1, help="processes that share the trials (default: 1)")
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--out", help="folder of the search (default: tuned/ and the name of the dataset)")
+    output.add_argument("--resume", metavar="DIR", help="continue a search; no other option is allowed")
+    add_init_from(output)
+    add_config_options(parser, arguments)
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    """Search, and train the final run; raise InputError for unusable input."""
+    from graphslice.config import split_words
+    from graphslice.report.write import report_after_training
+    from graphslice.run_files import default_run_directory
+    from graphslice.training.loop import Interrupted
+    from graphslice.tuning import resume, tune
+
+    console = Console(stderr=True, soft_wrap=True)
+    folder = Path(options.resume) if options.resume else None
+    try:
+        if folder is not None:
+            check_only_resume(arguments)
+            result = resume(folder, console=console)
+        else:
+            config = build_config(options)
+            folder = Path(options.out) if options.out else Path("tuned") / default_run_directory(config.data).name
+            result = tune(
+                config,
+                folder,
+                minutes=options.minutes,
+                trials=options.trials,
+                seeds=options.seeds,
+                mixers=split_words(options.mixers or ""),
+                processes=options.processes,
+                console=console,
+            )
+        report_after_training(result.folder, result.data, console)
+    except Interrupted:
+        console.print(
+            f"stopped; continue with: graphslice tune --resume {folder}", highlight=False, markup=False, soft_wrap=True
+        )
+        raise SystemExit(130) from None

@@ -1,0 +1,128 @@
+"""Training of one network: its module, its initial weights, the loop on all devices; also without a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.markup import escape
+
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import RunConfig
+from graphslice.data.batch_samplers import batches_per_epoch
+from graphslice.data.datamodule import MoleculeData
+from graphslice.inference.predictor import Predictor
+from graphslice.package_data import is_packaged_model
+from graphslice.run_files import BEST, LAST
+from graphslice.tasks import Task
+from graphslice.threads import single_threaded_torch
+from graphslice.training.complete_config import CompleteConfig, run_steps
+from graphslice.training.devices import make_fabric
+from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
+from graphslice.training.loop import Interrupted, TrainingLoop
+from graphslice.training.module import PropertyModule
+from graphslice.training.optimizer import freeze
+from graphslice.training.progress import Part
+
+
+def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
+    """Make the training module of a run, with random weights."""
+    labels, tasks = data.train_auxiliary_labels(), data.dataset.tasks
+    return PropertyModule(complete.config, tasks, data.train_labels, complete.metric, labels, complete.devices.total)
+
+
+def fold_steps(complete: CompleteConfig, tasks: Sequence[Task], rows: int) -> int:
+    """Number of steps of the training without a fold."""
+    steps_per_epoch = batches_per_epoch(rows, complete.config.trainer.batch_size, 1)
+    return run_steps(complete.config, tasks, rows, steps_per_epoch)
+
+
+def train_without(
+    fold: np.ndarray,
+    complete: CompleteConfig,
+    data: MoleculeData,
+    folder: Path,
+    part: Part,
+    console: Console,
+    after_epoch: Callable[[TrainingLoop], object] | None = None,
+) -> Predictor:
+    """Train the network without a fold of the training set, or continue its training.
+
+    Args:
+        fold: ``int64``, rows of the fold.
+        complete: configuration of the run.
+        data: molecules of the run.
+        folder: where its checkpoints are written.
+        part: its part of the whole work.
+        console: where to report.
+        after_epoch: called with the loop after every epoch; an exception ends the training.
+
+    Returns:
+        The predictor of the network.
+    """
+    rest = data.without(fold)
+    steps = fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
+    fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
+    if not (folder / BEST).exists():
+        folder.mkdir(exist_ok=True)
+        last = folder / LAST if (folder / LAST).exists() else None
+        module = new_module(complete, rest)
+        initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
+        loop = partial(TrainingLoop, fabric, module, rest, folder, steps, console, False, False, part, after_epoch)
+        run_loop(loop, fabric, last)
+    return Predictor(read_checkpoint(folder / BEST), fabric.device)
+
+
+def run_loop(make_loop: Callable[[], TrainingLoop], fabric: Fabric, last: Path | None) -> TrainingLoop:
+    """Make and run a training loop on all devices, from scratch or from a checkpoint; return it."""
+    on_cpu = fabric.device.type == "cpu"
+    with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
+        loop = make_loop()
+        loop.run(last)
+    return loop
+
+
+@contextmanager
+def _all_devices(fabric: Fabric) -> Iterator[None]:
+    """Launch a process for every other device, and stop all of them if one is stopped or fails."""
+    try:
+        fabric.launch()
+        yield
+    except Interrupted:  # all devices have stopped; the first one reports it
+        if fabric.is_global_zero:
+            raise
+    except BaseException as error:
+        for process in getattr(fabric.strategy.launcher, "procs", []):  # those that this one launched
+            process.kill()  # they may wait for it forever
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted from None
+        raise
+
+
+def initialise_weights(
+    config: RunConfig, module: PropertyModule, data: MoleculeData, fresh: bool, console: Console
+) -> None:
+    """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
+    if module.model.descriptors is not None:
+        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
+    if config.origin is None:
+        return
+    if fresh:
+        origin = read_checkpoint(config.origin)
+        message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
+        if module.tasks != origin.tasks and fit_linear_probe(module.model, data):
+            message += "; a linear probe initialises the output layer"
+        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
+        console.print(message, highlight=False, markup=False, soft_wrap=True)
+        if is_packaged_model(str(config.init_from)) and (note := seen_in_pretraining(origin, data)) is not None:
+            console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
+    freeze(module.model, config.trainer.freeze)
+    if config.trainer.freeze != "none":
+        trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)
+        console.print(f"frozen: {config.trainer.freeze}; {trainable:,} trainable parameters", highlight=False)

@@ -1,0 +1,294 @@
+"""The search: trials within the budget, then further seeds of the best, and the choice among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from graphslice.config import FROM_SCRATCH, RunConfig
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.errors import InputError
+from graphslice.evaluation.metrics import METRICS
+from graphslice.nn.mixers import check_mixer
+from graphslice.training.complete_config import check_atom_bond_options, complete_config
+from graphslice.training.data_summary import print_data_summary
+from graphslice.training.run import is_first_process, load_molecule_data, transform_targets
+from graphslice.training.train_run import fit_and_check
+from graphslice.tuning.objective import Objective
+from graphslice.tuning.space import Space, search_space, values_of, with_values
+from graphslice.tuning.study import (
+    STOPPED,
+    Record,
+    distributions,
+    fail,
+    import_optuna,
+    open_study,
+    records,
+    set_seed_score,
+)
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+
+#: Number of the best trials that are trained with further seeds, in addition to the defaults.
+FINALISTS = 3
+# At most this share of the time is kept for further seeds.
+_SEEDS_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a search.
+
+    Attributes:
+        trials: number of trials, with those before; None for no limit.
+        seconds: time for trials and further seeds, from now; None for no limit.
+        end: time of the clock at which it is used up; infinite without a limit.
+        seeds: number of further seeds.
+        processes: number of processes that share the trials.
+    """
+
+    trials: int | None
+    seconds: float | None
+    end: float
+    seeds: int
+    processes: int
+
+
+class _OutOfTime(Exception):
+    """The time for a training is used up."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a search needs.
+
+    Attributes:
+        user_config: the defaults, without what the dataset decides, so that other data and splits can be trained on.
+        config: the defaults, complete, as the final run trains them.
+        trial_config: the same for a single model on one device, as every trial trains it.
+        objective: scores of configurations.
+        space: the search space.
+        defaults: value of each hyperparameter in the defaults.
+    """
+
+    user_config: RunConfig
+    config: RunConfig
+    trial_config: RunConfig
+    objective: Objective
+    space: Space
+    defaults: dict[str, Any]
+
+
+def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
+    """Read the molecules, complete the configuration, and make objective and search space.
+
+    Args:
+        config: configuration of the user.
+        mixers: mixers to search.
+        console: where to report.
+
+    Raises:
+        InputError: if the data or the configuration cannot be used.
+    """
+    if config.data.folds is not None:
+        raise InputError(
+            "--folds tests on every row, so no row is left for the search: tune without it, then train with --folds "
+            "and --config best.yaml"
+        )
+    if config.trainer.devices not in ("auto", "1") or not is_first_process():
+        raise InputError("each trial of a search trains on a single device: leave out --trainer.devices")
+    for mixer, settings in [(config.model.mixer, config.model.mixer_settings), *((name, None) for name in mixers)]:
+        check_mixer(mixer, settings)
+    check_atom_bond_options(config)
+    user_config, dataset = config, load_dataset(config.data)
+    config = fit_and_check(config, dataset)
+    single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
+    data = load_molecule_data(single, dataset, console)
+    complete = complete_config(single, data, fresh=True).config
+    rows = np.concatenate([data.splits["train"], data.splits["valid"]])
+    data, complete = transform_targets(complete, data, rows, console, config.num_models == 1)
+    complete = replace(complete, init_from=complete.init_from or FROM_SCRATCH)
+    print_data_summary(console, data)
+    objective = Objective(complete, data.with_config(complete), console)
+    space = search_space(complete, dataset.tasks, objective.epochs, mixers)
+    trainer = replace(complete.trainer, ensemble=config.trainer.ensemble, devices=config.trainer.devices)
+    paths = replace(config.data, transform=user_config.data.transform, fingerprint=None)
+    user_config = replace(user_config, data=paths, optimizer=complete.optimizer, init_from=complete.init_from)
+    defaults = values_of(complete, list(space))
+    return Setup(user_config, replace(complete, trainer=trainer), complete, objective, space, defaults)
+
+
+def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
+    """Run trials until the budget is used up.
+
+    Args:
+        setup: what is searched.
+        out: folder of the search.
+        limits: limits of the search.
+        index: index of this process.
+        console: where to report.
+    """
+    study = open_study(out, seed=setup.config.trainer.seed + 1_000_003 * index)
+    while _has_budget(records(study), limits):
+        trial = study.ask(distributions(setup.space))
+        _run_trial(study, trial, setup, limits)
+        console.print(_describe_trial(records(study), trial.number, setup), highlight=False, markup=False)
+
+
+def _has_budget(trials: Sequence[Record], limits: Limits) -> bool:
+    """True if another trial can be started; the defaults always can."""
+    if any(trial.state == "waiting" for trial in trials):
+        return True
+    if limits.trials is not None and sum(trial.reason != STOPPED for trial in trials) >= limits.trials:
+        return False
+    return time.time() < _search_end(trials, limits)
+
+
+def _search_end(trials: Sequence[Record], limits: Limits) -> float:
+    """Return the time of the clock at which the search ends, so that time is left for further seeds."""
+    if limits.seconds is None:
+        return limits.end
+    durations = [trial.seconds for trial in trials if trial.state == "complete"]
+    needed = (1 + FINALISTS) * limits.seeds * (float(np.mean(durations)) if durations else 0.0) / limits.processes
+    return limits.end - min(needed, _SEEDS_SHARE * limits.seconds)
+
+
+def _run_trial(study: Study, trial: Trial, setup: Setup, limits: Limits) -> None:
+    """Run one trial and save its score, or why it has none. The defaults are neither pruned nor stopped."""
+    optuna, are_defaults = import_optuna(), trial.params == setup.defaults
+    end = float("inf") if are_defaults else _search_end(records(study), limits)
+
+    def report(value: float, number: int) -> None:
+        if np.isfinite(value):
+            trial.report(value, number)
+            if trial.should_prune() and not are_defaults:
+                raise optuna.TrialPruned
+        _check_time(end)
+
+    try:
+        value = setup.objective.score(with_values(setup.trial_config, trial.params), 0, report)
+        if not np.isfinite(value):
+            raise InputError(f"{METRICS[setup.objective.metric].label} is undefined")
+        study.tell(trial, value)
+    except optuna.TrialPruned:
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    except _OutOfTime:
+        fail(study, trial.number, STOPPED)
+    except Exception as error:  # such as divergence, or too little memory for a wide model
+        fail(study, trial.number, str(error).splitlines()[0] if str(error) else type(error).__name__)
+        if are_defaults and not isinstance(error, InputError):
+            raise
+    except KeyboardInterrupt:
+        with suppress(ValueError):  # it was just finished
+            fail(study, trial.number, STOPPED)
+        raise
+
+
+def _check_time(end: float) -> None:
+    if time.time() > end:
+        raise _OutOfTime
+
+
+def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
+    """Describe the outcome of a trial in one line."""
+    trial, metric = trials[number], METRICS[setup.objective.metric]
+    outcome = trial.state if trial.value is None else f"{metric.label} {trial.value:.4f}"
+    outcome += f" ({trial.reason})" if trial.reason else ""
+    best = min((t for t in trials if t.value is not None), key=lambda t: metric.loss(t.value or 0.0), default=None)
+    so_far = "" if best is None else f"; best {best.value:.4f} (trial {best.number})"
+    name = f"trial {number}" + " (defaults)" * (trial.params == setup.defaults)
+    return f"{name}: {outcome}, {trial.seconds:.0f} s{so_far}"
+
+
+def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
+    """Train the defaults and the best trials with further seeds, which also hold out other folds.
+
+    Args:
+        setup, out, limits, index, console: as in :func:`search`.
+    """
+    study = open_study(out)
+    trials = finalists(records(study), setup)
+    pairs = [(seed, trial) for seed in range(1, 1 + limits.seeds) for trial in trials]
+    if len(trials) < 2:  # nothing to choose from
+        return
+    for seed, trial in pairs[index :: limits.processes]:
+        if seed in trial.seeds:
+            continue
+        config = with_values(setup.trial_config, trial.params)
+        try:
+            _check_time(limits.end)
+            value = setup.objective.score(config, seed, lambda *_: _check_time(limits.end))
+        except _OutOfTime:
+            return
+        except InputError:  # it diverged
+            value = float("nan")
+        set_seed_score(study, trial.number, seed, value)
+        label = METRICS[setup.objective.metric].label
+        console.print(f"trial {trial.number} with seed {seed}: {label} {value:.4f}", highlight=False, markup=False)
+
+
+def finalists(trials: Sequence[Record], setup: Setup) -> list[Record]:
+    """Return the trials that are trained with further seeds: the defaults, then the best others by their first seed."""
+    metric = METRICS[setup.objective.metric]
+    complete = [trial for trial in trials if trial.value is not None]
+    complete.sort(key=lambda trial: metric.loss(trial.value or 0.0))
+    defaults = [trial for trial in complete if trial.params == setup.defaults][:1]
+    others: dict[str, Record] = {}
+    for trial in complete:
+        if trial.params != setup.defaults:
+            others.setdefault(repr(trial.params), trial)
+    return [*defaults, *list(others.values())[:FINALISTS]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The selected trial.
+
+    Attributes:
+        trial: the trial.
+        score: its mean over the further seeds; the score of its first seed if there was no time for others.
+        default_score: the same of the defaults; None if these have no score.
+        seeds: further seeds over which the scores are averaged.
+        means: mean over these seeds of each trial that was compared, by number; empty without further seeds.
+    """
+
+    trial: Record
+    score: float
+    default_score: float | None
+    seeds: list[int]
+    means: dict[int, float]
+
+
+def choose(trials: Sequence[Record], setup: Setup, seeds: int) -> Choice | None:
+    """Select the finalist with the best mean over further seeds, the defaults in a tie; None if no trial is complete.
+
+    If the time ended before all finalists had a further seed, those that have one are compared. Scores of the first
+    seed decide only if there are less than two of them: that of the best of many trials is optimistic.
+    """
+    candidates = finalists(trials, setup)
+    if not candidates:
+        return None
+    repeated = [trial for trial in candidates if 1 in trial.seeds] if seeds else []
+    shared: list[int] = []
+    if len(repeated) > 1:
+        candidates = repeated
+        shared = [seed for seed in range(1, 1 + seeds) if all(seed in trial.seeds for trial in candidates)]
+
+    def mean(trial: Record) -> float:
+        return float(np.mean([trial.seeds[seed] for seed in shared] if shared else [trial.value]))
+
+    def loss(trial: Record) -> float:
+        return METRICS[setup.objective.metric].loss(mean(trial)) if np.isfinite(mean(trial)) else float("inf")
+
+    best = min(candidates, key=loss)
+    default = next((mean(trial) for trial in candidates if trial.params == setup.defaults), None)
+    means = {trial.number: mean(trial) for trial in candidates} if shared else {}
+    return Choice(best, mean(best), default, shared, means)

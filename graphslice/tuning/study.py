@@ -1,0 +1,225 @@
+"""The Optuna study of a search: its file, its trials, and the scores of further seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphslice.errors import InputError
+from graphslice.tuning.space import LogRange, Space
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+#: SQLite database of the study.
+STUDY = "study.sqlite3"
+_NAME = "graphslice"
+# Keys of user attributes of the study: what identifies the search, its options, its seconds so far.
+_IDENTITY, _OPTIONS, _SECONDS = "identity", "options", "seconds"
+#: Reason of a trial that was stopped before its end; such trials are no part of the budget.
+STOPPED = "stopped"
+
+
+@dataclass
+class Record:
+    """One trial.
+
+    Attributes:
+        number: its number; 0 has the defaults.
+        state: complete, pruned, failed, running or waiting.
+        value: score of its first seed; None unless complete.
+        seconds: duration.
+        params: value of each hyperparameter.
+        reason: why it failed or was pruned.
+        seeds: scores of the further seeds, by seed.
+    """
+
+    number: int
+    state: str
+    value: float | None
+    seconds: float
+    params: dict[str, Any]
+    reason: str
+    seeds: dict[int, float] = field(default_factory=dict)
+
+
+def import_optuna() -> Any:
+    """Import Optuna, without its messages.
+
+    Raises:
+        InputError: if it is not installed.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("graphslice tune needs the package optuna: pip install 'graphslice[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def open_study(folder: Path, higher_is_better: bool | None = None, seed: int = 0) -> Study:
+    """Open the study of a folder.
+
+    Args:
+        folder: the folder of the search.
+        higher_is_better: direction of the metric, with which a study is created if there is none.
+        seed: seed of the sampler, together with the number of trials so far.
+
+    Raises:
+        InputError: if there is no study and none is to be created, or its file cannot be read.
+    """
+    optuna = import_optuna()
+    path = folder / STUDY
+    if higher_is_better is None and not path.is_file():
+        raise InputError(f"{folder} holds no search to continue: it has no {STUDY}")
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
+    engine = {"connect_args": {"timeout": 300}}  # seconds to wait for other processes that use the file
+    try:
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}", engine_kwargs=engine)
+        if higher_is_better is not None and not optuna.get_all_study_names(storage):
+            direction = "maximize" if higher_is_better else "minimize"
+            optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
+        study = optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)
+    except Exception as error:  # of SQLAlchemy, Alembic or Optuna
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; choose another --out") from None
+    # A continued search would repeat its random values with the same seed.
+    study.sampler = optuna.samplers.TPESampler(seed=(seed + len(study.trials)) % 2**32, n_startup_trials=8)
+    return study
+
+
+def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> None:
+    """Save what identifies a search in a new study; in an old one, check that it is the same search.
+
+    Args:
+        study: the study.
+        identity: the complete configuration (``config``) and the search space (``space``), as plain values.
+        folder: the folder of the search, for messages.
+
+    Raises:
+        InputError: if the study is of another dataset, other targets, another configuration or search space.
+    """
+    saved = study.user_attrs.get(_IDENTITY)
+    if saved is None:
+        if study.trials:
+            raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
+        study.set_user_attr(_IDENTITY, dict(identity))
+        return
+    before, now = _flat(saved["config"]), _flat(identity["config"])
+    # The fingerprint is last, since a difference in another option gives a more specific message.
+    for name in sorted(before | now, key=lambda name: name == "data.fingerprint"):
+        if before.get(name) == now.get(name):
+            continue
+        if name == "data.fingerprint":
+            raise InputError(f"the data of the search in {folder} has changed: choose another --out")
+        raise InputError(
+            f"{folder} holds a search with {name} {before.get(name)}, not {now.get(name)}: choose another --out, or "
+            "give the same settings"
+        )
+    if saved["space"] != identity["space"]:
+        raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
+
+
+def write_options(study: Study, options: Mapping[str, Any]) -> None:
+    """Save the options of a search that may change when it is continued."""
+    study.set_user_attr(_OPTIONS, dict(options))
+
+
+def read_options(study: Study, folder: Path) -> dict[str, Any]:
+    """Return the options that :func:`write_options` saved.
+
+    Raises:
+        InputError: if the study of the folder was not written by ``graphslice tune``.
+    """
+    if _OPTIONS not in study.user_attrs:
+        raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
+    return dict(study.user_attrs[_OPTIONS])
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of all sections by name, such as ``trainer.seed``."""
+    flat = {}
+    for section, values in config.items():
+        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
+            flat[f"{section}.{key}".removesuffix(".")] = value
+    return flat
+
+
+def spent_seconds(study: Study) -> float:
+    """Return the seconds of the search so far, over all its continuations."""
+    return float(study.user_attrs.get(_SECONDS, 0.0))
+
+
+def add_seconds(study: Study, seconds: float) -> None:
+    """Add to the seconds of the search."""
+    study.set_user_attr(_SECONDS, spent_seconds(study) + seconds)
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """Return the search space as Optuna's distributions."""
+    optuna = import_optuna()
+    return {
+        name: optuna.distributions.FloatDistribution(values.low, values.high, log=True)
+        if isinstance(values, LogRange)
+        else optuna.distributions.CategoricalDistribution(values)
+        for name, values in space.items()
+    }
+
+
+def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
+    """Mark the trials of a killed process as failed, and enqueue the defaults unless they are complete.
+
+    Args:
+        study: the study, which no other process uses.
+        defaults: the values of all hyperparameters in the configuration of the user.
+    """
+    state = import_optuna().trial.TrialState
+    for trial in study.trials:
+        if trial.state == state.RUNNING:
+            fail(study, trial.number, STOPPED)
+    trials = records(study)
+    if not any(trial.state in ("complete", "waiting") and is_default(trial, defaults) for trial in trials):
+        study.enqueue_trial(dict(defaults))
+
+
+def is_default(trial: Record, defaults: Mapping[str, Any]) -> bool:
+    """True if a trial has the defaults; a waiting trial has, since no others are enqueued."""
+    return trial.state == "waiting" or trial.params == dict(defaults)
+
+
+def fail(study: Study, number: int, reason: str) -> None:
+    """Mark a running trial as failed."""
+    _set_reason(study, number, reason)
+    study.tell(number, state=import_optuna().trial.TrialState.FAIL)
+
+
+def _set_reason(study: Study, number: int, reason: str) -> None:
+    study.set_user_attr(f"reason-{number}", reason)
+
+
+def set_seed_score(study: Study, number: int, seed: int, value: float) -> None:
+    """Save the score of a trial with a further seed."""
+    study.set_user_attr(f"seed-{number}-{seed}", value)
+
+
+def records(study: Study) -> list[Record]:
+    """Return all trials by number."""
+    attributes = study.user_attrs
+    seeds: dict[int, dict[int, float]] = {}
+    for key, value in attributes.items():
+        if key.startswith("seed-"):
+            number, seed = map(int, key.split("-")[1:])
+            seeds.setdefault(number, {})[seed] = value
+    return [
+        Record(
+            trial.number,
+            {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower()),
+            trial.value if trial.state.name == "COMPLETE" else None,
+            trial.duration.total_seconds() if trial.duration is not None else 0.0,
+            trial.params,
+            attributes.get(f"reason-{trial.number}", ""),
+            dict(sorted(seeds.get(trial.number, {}).items())),
+        )
+        for trial in study.get_trials(deepcopy=False)
+    ]

@@ -1,0 +1,230 @@
+"""Search hyperparameters within a budget, then train the final run with the best."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from graphslice.atomic_write import atomic_write
+from graphslice.config import RunConfig
+from graphslice.errors import InputError
+from graphslice.evaluation.metrics import METRICS
+from graphslice.folder_lock import locked
+from graphslice.hardware import visible_gpus
+from graphslice.processes import in_processes
+from graphslice.run_files import CONFIG, TRIALS, contains_run, read_config, write_csv
+from graphslice.training import RunResult, train
+from graphslice.training import resume as resume_run
+from graphslice.training.loop import Interrupted
+from graphslice.training.train_run import check_run_directory
+from graphslice.tuning.search import Choice, Limits, Setup, choose, prepare, repeat, search
+from graphslice.tuning.space import to_plain, with_values
+from graphslice.tuning.study import (
+    STUDY,
+    Record,
+    add_seconds,
+    check_identity,
+    import_optuna,
+    open_study,
+    prepare_trials,
+    read_options,
+    records,
+    spent_seconds,
+    write_options,
+)
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+#: The best configuration, and the final run, in the folder of a search.
+BEST_CONFIG, RUN = "best.yaml", "run"
+#: Default time of a search in minutes.
+MINUTES = 30.0
+_STAGES = {"search": search, "repeat": repeat}
+
+
+def tune(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    minutes: float | None = None,
+    trials: int | None = None,
+    seeds: int = 3,
+    mixers: Sequence[str] = (),
+    processes: int = 1,
+    console: Console | None = None,
+) -> RunResult:
+    """Search hyperparameters by the error on inner folds of the training set, then train with the best.
+
+    The first trial has the defaults. The best trials and the defaults are trained with further seeds, whose mean
+    decides, so the result is not worse than the defaults on the held-out folds. The test set is read once, by the final
+    run. The same call continues a search, and one with a larger budget extends it.
+
+    Args:
+        config: the defaults.
+        out: folder of the search. It holds ``study.sqlite3`` (an Optuna study), ``best.yaml``, ``trials.csv`` and
+            ``run``, the run directory of the final run.
+        minutes: time for the search and the further seeds, without the final run; by default 30 unless ``trials`` is
+            given. The trial with the defaults is always finished.
+        trials: number of trials.
+        seeds: number of further seeds.
+        mixers: mixers to search in addition to that of ``config``; only from scratch.
+        processes: number of processes that share the trials.
+        console: where to report.
+
+    Returns:
+        The final run.
+
+    Raises:
+        InputError: if the data or the configuration cannot be used, ``out`` holds another search or a run, another
+            process is using it, Optuna is not installed, or no trial could be finished.
+        Interrupted: if the search is interrupted; ``best.yaml`` and ``trials.csv`` are written before.
+    """
+    import_optuna()
+    out, console = Path(out), console or Console(stderr=True, soft_wrap=True)
+    _check_options(minutes, trials, seeds, processes)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"cannot write the folder {out}: it is a file")
+    if contains_run(out):
+        raise InputError(f"{out} holds a run, no search: choose another --out")
+    with locked(out), _interrupted_by_sigterm():
+        check_run_directory(out / RUN, config.data, frame=False)
+        setup = prepare(config, mixers, console)
+        study = open_study(out, setup.objective.higher_is_better)
+        check_identity(study, {"config": setup.config.to_dict(), "space": to_plain(setup.space)}, out)
+        options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
+        write_options(study, options | {"config": setup.user_config.to_dict()})
+        minutes = MINUTES if minutes is None and trials is None else minutes
+        left = None if minutes is None else max(0.0, 60 * minutes - spent_seconds(study))
+        limits = Limits(trials, left, float("inf") if left is None else time.time() + left, seeds, processes)
+        finished = _run_stages(study, setup, out, limits, mixers, console)
+        choice = _write_results(out, records(study), setup, seeds, console)
+        if not finished:
+            raise Interrupted
+        if choice is None:
+            reasons = [trial.reason for trial in records(study) if trial.reason]
+            raise InputError(f"no trial could be finished; the last one: {reasons[-1] if reasons else 'unknown'}")
+        return _train_final(out, setup, choice, console)
+
+
+def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
+    """Continue a search with its own settings; arguments and result as of :func:`tune`.
+
+    Raises:
+        InputError: if the folder holds no search.
+    """
+    folder = Path(folder)
+    options = read_options(open_study(folder), folder)
+    return tune(RunConfig.from_dict(options.pop("config")), folder, **options, console=console)
+
+
+def _check_options(minutes: float | None, trials: int | None, seeds: int, processes: int) -> None:
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+    for name, value, least in (("trials", trials, 1), ("seeds", seeds, 0), ("processes", processes, 1)):
+        if value is not None and value < least:
+            raise InputError(f"--{name} must be at least {least}, not {value}")
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Context manager in which SIGTERM acts as Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # only it can handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
+def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> bool:
+    """Run all trials and further seeds; return False if they were interrupted."""
+    begin, finished = time.time(), True
+    try:
+        prepare_trials(study, setup.defaults)
+        for stage in _STAGES:
+            _run_stage(stage, setup, out, limits, mixers, console)
+    except KeyboardInterrupt:
+        finished = False
+    except import_optuna().exceptions.StorageInternalError as error:  # such as a full disk; what was written is kept
+        raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
+    add_seconds(study, time.time() - begin)
+    return finished
+
+
+def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
+    """Run a stage of the search in this process, or in several."""
+    if limits.processes == 1:
+        _STAGES[stage](setup, out, limits, 0, console)
+        return
+    tasks = {index: (stage, setup.user_config, out, limits, mixers, index) for index in range(limits.processes)}
+    gpus = visible_gpus(setup.config.trainer.accelerator)
+    with closing(in_processes(run_in_process, tasks, limits.processes, gpus)) as ended:
+        for _, reason in ended:
+            if reason is not None:
+                raise InputError(reason)
+
+
+def run_in_process(stage: str, config: RunConfig, out: Path, limits: Limits, mixers: Sequence[str], index: int) -> None:
+    """Run a stage in a process of its own: :func:`~graphslice.tuning.search.search` or ``repeat``."""
+    setup = prepare(config, mixers, Console(quiet=True))
+    _STAGES[stage](setup, out, limits, index, Console(stderr=True, soft_wrap=True))
+
+
+def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, console: Console) -> Choice | None:
+    """Write ``trials.csv``, and if a trial is complete ``best.yaml``; return the choice."""
+    choice = choose(trials, setup, seeds)
+    _write_trials(out / TRIALS, trials, setup, choice)
+    if choice is None:
+        return None
+    label = METRICS[setup.objective.metric].label
+    count = len(choice.seeds)
+    over = f"mean over {count} further seed{'s' * (count != 1)}" if count else "of a single seed"
+    text = f"trial {choice.trial.number}: {label} on held-out folds {choice.score:.4f}, {over}"
+    if choice.default_score is not None:
+        text = f"{text}; the defaults {choice.default_score:.4f}"
+    with atomic_write(out / BEST_CONFIG) as new:
+        new.write_text(f"# {text}\n{with_values(setup.user_config, choice.trial.params).to_yaml()}", encoding="utf-8")
+    console.print(f"chosen: {text}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"configuration: {out / BEST_CONFIG}", highlight=False, markup=False, soft_wrap=True)
+    return choice
+
+
+def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice | None) -> None:
+    """Write the table of trials: one row each, with the value of every hyperparameter."""
+    options = list(setup.space)
+    head = ["trial", "state", "metric", "value", "seconds", "seeds", "mean", "chosen", "reason", *options]
+    rows = []
+    for trial in trials:
+        mean = "" if choice is None else choice.means.get(trial.number, "")
+        chosen = "yes" if choice is not None and trial.number == choice.trial.number else ""
+        value = "" if trial.value is None else trial.value
+        cells = [trial.number, trial.state, setup.objective.metric, value, round(trial.seconds, 1)]
+        cells += [len(choice.seeds) if choice is not None and mean != "" else 0, mean, chosen, trial.reason]
+        rows.append([*cells, *(trial.params.get(name, "") for name in options)])
+    with atomic_write(path) as new:
+        write_csv(new, head, rows)
+
+
+def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> RunResult:
+    """Train the final run, unless it was trained with the same configuration before; or continue it."""
+    folder, values = out / RUN, choice.trial.params
+    if (folder / CONFIG).is_file() and read_config(folder).to_dict() == with_values(setup.config, values).to_dict():
+        result = resume_run(folder, console=console)
+    else:
+        command = ["graphslice", "train", "--config", str(out / BEST_CONFIG), "--out", str(folder)]
+        config = with_values(setup.user_config, values)
+        result = train(config, folder, overwrite=True, command=shlex.join(command), console=console)
+    shutil.copyfile(out / TRIALS, folder / TRIALS)
+    return result

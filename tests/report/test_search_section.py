@@ -1,0 +1,75 @@
+import csv
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from graphslice.report.page_elements import Figures, Table, Text
+from graphslice.report.sections.search import search_section
+
+HEAD = ["trial", "state", "metric", "value", "seconds", "seeds", "mean", "chosen", "reason"]
+OPTIONS = ["optimizer.peak_lr", "trainer.max_epochs", "trainer.loss", "model.dropout"]
+
+
+def write(folder: Path, rows: list[list], metric: str = "mae") -> SimpleNamespace:
+    """Rows: state, value, mean, chosen, then the values of the options."""
+    with open(folder / "trials.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEAD + OPTIONS)
+        for number, (state, value, mean, chosen, *options) in enumerate(rows):
+            writer.writerow([number, state, metric, value, 1.5, 0, mean, chosen, "", *options])
+    return SimpleNamespace(folder=folder)
+
+
+TRIALS = [
+    ["complete", 0.5, 0.6, "", 1e-3, "", "auto", 0.1],
+    ["pruned", "", "", "", 2e-3, 5, "mse", 0.1],
+    ["complete", 0.4, 0.3, "yes", 3e-3, 20, "mse", 0.1],
+    ["failed", "", "", "", 9e-3, "", "mse", 0.1],
+    ["complete", 0.7, "", "", 5e-4, 5, "auto", 0.1],
+]
+
+
+def parts(section, kind):
+    return [part for part in section.parts if isinstance(part, kind)]
+
+
+def test_run_without_trials_has_no_section(tmp_path):
+    assert search_section(SimpleNamespace(folder=tmp_path)) is None
+
+
+def test_trials_are_counted_by_state(tmp_path):
+    (text,) = parts(search_section(write(tmp_path, TRIALS)), Text)
+    assert text.text.startswith("5 trials, of which 3 were complete and 1 pruned.")
+
+
+def test_selected_trial_is_first_in_the_table(tmp_path):
+    (table,) = parts(search_section(write(tmp_path, TRIALS)), Table)
+    assert [row[0] for row in table.rows] == ["2 (selected)", "0", "4"]
+    assert table.rows[1][-4:] == ["0.001", "default", "auto", "0.1"]
+
+
+def test_options_with_one_value_are_not_drawn(tmp_path):
+    (figures,) = parts(search_section(write(tmp_path, TRIALS)), Figures)
+    label = re.search(r'aria-label="(hyperparameters[^"]*)"', figures.figures[1].svgs[0])[1]
+    assert label == "hyperparameters of 3 trials: optimizer.peak_lr, trainer.max_epochs, trainer.loss"
+
+
+@pytest.mark.parametrize(("metric", "best"), [("mae", "0.4"), ("auroc", "0.7")])
+def test_best_so_far_follows_the_direction_of_the_metric(tmp_path, metric, best):
+    (figures,) = parts(search_section(write(tmp_path, TRIALS, metric)), Figures)
+    assert f"by trial; at the end {best}" in figures.figures[0].svgs[0]
+
+
+def test_many_learning_rates_are_on_a_logarithmic_axis(tmp_path):
+    rows = [["complete", number, "", "", 10.0**-number, "", "auto", 0.1] for number in range(1, 9)]
+    (figures,) = parts(search_section(write(tmp_path, rows)), Figures)
+    svg = figures.figures[1].svgs[0]
+    assert "1e-08" in svg and ">0.1<" in svg
+
+
+def test_single_trial_and_no_complete_trial(tmp_path):
+    (figures,) = parts(search_section(write(tmp_path, TRIALS[:1])), Figures)
+    assert len(figures.figures) == 1
+    assert search_section(write(tmp_path, TRIALS[1:2])).parts == []

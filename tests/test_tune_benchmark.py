@@ -1,0 +1,73 @@
+"""Comparison of ``graphslice tune`` with the defaults: results and table."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from benchmarks import tune
+from benchmarks.table_methods import Commands
+
+
+def line(method: str, seed: int, test: float, **more) -> dict:
+    return {"task": "herg", "method": method, "seed": seed, "metric": "AUROC", "test": test, **more}
+
+
+def tuned(seed: int, test: float, minutes: float = 5.0) -> dict:
+    return line(tune.TUNED, seed, test, minutes=minutes, trials=10 + seed)
+
+
+def test_table_compares_the_same_seeds():
+    lines = [line(tune.DEFAULTS, 0, 0.8), line(tune.DEFAULTS, 1, 0.5), tuned(0, 0.7), tuned(2, 0.1)]
+    assert tune.rendered(lines).splitlines()[2:] == ["| herg | AUROC ↑ | 5 | 1 | 10 | 0.8000 | 0.7000 | -0.1000 |"]
+
+
+def test_interval_needs_three_seeds():
+    lines = [line(tune.DEFAULTS, seed, 0.5) for seed in range(3)]
+    lines += [tuned(seed, 0.5 + 0.01 * seed) for seed in range(3)]
+    (row,) = tune.rendered(lines).splitlines()[2:]
+    # Student's t with two degrees of freedom: 4.303 * 0.01 / sqrt(3) = 0.0248
+    assert row.endswith("| +0.0100 (95% interval -0.0148 to +0.0348) |")
+
+
+def test_budgets_are_separate_rows():
+    lines = [line(tune.DEFAULTS, 0, 0.5), tuned(0, 0.6), tuned(0, 0.7, minutes=30.0)]
+    assert [row.split(" | ")[2] for row in tune.rendered(lines).splitlines()[2:]] == ["5", "30"]
+
+
+def test_document_has_the_results():
+    results = tune.read_results(tune.RESULTS)
+    text = tune.RESULTS.parent.with_name("tuning.md").read_text()
+    assert f"<!-- tune -->\n{tune.rendered(results)}<!-- /tune -->" in text
+
+
+@pytest.mark.slow
+def test_results_are_kept_and_not_repeated(tmp_path, monkeypatch):
+    """With tiny models on a table of 30 molecules."""
+    (tmp_path / "tdc_admet").mkdir()
+    rows = "".join(f"{'C' * i},{i},test\n" for i in range(1, 6))
+    rows += "".join(f"C1{'C' * (i - 1)}1,{i},train\n" for i in range(6, 31))
+    (tmp_path / "tdc_admet" / "caco2_wang.csv").write_text("smiles,y,split\n" + rows)
+    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
+    (tmp_path / "docs" / "tuning.md").write_text("before\n<!-- tune -->\n<!-- /tune -->\nafter")
+    original, commands = Commands.run, []
+
+    def run(self, *words):
+        commands.append(words[3])
+        tiny = ["--epochs", "1", "--baselines", "off", "--model.layers", "1"] if words[3] in ("train", "tune") else []
+        original(self, *words, *tiny, *(["--trials", "2", "--seeds", "0"] if words[3] == "tune" else []))
+
+    monkeypatch.setattr(Commands, "run", run)
+    parser = argparse.ArgumentParser()
+    tune.add_arguments(parser)
+    results = tmp_path / "docs" / "benchmarks" / "tune.jsonl"
+    words = ["run", "--data", str(tmp_path), "--tasks", "caco2_wang", "--seeds", "0", "--results", str(results)]
+    for _ in range(2):
+        tune.run(parser.parse_args(words))
+    assert commands == ["train", "predict", "tune", "predict"]
+    first, second = map(json.loads, results.read_text().splitlines())
+    assert (first["method"], second["method"], second["trials"]) == ("defaults", "tuned", 2)
+    assert "| caco2_wang | MAE ↓ | 30 | 1 | 2 |" in (tmp_path / "docs" / "tuning.md").read_text()

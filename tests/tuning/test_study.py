@@ -1,0 +1,131 @@
+import sqlite3
+import sys
+
+import pytest
+
+from graphslice.errors import InputError
+from graphslice.tuning.space import LogRange
+from graphslice.tuning.study import (
+    STOPPED,
+    STUDY,
+    check_identity,
+    distributions,
+    fail,
+    import_optuna,
+    open_study,
+    prepare_trials,
+    read_options,
+    records,
+    set_seed_score,
+)
+
+SPACE = {"optimizer.peak_lr": LogRange(1e-4, 1e-2), "trainer.max_epochs": (None, 5)}
+DEFAULTS = {"optimizer.peak_lr": 1e-3, "trainer.max_epochs": None}
+CONFIG = {"data": {"dataset": "a.csv", "targets": "y", "fingerprint": "1"}, "init_from": "none"}
+IDENTITY = {"config": CONFIG, "space": {"optimizer.peak_lr": [1e-4, 1e-2]}}
+
+
+@pytest.fixture
+def study(tmp_path):
+    return open_study(tmp_path, higher_is_better=False)
+
+
+def ask(study):
+    return study.ask(distributions(SPACE))
+
+
+def test_missing_optuna_names_the_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"needs the package optuna: pip install 'graphslice\[tune\]'"):
+        import_optuna()
+
+
+def test_first_trial_has_the_defaults(study):
+    prepare_trials(study, DEFAULTS)
+    assert ask(study).params == DEFAULTS
+    assert ask(study).params != DEFAULTS
+
+
+def test_trials_are_kept_in_the_file(study, tmp_path):
+    trial = ask(study)
+    study.tell(trial, 0.5)
+    fail(study, ask(study).number, "no memory")
+    set_seed_score(study, trial.number, 2, 0.25)
+    first, second = records(open_study(tmp_path))
+    assert (first.state, first.value, first.params, first.seeds) == ("complete", 0.5, trial.params, {2: 0.25})
+    assert (second.state, second.value, second.reason) == ("failed", None, "no memory")
+
+
+def test_trials_of_a_killed_process_are_stopped_and_the_defaults_repeated(study, tmp_path):
+    prepare_trials(study, DEFAULTS)
+    ask(study)
+    again = open_study(tmp_path)
+    prepare_trials(again, DEFAULTS)
+    first, second = records(again)
+    assert (first.state, first.reason, second.state) == ("failed", STOPPED, "waiting")
+    assert ask(again).params == DEFAULTS
+
+
+def test_complete_defaults_are_not_repeated(study, tmp_path):
+    prepare_trials(study, DEFAULTS)
+    study.tell(ask(study), 0.5)
+    prepare_trials(open_study(tmp_path), DEFAULTS)
+    assert len(records(study)) == 1
+
+
+def test_continued_search_tries_other_values(study, tmp_path):
+    first = ask(study).params
+    assert ask(open_study(tmp_path, seed=0)).params != first
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"data": CONFIG["data"] | {"targets": "z"}},
+            "holds a search with data.targets y, not z: choose another --out",
+        ),
+        ({"data": CONFIG["data"] | {"fingerprint": "2"}}, "the data of the search in .* has changed"),
+        ({"data": CONFIG["data"] | {"fingerprint": "2", "dataset": "b.csv"}}, "data.dataset a.csv, not b.csv"),
+        ({"init_from": "small"}, "init_from none, not small"),
+    ],
+)
+def test_study_of_another_search_raises(study, tmp_path, config, message):
+    check_identity(study, IDENTITY, tmp_path)
+    check_identity(open_study(tmp_path), IDENTITY, tmp_path)
+    with pytest.raises(InputError, match=message):
+        check_identity(study, IDENTITY | {"config": CONFIG | config}, tmp_path)
+
+
+def test_study_over_other_values_raises(study, tmp_path):
+    check_identity(study, IDENTITY, tmp_path)
+    with pytest.raises(InputError, match="holds a search over other values"):
+        check_identity(study, IDENTITY | {"space": {}}, tmp_path)
+
+
+def test_foreign_studies_raise(study, tmp_path):
+    ask(study)
+    with pytest.raises(InputError, match="was not written by graphslice tune"):
+        check_identity(study, IDENTITY, tmp_path)
+    with pytest.raises(InputError, match="was not written by graphslice tune"):
+        read_options(study, tmp_path)
+
+
+def test_folder_without_a_study_raises(tmp_path):
+    with pytest.raises(InputError, match="holds no search to continue"):
+        open_study(tmp_path)
+    assert not (tmp_path / STUDY).exists()
+
+
+@pytest.mark.parametrize("contents", [b"no database" * 100, b"SQLite format 3\0" + b"\0" * 50])
+def test_damaged_files_raise(tmp_path, contents):
+    (tmp_path / STUDY).write_bytes(contents)
+    with pytest.raises(InputError, match="cannot read"):
+        open_study(tmp_path, higher_is_better=True)
+
+
+def test_other_databases_raise(tmp_path):
+    with sqlite3.connect(tmp_path / STUDY) as database:
+        database.execute("create table studies (x integer)")
+    with pytest.raises(InputError, match="cannot read"):
+        open_study(tmp_path, higher_is_better=True)

@@ -50,7 +50,8 @@ def shown(value: object) -> str:
 def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = repr) -> str:
     """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string.
 
-    Without a similar name it is the only one that begins with ``name``, such as a header with its unit.
+    Letter case counts only between known names that are otherwise equal. Without a similar name it is the only one that
+    begins with ``name``, such as a header with its unit.
 
     Args:
         name: the unknown name.
@@ -61,6 +62,9 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
         return ""
     known = list(known)
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not match or match[0].casefold() != name.casefold():
+        folded = {one.casefold(): one for one in reversed(known)}
+        match = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)]
     if not match and name:
         longer = [one for one in known if one.casefold().startswith(name.casefold())]
         match = longer if len(longer) == 1 else []

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -42,8 +43,10 @@ TRIALS = "trials.csv"
 #: Settings with which training was started, written first.
 START_FILE = "start.json"
 
-#: Rows that cannot be used, the plot of the test set, out-of-fold predictions, and the report.
-REJECTED, TEST_PLOT, OUT_OF_FOLD, REPORT = "rejected.csv", "test.png", "out_of_fold.csv", "report.html"
+#: Rows that cannot be used, and the report.
+REJECTED, REPORT = "rejected.csv", "report.html"
+#: Plot and predictions of the test set, and out-of-fold predictions.
+TEST_PLOT, TEST_PREDICTIONS, OUT_OF_FOLD = "test.png", "test_predictions.csv", "out_of_fold.csv"
 #: Files of a run in addition to its checkpoints and configuration.
 RUN_FILES = (
     METRICS,
@@ -51,6 +54,7 @@ RUN_FILES = (
     SPLIT_FILE,
     REJECTED,
     TEST_PLOT,
+    TEST_PREDICTIONS,
     OUT_OF_FOLD,
     START_FILE,
     REPORT,
@@ -159,17 +163,24 @@ def member_number(folder: Path) -> int:
     return int(folder.name.removeprefix(MEMBER))
 
 
-def write_splits(folder: Path, splits: Mapping[str, np.ndarray], smiles: Sequence[str]) -> None:
-    """Write ``split.csv``: row (from 1), split and SMILES.
+def write_splits(
+    folder: Path,
+    splits: Mapping[str, np.ndarray],
+    smiles: Sequence[str],
+    identifiers: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Write ``split.csv``: row (from 1), split, SMILES and identifiers.
 
     Args:
         folder: run directory.
         splits: ``int64`` rows of each split by name.
         smiles: SMILES of all rows of the dataset; empty if they are unknown.
+        identifiers: identifier columns, with the texts of all rows, by name.
     """
     split_of = {int(row): split for split, rows in splits.items() for row in rows}
-    rows = ([row + 1, split_of[row], smiles[row] if len(smiles) else ""] for row in sorted(split_of))
-    write_csv(folder / SPLIT_FILE, ["row", "split", "smiles"], rows)
+    columns = [smiles if len(smiles) else [""] * (max(split_of, default=0) + 1), *identifiers.values()]
+    rows = ([row + 1, split_of[row], *(column[row] for column in columns)] for row in sorted(split_of))
+    write_csv(folder / SPLIT_FILE, ["row", "split", "smiles", *identifiers], rows)
 
 
 def read_splits(folder: Path) -> dict[str, np.ndarray] | None:

@@ -17,6 +17,7 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import descriptor_kinds
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError, graph_atom_indices, parse_molecule
+from graphslice.chem.standardize import parent_smiles
 from graphslice.config import MOLECULE
 from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
@@ -171,9 +172,11 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
         The graph, and ``int64 [N]``: the row in the graph of each atom of the SMILES.
 
     Raises:
-        MoleculeError: if the SMILES is not a valid molecule.
+        MoleculeError: if the SMILES is not a valid molecule, or the model standardizes it.
     """
     settings = predictor.config.graph
+    if settings.standardize != "none" and (parent := parent_smiles(smiles, settings.max_atoms)) != smiles:
+        raise MoleculeError(f"the model reads its parent compound: give {parent} instead")
     graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
     if settings.atom_order == "input":
         return graph, np.arange(graph.num_atoms)

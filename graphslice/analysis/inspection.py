@@ -29,7 +29,7 @@ from graphslice.inference.predictor import Predictor
 #: Maximum number of molecules that are explained and drawn.
 MAX_DRAWN = 100
 # Name of the output table, and pattern of the names of all output files.
-_ATOMS = "atoms.csv"
+TABLE = "atoms.csv"
 _OUTPUT_FILES = re.compile(
     r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
 )
@@ -231,7 +231,7 @@ def _molecule_activations(predictor: Predictor, one: Inspected) -> MoleculeActiv
 
 def check_output_table(words: Iterable[str | Path], out: Path) -> None:
     """Raise :class:`InputError` if the output table would overwrite an input or a file of other origin."""
-    table = out / _ATOMS
+    table = out / TABLE
     if not table.exists():
         return
     for word in words:
@@ -250,7 +250,7 @@ def _is_inspection_table(table: Path) -> bool:
 
 def _remove_old_outputs(out: Path) -> None:
     """Remove the output files of an earlier call, whose figures would be mistaken for those of this one."""
-    if not _is_inspection_table(out / _ATOMS):
+    if not _is_inspection_table(out / TABLE):
         return
     for path in out.iterdir():
         if _OUTPUT_FILES.fullmatch(path.name):
@@ -259,7 +259,7 @@ def _remove_old_outputs(out: Path) -> None:
 
 def _write_explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
     """Write the table and figures of atom contributions, and yield their paths."""
-    path = out / _ATOMS
+    path = out / TABLE
     rows = [row for one in found for row in _atom_rows(one, targets)]
     pd.DataFrame(rows).to_csv(path, index=False)
     yield path

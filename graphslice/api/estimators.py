@@ -15,6 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from graphslice.api.fitting import base_config, fit, labelled_table
+from graphslice.api.keywords import suggest_keywords
 from graphslice.api.model import Model
 from graphslice.config import RunConfig
 from graphslice.data.frames import is_frame
@@ -29,6 +30,7 @@ _SET_BY_FIT = {"targets", "smiles_column", "weight_column", "task", "split", "ca
 class _Estimator(BaseEstimator):
     """Base class of the regressor and the classifier."""
 
+    @suggest_keywords
     def __init__(
         self,
         *,

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
+from graphslice.api.keywords import suggest_keywords
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import (
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@suggest_keywords
 def fit(
     data: DataFrame | Mapping[str, Sequence] | tuple | str | Path,
     targets: str | Sequence[str] | None = None,
@@ -47,6 +49,7 @@ def fit(
     smiles: str | None = None,
     level: str | None = None,
     features: str | Sequence[str] | None = None,
+    standardize: str | None = None,
     split: str | None = None,
     weights: str | None = None,
     ensemble: int | None = None,
@@ -77,6 +80,8 @@ def fit(
         level: ``"atom"`` or ``"bond"`` for atom- or bond-level targets. Each target cell is then a list with one number
             per atom or bond of the SMILES, in RDKit's order; unknown numbers are None or nan.
         features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, and numeric columns of the dataset.
+        standardize: ``"parent"``: read the largest organic fragment of each molecule, neutralised, in training and
+            prediction, so that salts do not change predictions.
         split: ``random``, ``scaffold``, ``cluster``, or a column with the values train, valid and test. Default: the
             column named split if there is one, else random.
         weights: the column with the weight of each row, from 0 up; 0 leaves a row out. Default: equal weights.
@@ -127,6 +132,7 @@ def fit(
     config = replace(
         config,
         data=_updated_section(config.data, data_settings),
+        graph=_updated_section(config.graph, {"standardize": standardize}),
         trainer=_updated_section(config.trainer, trainer_settings),
     )
     if config.trainer.devices not in ("auto", "1"):  # the processes of other devices would run the script again

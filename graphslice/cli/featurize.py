@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_decimal_option, add_engine_options, add_features_option
+from graphslice.cli.options import STANDARDIZE, add_decimal_option, add_engine_options, add_features_option
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.progress import molecule_progress
 
@@ -33,6 +34,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_decimal_option(parser)
     add_features_option(parser)
     parser.add_argument("--split", help="column with train, valid or test (default: split, if there is one)")
+    parser.add_argument("--standardize", help=STANDARDIZE)
     add_engine_options(parser)
     parser.add_argument("--graph", type=GraphConfig)
 
@@ -48,6 +50,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     total = count_rows(Path(options.dataset)) if console.is_terminal else None
     with molecule_progress("featurizing", total, console) as advance:
         graph = GraphConfig(**options.graph.as_dict())
+        graph = graph if options.standardize is None else replace(graph, standardize=options.standardize)
         report = featurize_dataset(
             data,
             graph,

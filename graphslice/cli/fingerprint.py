@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_model, add_smiles_column, load_model, table_path
+from graphslice.cli.options import (
+    add_model,
+    add_output_file,
+    add_smiles_column,
+    load_model,
+    output_file,
+    table_path,
+)
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
@@ -22,9 +28,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "molecules", nargs="+", help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, or SMILES"
     )
-    parser.add_argument(
-        "-o", "--out", help=".npy file (the matrix only), or CSV, TSV or Parquet file (default: standard output)"
-    )
+    add_output_file(parser, ".npy file (the matrix only), or CSV, TSV or Parquet file (default: standard output)")
     add_smiles_column(parser)
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
     parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
@@ -36,13 +40,14 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.inference.embedding import embed_file
 
     predictor, table = load_model(options), table_path(options.molecules)
+    out = output_file(options, table)
     console = Console(stderr=True)
     total = count_rows(table) if table is not None and console.is_terminal else None
     with molecule_progress("embedding", total, console) as advance:
         report = embed_file(
             predictor,
             options.molecules if table is None else table,
-            Path(options.out) if options.out else None,
+            out,
             smiles_column=options.smiles_column,
             workers=options.workers,
             progress=advance,

@@ -34,6 +34,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # former name
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
     parser.add_argument(
         "--all", action="store_true", help="also write singular values, residuals and attention maps of the layers"
@@ -50,7 +51,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Write pictures and tables, and print the contribution of each atom; raise InputError for unusable input."""
-    from graphslice.analysis.inspection import MAX_DRAWN, check_output_table, inspect, read_input_molecules
+    from graphslice.analysis.inspection import MAX_DRAWN, TABLE, check_output_table, inspect, read_input_molecules
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")
@@ -59,6 +60,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
     out = Path(options.out) if options.out else (run_directory_of(options.model) or Path()) / "inspect"
     check_output_table(words, out)
+    if options.out and not options.overwrite and (out / TABLE).exists():
+        raise InputError(f"{out} holds an inspection already: choose another --out, or give --overwrite")
     predictor = load_model(options)
     console = Console(stderr=True)
     with molecule_progress("explaining", None, console) as advance:

@@ -50,6 +50,8 @@ _DATA_OPTIONS = {
         "decimal": f"{_DECIMAL} (default: such cells are errors)",
         "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
+        "id_column": "columns that identify the rows in files and in the report, separated by commas (default: up to "
+        "three columns that are not used otherwise, with names that end in id or name, or with unique values)",
         "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
         "auxiliary": "columns that are learned next to the targets and not predicted, separated by commas",
         "auxiliary_file": "table of further molecules with these columns",
@@ -74,13 +76,20 @@ SHORT_OPTIONS = {
     "ensemble": "trainer.ensemble",
     "baselines": "trainer.baselines",
     "refit": "trainer.refit",
+    "standardize": "graph.standardize",
 }
+#: Help of --standardize.
+STANDARDIZE = (
+    "none, or parent: read the largest organic fragment of each molecule, neutralised, in training and prediction, so "
+    "that salts do not change predictions (default: none)"
+)
 _TRAINING_OPTIONS = {
     "epochs": "passes over the training set (default: depends on the number of molecules)",
     "batch_size": "molecules per optimizer step, over all devices (default: that of the preset)",
     "lr": "peak learning rate (default: that of the preset, or of the fine-tuned model)",
 }
 _TRAINER_OPTIONS = {
+    "standardize": STANDARDIZE,
     "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: depends on the tasks)",
     "ensemble": "number of ensemble members; their mean is predicted, their standard deviation reported (default: 1)",
     "baselines": "on or off: random forest, gradient boosting and a kernel machine in a weighted ensemble with the "
@@ -279,6 +288,34 @@ def table_path(molecules: Sequence[str]) -> Path | None:
             f"{files[0]} is given together with other arguments: give one file, one folder of files, or SMILES only"
         )
     return None
+
+
+def add_output_file(parser: ArgumentParser, text: str) -> None:
+    """Add --out with the help ``text``, and --overwrite; :func:`output_file` reads them."""
+    parser.add_argument("-o", "--out", help=text)
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
+
+def output_file(options: Namespace, source: Path | None) -> Path | None:
+    """Return the path of --out, None for standard output.
+
+    Args:
+        options: options of the command.
+        source: the input file or folder, or None.
+
+    Raises:
+        InputError: if the file is an input, or it exists and may not be replaced.
+    """
+    from graphslice.inference.files import reject_input_as_output
+
+    if options.out is None:
+        return None
+    out = Path(options.out)
+    if source is not None:
+        reject_input_as_output(source, out)
+    if out.is_file() and not options.overwrite:
+        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
+    return out
 
 
 def load_model(options: Namespace) -> Predictor:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_engine_options, add_model, add_smiles_column, load_model, table_path
+from graphslice.cli.options import (
+    add_engine_options,
+    add_model,
+    add_output_file,
+    add_smiles_column,
+    load_model,
+    output_file,
+    table_path,
+)
 from graphslice.errors import InputError
 from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 
@@ -23,7 +30,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         nargs="+",
         help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
     )
-    parser.add_argument("-o", "--out", help="CSV, TSV or Parquet file (default: standard output)")
+    add_output_file(parser, "CSV, TSV or Parquet file (default: standard output)")
     add_smiles_column(parser)
     parser.add_argument(
         "--interval",
@@ -51,8 +58,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
         raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
     predictor = load_model(options)
     molecules = options.molecules
-    out = Path(options.out) if options.out else None
-    if (table := table_path(molecules)) is not None:
+    table = table_path(molecules)
+    out = output_file(options, table)
+    if table is not None:
         from rich.console import Console
 
         from graphslice.progress import molecule_progress

@@ -18,6 +18,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
     )
     parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
@@ -25,5 +26,5 @@ def run(options: Namespace, arguments: list[str]) -> None:
     """Write the files and print their paths; raise InputError for unusable input."""
     from graphslice.evaluation.submission import submit
 
-    for path in submit(load_model(options), options.dataset, options.root, options.out):
+    for path in submit(load_model(options), options.dataset, options.root, options.out, overwrite=options.overwrite):
         print(path)

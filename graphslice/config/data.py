@@ -63,6 +63,8 @@ class DataConfig:
         test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
         smiles_column: column with the SMILES; default: detected by its name.
+        id_column: columns that identify the rows in files and reports, separated by commas; default: up to three
+            columns without another role, those whose name ends in id or name first, then those with unique values.
         targets: columns to predict, separated by commas; default: the only numeric column.
         level: molecule, or for atom- and bond-level targets atom or bond: a cell is then a list with one number per
             atom or bond of the SMILES, in RDKit's order.
@@ -99,6 +101,7 @@ class DataConfig:
     test_file: str | None = None
     root: str = "dataset"
     smiles_column: str | None = None
+    id_column: str | None = None
     targets: str | None = None
     level: str = MOLECULE
     task: str | None = None
@@ -192,11 +195,14 @@ class GraphConfig:
         path_ties: several shortest paths between two atoms: mean over all, or the one that floyd-warshall finds, as in
             the original Graphormer.
         max_atoms: atoms of the largest accepted molecule; at most 65,535.
+        standardize: none, or parent: the graph is that of the largest organic fragment, neutralised, so that salts and
+            charge states of a compound have the same prediction. Molecules that are given as graphs are not changed.
     """
 
     atom_order: str = "canonical"
     path_ties: str = "mean"
     max_atoms: int = 512
+    standardize: str = "none"
 
     def __post_init__(self) -> None:
         if self.atom_order not in ("canonical", "input"):
@@ -205,3 +211,5 @@ class GraphConfig:
             raise InputError(f"graph.path_ties must be mean or floyd-warshall, not {shown(self.path_ties)}")
         if not 1 <= self.max_atoms <= 65_535:
             raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
+        if self.standardize not in ("none", "parent"):
+            raise InputError(f"graph.standardize must be none or parent, not {shown(self.standardize)}")

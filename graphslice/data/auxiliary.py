@@ -140,7 +140,12 @@ def _append(dataset: LabelledDataset, table: _Table) -> LabelledDataset:
         columns = np.concatenate([columns, np.full((len(rows), columns.shape[1]), np.nan, np.float32)])
     rejected = dataset.rejected | {first + row: reason for row, reason in rows.rejected.items()}
     return replace(
-        dataset, smiles=[*dataset.smiles, *rows.smiles], all_labels=labels, rejected=rejected, columns=columns
+        dataset,
+        smiles=[*dataset.smiles, *rows.smiles],
+        all_labels=labels,
+        rejected=rejected,
+        columns=columns,
+        identifiers={name: [*texts, *[""] * len(rows)] for name, texts in dataset.identifiers.items()},
     )
 
 

@@ -26,7 +26,7 @@ from graphslice.data.duplicates import (
     merge_means,
     merge_rows,
 )
-from graphslice.data.labels import Labels
+from graphslice.data.labels import Labels, pluralize
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.preprocess import cached_store
 from graphslice.data.split_maker import SplitMaker
@@ -41,6 +41,8 @@ from graphslice.tasks import (
     transformed_back,
 )
 
+#: Smallest number of molecules for training and validation.
+MIN_TRAINING = 10
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
 #: Reason for rejecting a row with auxiliary labels alone.
@@ -308,6 +310,27 @@ class MoleculeData:
         resplit._split(None)
         resplit._transform(self.dataset.tasks)
         resplit._check_labels()
+        resplit.check_size()
+
+    @property
+    def num_development_rows(self) -> int:
+        """Number of rows for training and validation that have a label of a target."""
+        rows = np.concatenate([self.splits["train"], self.splits["valid"]])
+        return int(self.dataset.all_labels.known()[rows].sum())
+
+    def check_size(self) -> None:
+        """Raise :class:`InputError` if the training set and the validation set are too small."""
+        count = self.num_development_rows
+        if count >= MIN_TRAINING:
+            return
+        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
+        row, reason = next(iter(wrong.items()), (0, ""))
+        rejected = f" ({len(wrong):,} rows are rejected; the first, row {row + 1}: {reason})" if wrong else ""
+        held_out = "give more folds" if self.config.data.folds else "hold out a smaller test set"
+        raise InputError(
+            f"{self.dataset.name}: {pluralize(count, 'molecule')} for training and validation, but at least "
+            f"{MIN_TRAINING} are needed{rejected}: add labelled molecules, or {held_out}"
+        )
 
     def _check_labels(self) -> None:
         missing = np.isnan(self.train_labels).all(axis=0)

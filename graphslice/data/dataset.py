@@ -122,6 +122,8 @@ class LabelledDataset:
         auxiliary: auxiliary labels, by level, which are trained on with molecule-level targets but not predicted: of
             molecules, or of atoms and bonds in the order of the graphs of ``store``.
         notes: warnings for the user about how the dataset was read.
+        identifiers: R texts of each identifier column, by name; see
+            :func:`~graphslice.data.identifiers.identifier_columns`.
     """
 
     name: str
@@ -136,6 +138,7 @@ class LabelledDataset:
     table: pa.Table | None = None
     auxiliary: dict[str, Labels] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    identifiers: dict[str, list[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.all_labels)
@@ -179,6 +182,13 @@ class LabelledDataset:
     def molecules(self, rows: np.ndarray) -> np.ndarray:
         """Return the index into ``rows`` of each of their :meth:`labels`, ``int64 [M]``."""
         return self.all_labels.molecules(rows)
+
+    def identity_columns(self, rows: np.ndarray) -> dict[str, list]:
+        """Return the columns by which users recognise rows: row (from 1), SMILES (empty without one), identifiers."""
+        order = rows.tolist()
+        smiles = [self.smiles[row] if len(self.smiles) else "" for row in order]
+        identifiers = {name: [texts[row] for row in order] for name, texts in self.identifiers.items()}
+        return {"row": [row + 1 for row in order], "smiles": smiles, **identifiers}
 
     def bounds(self, rows: np.ndarray) -> np.ndarray | None:
         """Return the bounds of some rows, ``float64 [R, T, 2]``; None if the dataset has none."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
 from graphslice.data.auxiliary import add_auxiliary
+from graphslice.data.class_words import class_notes
 from graphslice.data.columns import (
     LabelColumns,
     check_feature_columns,
@@ -26,6 +27,7 @@ from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabe
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.excel import EXCEL_SUFFIXES, split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
+from graphslice.data.identifiers import identifier_columns, join_identifiers
 from graphslice.data.infer_tasks import (
     check_transforms,
     infer_target,
@@ -124,9 +126,19 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
     for level, known in parts[0].auxiliary.items():  # only the training table is read for auxiliary labels
         unknown = np.full((len(smiles) - len(parts[0]), known.values.shape[1]), np.nan)
         auxiliary[level] = replace(Labels.join([known, Labels.of_molecules(unknown)]), names=known.names)
+    identifiers = join_identifiers([part.identifiers for part in parts], [len(part) for part in parts])
     first = parts[0]
     return LabelledDataset(
-        first.name, smiles, labels, first.tasks, rejected, splits, columns=columns, auxiliary=auxiliary, notes=notes
+        first.name,
+        smiles,
+        labels,
+        first.tasks,
+        rejected,
+        splits,
+        columns=columns,
+        auxiliary=auxiliary,
+        notes=notes,
+        identifiers=identifiers,
     )
 
 
@@ -246,13 +258,17 @@ def _dataset_from_rows(
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
         notes = feature_column_notes(chunks, columns.descriptors)
+    if columns.level == MOLECULE:
+        notes = [*class_notes(chunks, tasks), *notes]
     rejected = reject_unlabelled(rows.labels, rows.rejected)
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
     held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
     dataset = LabelledDataset(name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns)
-    dataset = replace(dataset, notes=tuple(notes))
+    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
+    identifiers = identifier_columns(chunks, used, config.id_column, name)
+    dataset = replace(dataset, notes=tuple(notes), identifiers=identifiers)
     return add_auxiliary(dataset, chunks, columns, config, held_out & ~rows.labels.known())
 
 
@@ -384,7 +400,8 @@ def recode_labels(
         texts = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
         if target.classes:
             indices = class_indices(target.classes)
-            new, fault = [indices.get(class_key(text), np.nan) for text in texts], f"none of its {len(indices)} classes"
+            new = [indices.get(class_key(text), np.nan) for text in texts]
+            fault = f"none of its {len(target.classes)} classes"
         else:
             new, fault = [parse_number(text) for text in texts], "not a finite number"
         recoded = recoded.copy() if recoded is labels else recoded
@@ -419,5 +436,5 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
-    used += [*columns.auxiliary, *columns.descriptors]
+    used += [*columns.auxiliary, *columns.descriptors, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

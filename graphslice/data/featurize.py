@@ -15,6 +15,7 @@ import numpy as np
 from graphslice.chem.atom_bond_order import ORDER_DTYPE
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.chem.molecule import MolArrays, read_ordered_smiles
+from graphslice.chem.standardize import standardize_all
 from graphslice.config import MOLECULE, GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
@@ -146,8 +147,12 @@ def parse(
     return parsed
 
 
-def _parse_task(smiles: Sequence[str], level: str, atom_order: str, max_atoms: int, kinds: Sequence[str]) -> _Parsed:
+def _parse_task(
+    smiles: Sequence[str], level: str, atom_order: str, max_atoms: int, standardize: str, kinds: Sequence[str]
+) -> _Parsed:
+    smiles, faults = standardize_all(smiles, standardize, max_atoms)
     arrays, reasons, order = read_ordered_smiles(smiles, level, atom_order=atom_order, max_atoms=max_atoms)
+    reasons = [faults.get(row, reason) for row, reason in enumerate(reasons)] if faults else reasons
     if not kinds:
         return arrays, reasons, order, {}
     molecules = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
@@ -164,7 +169,12 @@ def _parse_chunks(
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
     work = partial(
-        _parse_task, level=level, atom_order=config.atom_order, max_atoms=config.max_atoms, kinds=tuple(kinds)
+        _parse_task,
+        level=level,
+        atom_order=config.atom_order,
+        max_atoms=config.max_atoms,
+        standardize=config.standardize,
+        kinds=tuple(kinds),
     )
     if pool is None:
         for chunk in chunks:

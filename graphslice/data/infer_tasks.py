@@ -16,10 +16,13 @@ from rdkit import rdBase
 from graphslice.censored import parse_bound
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
 from graphslice.config import ATOM, BOND, MOLECULE, DataConfig, quote_item, quote_setting
+from graphslice.data.class_words import merge_class_words
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import decimal_advice, decimal_readings, has_thousands_separators
 from graphslice.data.labels import Labels, pluralize
 from graphslice.data.parse_cells import (
+    NO_WORDS,
+    YES_WORDS,
     cell_text,
     class_key,
     column_cells,
@@ -44,8 +47,8 @@ _SAMPLE_ROWS = 50
 # Columns with many different words such as "12 %", ">5" and "3-4" hold numbers with units or signs, not classes.
 _BEGINS_AS_NUMBER = re.compile(r"[<>=~$]*\s*[+-]?\.?[0-9]")
 # Words that name the positive or the negative class.
-_POSITIVE = {"yes", "y", "true", "t", "active", "positive", "pos", "+", "toxic", "hit", "pass", "high", "binder", "1"}
-_NEGATIVE = {"no", "n", "false", "f", "inactive", "negative", "neg", "-", "nontoxic", "non-toxic", "fail", "low", "0"}
+_POSITIVE = YES_WORDS | {"+", "toxic", "hit", "pass", "high", "binder"}
+_NEGATIVE = NO_WORDS | {"-", "nontoxic", "non-toxic", "fail", "low"}
 
 
 @dataclass
@@ -174,8 +177,9 @@ def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[Col
 def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
     """Determine the task of each target: from ``config.task``, else from its values.
 
-    A column of 0 and 1, or of two different words, is binary. A column of more words is multiclass if there are at most
-    100 different words and, on average, at least 3 rows of each. Other numbers, including integers, are regression.
+    A column of 0 and 1, or of two different words, is binary, also if yes and no are written by different words. A
+    column of more words is multiclass if there are at most 100 different words and, on average, at least 3 rows of
+    each. Other numbers, including integers, are regression.
 
     Of atom- and bond-level targets the values are the numbers of all lists.
 
@@ -234,6 +238,10 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         )
     # Single words among numbers are errors, reported in rejected.csv. Where classes are configured, bounds are words.
     numeric = contents.numbers >= contents.words + (contents.bounds if kind in (BINARY, MULTICLASS) else 0)
+    if not numeric and kind in (None, BINARY):
+        names = merge_class_words(contents.names, map(number_key, contents.values), label)
+        if names is not None:
+            contents = replace(contents, names=names, values=set())
     # Only large numbers have thousands separators: without their rows a model would be trained on small values only.
     few = contents.numbers * (_FEW_COMMAS if contents.first_thousands else 1)
     if contents.commas > max(few, contents.words) and kind in (None, REGRESSION):
@@ -342,10 +350,15 @@ def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
 
 def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:
     value, row = smallest
-    if value <= 0:
+    if value < 0:
         raise InputError(
-            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out values that "
-            "are not positive, or leave out --transform"
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: if it is a logarithm "
+            "already, leave out --transform; otherwise leave out negative values"
+        )
+    if value == 0:
+        raise InputError(
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out zeros, or "
+            "leave out --transform"
         )
 
 

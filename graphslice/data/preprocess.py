@@ -313,6 +313,8 @@ def cached_store(
         if set(descriptors) <= set(dataset.store.info.descriptors):
             return dataset.store
     if dataset.graphs is not None:
+        if config.standardize != "none":
+            raise InputError("--standardize needs SMILES, and the dataset holds graphs: leave it out")
         if descriptors:
             raise InputError(
                 f"descriptors such as {descriptors[0]} are computed from SMILES or read from columns of a table, and "
@@ -327,6 +329,7 @@ def cached_store(
         config.max_atoms,
         descriptors=tuple(descriptors),
         level=dataset.level,
+        standardize=config.standardize,
     )
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
@@ -398,9 +401,15 @@ def featurize_dataset(
     if not out.name.endswith(STORE_SUFFIX):
         raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: choose another --out, or use --overwrite")
+        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
     info = StoreInfo(
-        safe_file_name(data.dataset), "", (), graph.atom_order, graph.max_atoms, descriptors=data.descriptors
+        safe_file_name(data.dataset),
+        "",
+        (),
+        graph.atom_order,
+        graph.max_atoms,
+        descriptors=data.descriptors,
+        standardize=graph.standardize,
     )
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
         if data.split is not None:

@@ -371,16 +371,19 @@ class GraphStore(Sequence[MolGraph]):
 
     def has_graphs_of(self, config: GraphConfig) -> bool:
         """True if the graphs were made with these settings."""
-        return (self.info.atom_order, self.info.max_atoms) == (config.atom_order, config.max_atoms)
+        info = self.info
+        made = (info.atom_order, info.max_atoms, info.standardize)
+        return made == (config.atom_order, config.max_atoms, config.standardize)
 
     def check_graphs(self, config: GraphConfig) -> None:
         """Raise :class:`InputError` if the graphs were made with other settings than those of a model."""
         info = self.info
         if not self.has_graphs_of(config):
             raise InputError(
-                f"{self.name} has atoms in {info.atom_order} order and molecules of at most {info.max_atoms} atoms; "
-                f"the model requires {config.atom_order} order and {config.max_atoms} atoms: featurize with "
-                f"--graph.atom_order {config.atom_order} --graph.max_atoms {config.max_atoms}"
+                f"{self.name} has atoms in {info.atom_order} order, molecules of at most {info.max_atoms} atoms and "
+                f"standardization {info.standardize}; the model requires {config.atom_order} order, {config.max_atoms} "
+                f"atoms and standardization {config.standardize}: featurize with --graph.atom_order "
+                f"{config.atom_order} --graph.max_atoms {config.max_atoms} --standardize {config.standardize}"
             )
 
     def check_descriptors(self, names: Sequence[str]) -> None:

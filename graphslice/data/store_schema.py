@@ -53,6 +53,7 @@ class StoreInfo:
         bond_targets: names of the bond-level targets.
         atom_order: atom order of the graphs (see :class:`~graphslice.config.GraphConfig`).
         max_atoms: maximum number of atoms of a molecule (see :class:`~graphslice.config.GraphConfig`).
+        standardize: standardization of the molecules (see :class:`~graphslice.config.GraphConfig`).
         features: :data:`FEATURES` of the version that wrote the store.
         descriptors: names of the molecular descriptors: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, and
             columns of the user's own.
@@ -71,6 +72,7 @@ class StoreInfo:
     atom_targets: tuple[str, ...] = ()
     bond_targets: tuple[str, ...] = ()
     level: str = MOLECULE
+    standardize: str = GraphConfig.standardize
 
     @property
     def atom_bond_targets(self) -> dict[str, tuple[str, ...]]:
@@ -92,6 +94,7 @@ class StoreInfo:
             **({"graphslice.descriptors": json.dumps(self.descriptors)} if self.descriptors else {}),
             **{f"graphslice.{level}_targets": json.dumps(names) for level, names in self.atom_bond_targets.items()},
             **({"graphslice.level": self.level} if self.level != MOLECULE else {}),
+            **({"graphslice.standardize": self.standardize} if self.standardize != GraphConfig.standardize else {}),
         }
 
     @classmethod
@@ -107,12 +110,14 @@ class StoreInfo:
                 raise ValueError(f"graphslice.{name} is not a list of names")
         if type(max_atoms) is not int:
             raise ValueError("graphslice.max_atoms is not an integer")
-        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms)  # validates both
+        standardize = metadata.get(b"graphslice.standardize", GraphConfig.standardize.encode()).decode()
+        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms, standardize=standardize)  # validates them
         tasks = tuple(Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]")))
         if (level := metadata.get(b"graphslice.level", MOLECULE.encode()).decode()) not in LEVELS:
             raise ValueError("graphslice.level is not a level")
         named = {"targets": tuple(targets)} | {name: tuple(values) for name, values in lists.items()}
-        return cls(**text, max_atoms=max_atoms, tasks=tasks, level=level, **named)  # type: ignore[arg-type]
+        settings = {"max_atoms": max_atoms, "standardize": standardize}
+        return cls(**text, **settings, tasks=tasks, level=level, **named)  # type: ignore[arg-type]
 
     def schema(self) -> pa.Schema:
         """Build the Arrow schema of a store with this metadata."""

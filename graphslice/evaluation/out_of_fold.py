@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from graphslice.config import MOLECULE
-from graphslice.data.arrow import json_lists, list_array, number_array
-from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.splits import Splits
 from graphslice.data.store import GraphStore
-from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
-from graphslice.tasks import prediction_columns
 
 
 @dataclass(frozen=True)
@@ -85,28 +78,3 @@ def predict_held_out(
     num_models = np.isfinite(values[..., 0]).sum(axis=0)[:, None]
     means = {name: (total / num_models).astype(np.float32) for name, total in sums.items()}
     return OutOfFoldPredictions(ptr, values, means)
-
-
-def write_out_of_fold(path: Path, data: MoleculeData, rows: np.ndarray, predictions: np.ndarray) -> None:
-    """Write out-of-fold predictions as CSV: row (from 1), SMILES (empty without one), one column per prediction.
-
-    Args:
-        path: path of the file.
-        data: molecules of the run.
-        rows: ``int64 [R]``, rows of the dataset.
-        predictions: ``float32 [R, W]``; for atom- or bond-level targets ``[M, W]``, row by row in the order of the
-            preprocessed dataset. They are written as lists in the order of the SMILES.
-    """
-    dataset = data.dataset
-    smiles = [dataset.smiles[row] if dataset.smiles else "" for row in rows.tolist()]
-    if dataset.level == MOLECULE:
-        columns = [[f"{value:.7g}" for value in column] for column in predictions.T.tolist()]
-    else:
-        ptr, known = pointers(dataset.all_labels.counts_of(rows)), np.ones(len(rows), bool)
-        by_atom = Predictions(predictions, [None] * len(rows), dataset.tasks, ptr=ptr)
-        ordered = by_atom.in_smiles_order(data.store.order(rows)).values
-        columns = [json_lists(list_array(number_array(column), ptr, known)) for column in ordered.T]
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["row", "smiles", *(f"{name}_pred" for name in prediction_columns(dataset.tasks))])
-        writer.writerows(zip((rows + 1).tolist(), smiles, *columns, strict=True))

@@ -19,6 +19,8 @@ TEST_SPLIT_SIZES = {
     "pcqm4m": {"test": 377_423},
     "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
 }
+# Patterns of OGB's file names.
+_FILES = {"pcqm4m": "y_pred_pcqm4m.npz", "pcqm4mv2": "y_pred_pcqm4m-v2_*.npz"}
 
 
 def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: str | Path) -> Path:
@@ -63,7 +65,9 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
         return written.replace(folder / written.name)
 
 
-def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | Path) -> list[Path]:
+def submit(
+    predictor: Predictor, dataset: str, root: str | Path, folder: str | Path, *, overwrite: bool = False
+) -> list[Path]:
     """Predict the test sets of OGB-LSC, whose labels are hidden, and write the submission files.
 
     Args:
@@ -71,12 +75,13 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
         dataset: ``pcqm4m`` or ``pcqm4mv2``.
         root: folder of the OGB data, downloaded if it is missing.
         folder: output folder. All splits are predicted before the first file is written.
+        overwrite: replace existing files.
 
     Returns:
         The paths of the files.
 
     Raises:
-        InputError: if the dataset or the model does not fit, or a molecule cannot be predicted.
+        InputError: if the dataset or the model does not fit, a molecule cannot be predicted, or a file exists.
     """
     if dataset not in TEST_SPLIT_SIZES:
         raise InputError(
@@ -84,6 +89,8 @@ def submit(predictor: Predictor, dataset: str, root: str | Path, folder: str | P
         )
     if predictor.targets != [OGB_TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
+    if not overwrite and (existing := sorted(Path(folder).glob(_FILES[dataset]))):
+        raise InputError(f"{existing[0]} exists already: choose another --out, or give --overwrite")
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
     splits = data.splits or {}
     for split, expected in TEST_SPLIT_SIZES[dataset].items():

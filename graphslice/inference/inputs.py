@@ -13,6 +13,7 @@ from graphslice.chem.descriptors import compute_descriptors, feature_column_name
 from graphslice.chem.molecule import EMPTY_GRAPH, MolArrays, MolGraph, check_graph, read_ordered_smiles
 from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import mol_to_smiles
+from graphslice.chem.standardize import standardize_all
 from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.columns import as_descriptors, check_unique, find_smiles_column, parse_feature_columns, quoted_list
 from graphslice.data.decimals import plain_numbers
@@ -181,14 +182,15 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
     graphs: list[MolGraph] = [EMPTY_GRAPH] * len(molecules)
     errors: list[str | None] = [str(one) if isinstance(one, MoleculeError) else None for one in molecules]
     smiles_rows = [row for row, molecule in enumerate(molecules) if isinstance(molecule, str)]
-    smiles = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
+    texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
+    smiles, faults = standardize_all(texts, config.graph.standardize, config.graph.max_atoms)
     descriptors = input_descriptors(smiles, not any(map(is_graph, molecules)), columns, config, kinds)
     max_atoms = config.graph.max_atoms
     arrays, smiles_errors, order = read_ordered_smiles(
         [smiles[row] for row in smiles_rows], level, atom_order=config.graph.atom_order, max_atoms=max_atoms
     )
     for i, row in enumerate(smiles_rows):
-        graphs[row], errors[row] = arrays.graph(i), smiles_errors[i]
+        graphs[row], errors[row] = arrays.graph(i), faults.get(row, smiles_errors[i])
     for row, molecule in enumerate(molecules):
         if is_graph(molecule):
             try:

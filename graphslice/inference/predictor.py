@@ -13,6 +13,7 @@ from graphslice.calibration import Calibration, coverage_of_level
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolGraph
+from graphslice.chem.standardize import standardize_all
 from graphslice.config import MOLECULE
 from graphslice.data.featurize import Pool, featurize_stream
 from graphslice.data.labels import pointers, ragged_indices
@@ -230,7 +231,9 @@ class Predictor:
         Raises:
             InputError: if the model reads feature columns.
         """
-        return input_descriptors([smiles], True, None, self.config, self.kinds)
+        graph = self.config.graph
+        texts, _ = standardize_all([smiles], graph.standardize, graph.max_atoms)
+        return input_descriptors(texts, True, None, self.config, self.kinds)
 
     def predict_stream(
         self,

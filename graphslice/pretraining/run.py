@@ -137,6 +137,8 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
     ):
         if is_set:
             raise InputError(f"--trainer.{name} cannot be used with pretrain: leave it out")
+    if config.graph.standardize != "none":
+        raise InputError("--graph.standardize cannot be used with pretrain: leave it out")
     check_losses(config.trainer, tasks)
     for label in labels:
         if re.search(r"[,=\"]", label):

@@ -32,6 +32,9 @@ from graphslice.run_files import (
 from graphslice.training.complete_config import member_configs
 from graphslice.training.run import load_molecule_data, saved_splits
 
+# Longer names of molecules are cut.
+_LONGEST_NAME = 40
+
 
 @dataclass
 class Run:
@@ -70,6 +73,13 @@ class Run:
     def smiles(self) -> Sequence[str] | None:
         """SMILES of each row; None if the molecules are graphs or could not be read."""
         return (self.data.dataset.smiles or None) if self.data is not None else None
+
+    def name_of(self, row: int) -> str:
+        """Return the name of a row for the reader: its first identifier, if it has one, and its number."""
+        columns = self.data.dataset.identifiers if self.data is not None else {}
+        name = next((text for texts in columns.values() if (text := texts[row].strip())), "")
+        name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+        return f"{name} (row {row + 1})" if name else f"row {row + 1}"
 
     @property
     def device(self) -> str | None:

@@ -63,6 +63,7 @@ class Card:
         title: title of the card.
         facts: pairs of name and value.
         undrawn: text shown in place of a missing drawing.
+        compared: card of another molecule, shown with this one, or None.
     """
 
     svg: Markup | None
@@ -70,6 +71,7 @@ class Card:
     title: str
     facts: Sequence[tuple[str, str]]
     undrawn: str = "not drawn"
+    compared: Card | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from graphslice.data.splits import Splits, random_subset
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
 from graphslice.run_files import OUT_OF_FOLD, read_splits
+from graphslice.tasks import prediction_columns
 
 # Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
 _MAX_PREDICTED = 5_000
@@ -89,9 +90,14 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     if not path.is_file():
         return None
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        lines = list(csv.reader(file))[1:]
-    rows = np.array([int(line[0]) - 1 for line in lines], dtype=np.int64)
-    values = np.array([[float(cell) for cell in line[2:]] for line in lines], dtype=np.float32)
+        lines = list(csv.DictReader(file))
+    if not lines:
+        return None
+    tasks = data.dataset.tasks
+    # Earlier versions wrote probabilities with the suffix too.
+    names = [f"{name}_pred" if f"{name}_pred" in lines[0] else name for name in prediction_columns(tasks)]
+    rows = np.array([int(line["row"]) - 1 for line in lines], dtype=np.int64)
+    values = np.array([[float(line[name]) for name in names] for line in lines], dtype=np.float32)
     labelled = ~np.isnan(data.dataset.targets[rows]).all(axis=1)
     return SplitPredictions(rows[labelled], values[labelled], None, int(labelled.sum())) if labelled.any() else None
 
@@ -103,24 +109,26 @@ class TrainingSimilarity:
     Attributes:
         rows: ``int64 [R]``, the compared molecules, ascending.
         similarity: ``float64 [R]``, Tanimoto similarity of Morgan fingerprints of radius 2.
+        neighbours: ``int64 [R]``, row of the nearest training molecule; -1 for rows that were not compared.
         num_compared: number of training molecules in the search.
         num_training: size of the training set, from which these were sampled at random.
     """
 
     rows: np.ndarray
     similarity: np.ndarray
+    neighbours: np.ndarray
     num_compared: int
     num_training: int
 
-    def of(self, row: int) -> float | None:
-        """Return the similarity of one molecule; None if it was not compared."""
+    def of(self, row: int) -> tuple[float, int] | None:
+        """Return the similarity and the row of the nearest training molecule; None if the row was not compared."""
         place = int(np.searchsorted(self.rows, row))
-        is_compared = place < len(self.rows) and self.rows[place] == row
-        return float(self.similarity[place]) if is_compared else None
+        is_compared = place < len(self.rows) and self.rows[place] == row and self.neighbours[place] >= 0
+        return (float(self.similarity[place]), int(self.neighbours[place])) if is_compared else None
 
 
 def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> TrainingSimilarity:
-    """Find the Tanimoto similarity of each molecule to the nearest molecule in the training sets of its models.
+    """Find the nearest molecule, by Tanimoto similarity, of each molecule in the training sets of its models.
 
     Args:
         rows: ``int64 [R]``, ascending.
@@ -132,7 +140,7 @@ def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, dat
         The similarities; 0 for rows that no model has in this split.
     """
     compared = [random_subset(np.sort(own["train"]), _MAX_TRAINING) for own in splits]
-    similarity = np.zeros(len(rows))
+    similarity, neighbours = np.zeros(len(rows)), np.full(len(rows), -1)
     bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)
     for training_rows, own in zip(compared, splits, strict=True):
         selected = np.isin(rows, own.get(split, []))
@@ -140,5 +148,9 @@ def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, dat
             domain = ApplicabilityDomain.from_fingerprints(
                 fingerprint_rows(data.store, training_rows, DOMAIN_BITS), training_rows, 0
             )
-            similarity[selected] = np.maximum(similarity[selected], domain.nearest(bits[selected])[0])
-    return TrainingSimilarity(rows, similarity, max(map(len, compared)), max(len(own["train"]) for own in splits))
+            found, indices = domain.nearest(bits[selected])
+            is_nearer = (found > similarity[selected]) | (neighbours[selected] < 0)
+            nearer = np.flatnonzero(selected)[is_nearer]
+            similarity[nearer], neighbours[nearer] = found[is_nearer], training_rows[indices[is_nearer]]
+    num_compared, num_training = max(map(len, compared)), max(len(own["train"]) for own in splits)
+    return TrainingSimilarity(rows, similarity, neighbours, num_compared, num_training)

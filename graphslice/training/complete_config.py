@@ -154,6 +154,7 @@ def check_atom_bond_options(config: RunConfig) -> None:
         "--transform": data.transform not in (None, "none"),
         "--duplicates merge": data.duplicates == "merge",
         "--baselines on": trainer.baselines == "on",
+        "--standardize parent": config.graph.standardize != "none",
     }
     for option, is_set in options.items():
         if is_set and data.level != MOLECULE:
@@ -210,7 +211,8 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
 def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     """Return the settings that two models must share for one to be initialised from the other."""
     ignored = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
-    return config.graph, {name: value for name, value in vars(config.model).items() if name not in ignored}
+    model = {name: value for name, value in vars(config.model).items() if name not in ignored}
+    return replace(config.graph, standardize="none"), model
 
 
 def default_epochs(molecules: int, steps_per_epoch: int, epochs: int = _EPOCHS) -> int:

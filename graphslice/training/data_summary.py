@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,11 +21,20 @@ from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
 
+# A limit of an assay is suspected if this share of at least this many labels are the least or the greatest one, but not
+# among integers with few distinct values.
+_MIN_LIMIT_SHARE, _MIN_LABELS, _FEW_INTEGERS = 0.05, 50, 20
+
 # A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
 _MIN_RELATIVE_STD = 1e-6
 
-# With fewer usable rows than this, a warning is printed.
-_FEW_ROWS = 10
+# With fewer molecules for training and validation than this, a warning is printed.
+_FEW_MOLECULES = 50
+
+# Names of logarithms: logS, LogD7.4, log_clearance, ln k, cl_log, pIC50, pKa, pchembl_value.
+_LOG_NAME = re.compile(
+    r"(?i:(?:^|[\W_])(?:log|ln|lg)(?:10|2)?(?:[a-z]{1,2})?(?:$|[\W_\d]))|^[lL]og[A-Z]|^p[A-Z]|^pchembl"
+)
 
 # Printed names of splits, where they differ.
 _SPLIT_NAMES = {"train": "training", "valid": "validation"}
@@ -37,8 +47,9 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         console: where to print.
         data: molecules of the run.
     """
-    if len(data.usable_rows) < _FEW_ROWS:
-        few = f"only {len(data.usable_rows)} of {len(data.dataset):,} rows are usable: too few to train and evaluate on"
+    if (count := data.num_development_rows) < _FEW_MOLECULES:
+        advice = "" if data.config.data.folds else "; --folds 5 evaluates on all molecules"
+        few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
     if (level := data.dataset.level) != MOLECULE:
@@ -74,6 +85,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for line in [
         *data.dataset.notes,
         *data_warnings(tasks, labels),
+        *([] if pretraining or level != MOLECULE else [*limit_notes(tasks, labels), *salt_notes(data)]),
         *split_warnings(tasks, parts, folds=not pretraining),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
@@ -89,6 +101,18 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     if unlabelled := len(data.rejected) - len(wrong):
         verbs = "has no value of any target and is" if unlabelled == 1 else "have no value of any target and are"
         console.print(f"{pluralize(unlabelled, 'row')} {verbs} not used", highlight=False, soft_wrap=True)
+
+
+def salt_notes(data: MoleculeData) -> list[str]:
+    """Say how many molecules consist of several fragments, and whether they are standardized; at most one line."""
+    texts = data.dataset.smiles[:]
+    count = sum("." in texts[row] for row in data.usable_rows.tolist()) if texts else 0
+    if not count:
+        return []
+    subject = f"{count:,} of {len(data.usable_rows):,} molecules consist of several fragments, such as salts"
+    if data.config.graph.standardize == "none":
+        return [f"{subject}: --standardize parent reads the largest organic fragment of each, neutralised"]
+    return [f"{subject}, of which the largest organic one is read, neutralised"]
 
 
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
@@ -149,6 +173,43 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if reason:
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{_shorten_list(names)} {reason}" for reason, names in targets_by_reason.items()]
+
+
+def limit_notes(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
+    """Point out regression targets of which many labels equal the least or the greatest one, as at an assay limit.
+
+    Args:
+        tasks: T targets.
+        labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
+
+    Returns:
+        One line for each limit, of at most the first targets.
+    """
+    notes = []
+    for t, task in enumerate(tasks):
+        known = labels[~np.isnan(labels[:, t]), t]
+        values, counts = np.unique(known, return_counts=True)
+        is_count = len(values) <= _FEW_INTEGERS and (values % 1 == 0).all()
+        if task.kind != REGRESSION or len(known) < _MIN_LABELS or is_count:
+            continue
+        for place, sign, extreme in ((0, "<", "least"), (-1, ">", "greatest")):
+            share, value = counts[place] / len(known), f"{values[place]:.12g}"
+            if _MIN_LIMIT_SHARE <= share < 1:
+                notes.append(
+                    f"{100 * share:.0f}% of the labels of {task.name} are {value}, the {extreme} value: if this is a "
+                    f"limit of the assay, write them as {sign}{value}, which is read as a bound"
+                )
+    more = [f"and {len(notes) - _MOST_NAMES:,} more such limits"] if len(notes) > _MOST_NAMES else []
+    return [*notes[:_MOST_NAMES], *more]
+
+
+def transform_notes(tasks: Sequence[Task]) -> list[str]:
+    """Warn about targets whose logarithm is configured although their names are those of logarithms."""
+    return [
+        f"{task.name} looks like a logarithm already, by its name: if it is one, leave out --transform log"
+        for task in tasks
+        if task.transform == "log" and _LOG_NAME.search(task.name.strip())
+    ]
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:

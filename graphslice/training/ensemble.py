@@ -23,7 +23,8 @@ from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split, write_out_of_fold
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictor import Predictor, load
@@ -32,6 +33,7 @@ from graphslice.run_files import (
     CONFIG,
     LAST,
     OUT_OF_FOLD,
+    TEST_PREDICTIONS,
     contains_run,
     find_members,
     is_finished,
@@ -241,11 +243,13 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         interval = None
         if split == "test" and not data_config.is_cross_validation:
             ensemble = Predictor(checkpoints, device, calibration=calibration)
-            interval = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL).interval
+            predicted = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
+            interval = predicted.interval
+            write_predictions(out / TEST_PREDICTIONS, data, rows, replace(predicted, values=predictions))
         arguments = (out, dataset, split, rows, predictions, metric, console)
         metrics[split] = evaluate_split(*arguments, calibration, interval)
         if split == "test" and data_config.is_cross_validation:
-            write_out_of_fold(out / OUT_OF_FOLD, data, rows, predictions)
+            write_predictions(out / OUT_OF_FOLD, data, rows, as_predictions(data, rows, predictions))
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             console.print(note, highlight=False)
             console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)

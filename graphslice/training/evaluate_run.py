@@ -20,11 +20,12 @@ from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
 from graphslice.evaluation.metrics import score, score_rows
-from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split, write_out_of_fold
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
-from graphslice.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, write_metrics
+from graphslice.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, TEST_PREDICTIONS, write_metrics
 from graphslice.tasks import each_target
 from graphslice.training.plots import plot_predicted_vs_true
 from graphslice.training.stack import MAX_CALIBRATION_ROWS, HeldOut, fit_domain
@@ -119,7 +120,7 @@ def evaluate_run(
             folder, dataset, "valid", valid, predictions, metric, console, calibration, None
         )
         if not len(data.splits["valid"]):
-            write_out_of_fold(folder / OUT_OF_FOLD, data, valid, predictions)
+            write_predictions(folder / OUT_OF_FOLD, data, valid, as_predictions(data, valid, predictions))
     test = data.splits.get("test", np.empty(0, np.int64))
     if len(test) and not np.isnan(dataset.targets[test]).all():
         predicted = predictor.predict_store_rows(data.store, test, interval=COVERAGE_LEVEL)
@@ -127,6 +128,7 @@ def evaluate_run(
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
         arguments = (folder, dataset, "test", test, predicted.values, metric, console)
         metrics["test"] = evaluate_split(*arguments, calibration, predicted.interval)
+        write_predictions(folder / TEST_PREDICTIONS, data, test, predicted)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.origin) is not None:

@@ -116,6 +116,8 @@ def run(
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     data = load_molecule_data(config, dataset, console, splits)
+    if fresh:
+        data.check_size()
     complete = complete_config(config, data, fresh=fresh)
     if fresh and not config.data.is_cross_validation:  # whose models would have different scales
         rows = np.concatenate([data.splits["train"], data.splits["valid"]])
@@ -210,11 +212,13 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
             pq.write_table(dataset.table, folder / MOLECULES)
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
-            write_splits(folder, data.splits, dataset.smiles)
-        rejected = sorted(data.rejected.items())
-        smiles = dataset.smiles
-        rows = ([row + 1, smiles[row] if smiles else "", reason] for row, reason in rejected)
-        write_csv(folder / REJECTED, ["row", "smiles", "reason"], rows)
+            write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
+        smiles, identifiers = dataset.smiles, dataset.identifiers
+        rejected = (
+            [row + 1, smiles[row] if smiles else "", reason, *(texts[row] for texts in identifiers.values())]
+            for row, reason in sorted(data.rejected.items())
+        )
+        write_csv(folder / REJECTED, ["row", "smiles", "reason", *identifiers], rejected)
         with atomic_write(folder / CONFIG) as new:
             new.write_text(settings)
     except OSError as error:

@@ -35,6 +35,8 @@ from graphslice.run_files import (
     read_config,
 )
 from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
+from graphslice.training.data_summary import transform_notes
+from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult, is_first_process, run, saved_splits
@@ -82,21 +84,16 @@ def train(
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write the run directory {out}: it is a file")
     with _lock(out):
-        if is_first_process() and contains_run(out) and not overwrite:
-            raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
-            )
-        if is_first_process():
-            check_run_directory(out, config.data, frame=is_frame(data))
-        if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
-            raise InputError(
-                f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
-                "another --out"
-            )
+        # Mistakes in options and columns come first: an existing run would hide them.
         check_mixer(config.model.mixer, config.model.mixer_settings)
         check_atom_bond_options(config)
+        with quiet_lightning():
+            make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
+        given = config
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
+        dataset = replace(dataset, notes=(*dataset.notes, *transform_notes(dataset.tasks)))
         config = fit_and_check(config, dataset)
+        _check_output(out, given, overwrite=overwrite, frame=is_frame(data))
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
@@ -116,6 +113,31 @@ def fit_and_check(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
     if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
         raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
     return config
+
+
+def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool) -> None:
+    """Check that a run would not overwrite another one, its own inputs, or files that no run wrote.
+
+    Args:
+        out: run directory.
+        config: configuration of the user.
+        overwrite: a run in the directory may be replaced.
+        frame: the data is a data frame, of which a copy is saved in the run directory.
+
+    Raises:
+        InputError: if the run would overwrite such a file.
+    """
+    if is_first_process():
+        if contains_run(out) and not overwrite:
+            raise InputError(
+                f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
+            )
+        check_run_directory(out, config.data, frame=frame)
+    if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
+        raise InputError(
+            f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
+            "another --out"
+        )
 
 
 def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:

@@ -68,7 +68,7 @@ def _commands(run: str, path: Path, folder: Path) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "graphslice"]
     return {
         "featurize": [*command, "featurize", str(path), "-o", str(folder / "out.arrow")],
-        "predict": [*command, "predict", run, str(path), "-o", str(folder / "out.csv"), "--device", "cpu"],
+        "predict": [*command, "predict", run, str(path), "-o", str(folder / "out.csv"), "--overwrite", "--device=cpu"],
     }
 
 

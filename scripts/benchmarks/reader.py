@@ -51,7 +51,7 @@ def _compare(name: str, options: argparse.Namespace) -> list[dict]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         arguments = {
-            "predict": [options.model, options.molecules, "-o", str(folder / "out.csv"), "--device", "cpu"],
+            "predict": [options.model, options.molecules, "-o", str(folder / "out.csv"), "--overwrite", "--device=cpu"],
             "featurize": [options.molecules, "-o", str(folder / "out.arrow"), "--overwrite"],
             "train": [
                 *("--dataset", options.molecules, "-o", str(folder / "run"), "--cache", str(folder / "cache")),

@@ -165,7 +165,8 @@ class Forest(Method):
         out = commands.folder / "predictions.csv"
         for path in (fit, ask):
             embeddings = path.with_suffix(".npy")
-            commands.run(sys.executable, "-m", "graphslice", "fingerprint", "small", path, "-o", embeddings)
+            words = ("fingerprint", "small", path, "-o", embeddings, "--overwrite")
+            commands.run(sys.executable, "-m", "graphslice", *words)
         kind = ["--classes"] if table.task.classes else []
         words = (fit, ask, out, "--seed", seed, "--threads", commands.threads, *kind)
         commands.run(sys.executable, "-m", "benchmarks.table_forest", *words)
@@ -188,7 +189,7 @@ class GraphSlice(Method):
             *("--trainer.seed", seed, *self.options),
             commands=commands,
         )
-        commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "-o", out)
+        commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "-o", out, "--overwrite")
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
         predictions = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}

@@ -168,6 +168,6 @@ def test_no_row_could_be_predicted(cli, run_directory, bad_inputs, tmp_path):
         (["oops"], not_possible),
         ([bad_inputs / "ragged.csv"], r"4 fields where the header has 2 \(line 2 of ragged\.csv\)"),
     ):
-        code, _, err = cli("predict", run_directory, *molecules, "-o", tmp_path / "out.csv")
+        code, _, err = cli("predict", run_directory, *molecules, "-o", tmp_path / "out.csv", "--overwrite")
         assert code == 2 and len(err.splitlines()) == 1
         assert re.search(rf"none of the \d rows could be predicted; the first reason: {reason}", err)

@@ -76,3 +76,13 @@ def test_a_large_molecule_says_its_error(cli, run_directory, tmp_path, demo_smil
     smiles = max(demo_smiles[:60], key=lambda text: Chem.MolFromSmiles(text).GetNumAtoms())
     code, out, _ = cli("inspect", run_directory, smiles, "--orders", 8, "-o", tmp_path)
     assert code == 0 and "; each ± " in out and "or less (standard error)\n" in out
+
+
+def test_inspection_is_replaced_only_on_request(cli, run_directory, tmp_path):
+    arguments = ["inspect", run_directory, "CCO", "--orders", 4, "-o", tmp_path / "i"]
+    assert cli(*arguments)[0] == 0
+    before = (tmp_path / "i" / "atoms.csv").stat().st_mtime_ns
+    code, _, err = cli(*arguments)
+    assert code == 2 and "holds an inspection already: choose another --out, or give --overwrite" in err
+    assert (tmp_path / "i" / "atoms.csv").stat().st_mtime_ns == before
+    assert cli(*arguments, "--overwrite")[0] == 0

@@ -54,3 +54,24 @@ def test_evaluate_says_which_rows_it_leaves_out(cli, run_directory, tmp_path):
         "1 molecules have no prediction and are not evaluated; the first, row 5: not a valid "
         "molecule: non-ring atom 0 marked aromatic",
     ]
+
+
+@pytest.mark.parametrize("command", ["predict", "fingerprint"])
+@pytest.mark.parametrize("from_file", [True, False])
+def test_existing_file_is_replaced_only_on_request(command, from_file, cli, run_directory, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles\nCCO\n")
+    out = tmp_path / "out.csv"
+    out.write_text("mine")
+    arguments = [command, run_directory, tmp_path / "in.csv" if from_file else "CCO", "-o", out, "--device", "cpu"]
+    code, stdout, err = cli(*arguments)
+    assert code == 2 and stdout == "" and out.read_text() == "mine"
+    assert err == f"graphslice: {out} exists already: choose another --out, or give --overwrite\n"
+    assert cli(*arguments, "--overwrite")[0] == 0 and out.read_text().startswith("smiles,")
+
+
+def test_input_is_not_replaced_even_on_request(cli, run_directory, tmp_path):
+    table = tmp_path / "in.csv"
+    table.write_text("smiles\nCCO\n")
+    for flags in ([], ["--overwrite"]):
+        code, _, err = cli("predict", run_directory, table, "-o", table, *flags)
+        assert code == 2 and "is an input file" in err and table.read_text() == "smiles\nCCO\n"

@@ -88,3 +88,23 @@ def test_short_options_reject_words(cli, demo_csv, tmp_path, option):
     code, _, err = cli("train", "--dataset", demo_csv, option, "many", "-o", tmp_path / "run")
     assert code == 2 and "'many' is not a" in err and option[2:].replace("-", "_") in err, err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--targets", "gap"], "has no column 'gap' (did you mean 'gap_ev'?)"),
+        (["--smiles-column", "smile"], "has no column 'smile' (did you mean 'smiles'?)"),
+        (["--split", "scafold"], "unknown split 'scafold'"),
+        (["--metric", "mea"], "'mea'"),
+        (["--model.mixer", "slise"], "slise"),
+        (["--trainer.accelerator", "quantum"], "quantum"),
+        (["--targets", "gap_ev", "--transform", "gap_ev=exp"], "--transform cannot be 'exp'"),
+        ([], "holds a run already: choose another --out"),
+    ],
+)
+def test_mistakes_in_options_are_reported_before_an_existing_run(options, message, cli, run_directory, demo_csv):
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in run_directory.iterdir())
+    code, out, err = cli("train", "--dataset", demo_csv, "-o", run_directory, *options)
+    assert code == 2 and out == "" and message in err and len(err.splitlines()) == 1
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in run_directory.iterdir()) == before

@@ -61,7 +61,7 @@ def test_auxiliary_labels_of_rows_of_the_test_set_are_not_read(table):
 
 
 def test_auxiliary_columns_of_a_frame_are_kept_in_its_table():
-    frame = pd.DataFrame({"smiles": SMILES, "y": Y, "logd": LOGD, "w": [1.0] * 9, "other": range(9)})
+    frame = pd.DataFrame({"smiles": SMILES, "y": Y, "logd": LOGD, "w": [1.0] * 9, "other": [1, 2, 3] * 3})
     config = DataConfig(targets="y", auxiliary="logd", weight_column="w")
     assert dataset_from_frame(frame, config).table.column_names == ["smiles", "y", "w", "logd"]
 

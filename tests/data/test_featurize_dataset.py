@@ -37,7 +37,7 @@ def test_file_name_with_invalid_bytes(demo_csv, tmp_path):
 
 def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
     (tmp_path / "s.arrow").write_text("mine")
-    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or use --overwrite"):
+    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or give --overwrite"):
         featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
     assert (tmp_path / "s.arrow").read_text() == "mine"
 

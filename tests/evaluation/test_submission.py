@@ -82,6 +82,11 @@ def test_submission_matches_that_of_ogb(cli, offline, ogb_run, root, tmp_path, m
     file = tmp_path / "new" / "folder" / "y_pred_pcqm4m.npz"
     assert out.strip() == str(file) and list(file.parent.iterdir()) == [file]
 
+    arguments = ("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
+    code, _, err = cli(*arguments)
+    assert code == 2 and f"{file} exists already: choose another --out, or give --overwrite" in err
+    assert cli(*arguments, "--overwrite")[0] == 0
+
     table = pd.read_csv(root / "pcqm4m_kddcup2021" / "raw" / "data.csv.gz")
     rows = torch.load(root / "pcqm4m_kddcup2021" / "split_dict.pt", weights_only=False)["test"]
     assert (np.diff(rows) < 0).any()

@@ -306,7 +306,8 @@ def test_preprocessed_graphs_are_predicted_by_row(predictor, demo_rows, graphs, 
 @pytest.mark.parametrize(
     ("section", "setting", "message"),
     [
-        ("graph", {"max_atoms": 99}, "the model requires canonical order and 99 atoms"),
+        ("graph", {"max_atoms": 99}, "the model requires canonical order, 99 atoms"),
+        ("graph", {"standardize": "parent"}, "the model requires .* and standardization parent: featurize with"),
         ("data", {"features": "morgan"}, "has no descriptors morgan"),
         ("model", {"level": "atom"}, "has no SMILES, which define the order of atom-level predictions"),
     ],

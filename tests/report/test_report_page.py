@@ -13,7 +13,9 @@ import pytest
 import torch
 from html_tree import check_page
 from rdkit import Chem
+from rdkit.Chem import rdFingerprintGenerator
 from rdkit.Chem.Scaffolds import MurckoScaffold
+from rdkit.DataStructs import BulkTanimotoSimilarity
 
 import graphslice as gs
 from graphslice.config import RunConfig, read_yaml
@@ -258,3 +260,42 @@ def test_intervals_and_temperatures_are_tabulated(run_directory, tmp_path):
     path.write_text(json.dumps(metrics))
     words = check_page(write_report(tmp_path / "run")).words
     assert "gap_ev 88% 1.23 wide" in words and "active 95% 1.50 classes 1.25 0.2000, 0.1000" in words
+
+
+def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_report, demo_rows):
+    """The nearest one by RDKit's fingerprints, or one that is as near."""
+    table = demo_rows.assign(cmpd_id=[f"<b>CMP-{row}</b>" for row in range(60)])
+    folder = make_report(table, data={"targets": "gap_ev"})
+    page = check_page(folder / "report.html")
+    worst = section(page, "worst")
+    titles = re.findall(r'card-title">&lt;b&gt;CMP-(\d+)&lt;/b&gt; \(row (\d+)\)<', worst)
+    neighbours = re.findall(r"nearest training molecule: &lt;b&gt;CMP-(\d+)&lt;/b&gt; \(row (\d+)\)<", worst)
+    assert len(titles) == len(neighbours) == 6
+    assert all(int(row) == int(name) + 1 for name, row in [*titles, *neighbours])
+    assert worst.count("<svg") == 12
+    make = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=1024).GetFingerprint
+    bits = [make(Chem.MolFromSmiles(smiles)) for smiles in demo_rows["smiles"]]
+    training = np.flatnonzero(demo_rows["split"] == "train").tolist()
+    for (name, _), (neighbour, _) in zip(titles, neighbours, strict=True):
+        similarities = BulkTanimotoSimilarity(bits[int(name)], [bits[k] for k in training])
+        similarity = dict(zip(training, similarities, strict=True))
+        assert similarity[int(neighbour)] >= max(similarity.values()) - 0.15
+
+
+def test_out_of_fold_predictions_of_an_earlier_version_are_read(make_report, demo_rows):
+    """They had no labels, and the names of probabilities ended in _pred."""
+    table = demo_rows.assign(active=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))
+    folder = make_report(table[["smiles", "active"]], data={"folds": "2"}, trainer={"max_epochs": 1})
+    found = pd.read_csv(folder / "out_of_fold.csv")
+    assert list(found) == ["row", "smiles", "active_true", "active_pred", "active_prob_yes"]
+    before = section(check_page(folder / "report.html"), "predictions")
+    former = found[["row", "smiles", "active_prob_yes"]].rename(columns={"active_prob_yes": "active_prob_yes_pred"})
+    former.to_csv(folder / "out_of_fold.csv", index=False)
+    write_report(folder)
+    assert section(check_page(folder / "report.html"), "predictions") == before
+
+
+def test_assay_limits_are_reported(make_report, demo_rows):
+    table = demo_rows.assign(gap_ev=demo_rows["gap_ev"].clip(lower=demo_rows["gap_ev"].quantile(0.3)))
+    page = check_page(make_report(table, trainer={"max_epochs": 1}) / "report.html")
+    assert re.search(r"3\d% of the labels of gap_ev are [\d.]+, the least value: if this is", section(page, "data"))

@@ -224,7 +224,10 @@ def test_too_few_molecules_give_unbounded_intervals(ensemble_runs, cli, tmp_path
 def test_out_of_fold_predictions(ensemble_runs, small):
     """Each molecule is predicted by the model that held it out, as lists in the order of the SMILES."""
     found = pd.read_csv(ensemble_runs / "folds" / "out_of_fold.csv")
-    assert list(found) == ["row", "smiles", "charge_pred"] and list(found.row) == list(range(1, 44))  # one has no label
+    assert list(found) == ["row", "smiles", "charge_true", "charge_pred"]
+    assert list(found.row) == list(range(1, 44))  # one has no label
+    for true, cell in zip(found.charge_true, small.charge, strict=False):
+        np.testing.assert_array_equal(np.array(json.loads(true), float), np.array(json.loads(cell), float))
     errors = []
     for number in (1, 2):
         rows = read_splits(ensemble_runs / "folds" / f"member-{number}")["test"]

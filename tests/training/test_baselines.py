@@ -99,7 +99,7 @@ def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
     assert list(found) == ["smiles", "gap_ev_pred", "wide_pred", "wide_prob_yes", "error"]
     for features in ((), ("--features", "morgan,rdkit2d")):
         assert cli("featurize", tmp_path / "in.csv", "-o", tmp_path / "s.arrow", "--overwrite", *features)[0] == 0
-        assert cli("predict", folder, tmp_path / "s.arrow", "-o", tmp_path / "rows.csv")[0] == 0
+        assert cli("predict", folder, tmp_path / "s.arrow", "-o", tmp_path / "rows.csv", "--overwrite")[0] == 0
         rows = pd.read_csv(tmp_path / "rows.csv")
         assert rows["smiles"].tolist() == found["smiles"].tolist()
         np.testing.assert_allclose(rows["gap_ev_pred"], found["gap_ev_pred"], rtol=1e-5)

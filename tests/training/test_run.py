@@ -22,7 +22,7 @@ from graphslice.pretraining.run import pretrain
 from graphslice.training import resume, train
 
 FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"start.json", "test.png", "logs"}
+FILES |= {"start.json", "test.png", "test_predictions.csv", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -324,16 +324,19 @@ def test_rejected_rows_are_listed_with_reasons(tmp_path, demo_rows, tiny_config)
     assert split == [row for row in range(1, 61) if row not in rejected]
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(9, "9 of 12 rows are usable: too few"), (10, None)])
-def test_warning_about_few_usable_rows(rows, expected, tmp_path, demo_rows, tiny_config):
-    table = demo_rows[["smiles", "gap_ev"]].head(12).copy()
-    table.loc[rows:, "smiles"] = "oops"
-    table.to_csv(tmp_path / "t.csv", index=False)
+@pytest.mark.parametrize(
+    ("rows", "data", "expected"),
+    [(54, {}, "only 49 molecules for training"), (60, {}, None), (54, {"folds": "2"}, "only 27 molecules")],
+)
+def test_warning_about_few_molecules(rows, data, expected, tmp_path, demo_rows, tiny_config):
+    demo_rows[["smiles", "gap_ev"]].head(rows).to_csv(tmp_path / "t.csv", index=False)
     output = io.StringIO()
-    config = tiny_config(tmp_path / "t.csv", trainer={"max_steps": 1})
+    config = tiny_config(tmp_path / "t.csv", data=data, trainer={"max_steps": 1})
     train(config, tmp_path / "run", console=Console(file=output, width=60))
     warnings = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
-    assert len(warnings) == (expected is not None) and (expected is None or expected in warnings[0])
+    assert len(warnings) == (expected is not None)
+    if expected is not None:
+        assert expected in warnings[0] and ("--folds 5" in warnings[0]) == (not data)
 
 
 def test_several_targets_with_missing_labels(tmp_path, demo_rows, tiny_config):
@@ -364,11 +367,31 @@ def test_target_without_validation_labels(tmp_path, demo_rows, tiny_config):
     strict_json(tmp_path / "run" / "metrics.json")
 
 
-def test_training_on_three_molecules(tmp_path, tiny_config):
-    pd.DataFrame({"smiles": ["CCO", "CCN", "C"], "y": [1.0, 2.0, 3.0]}).to_csv(tmp_path / "t.csv", index=False)
+def test_training_on_twelve_molecules(tmp_path, tiny_config):
+    smiles = ["C" * (1 + row) for row in range(12)]
+    pd.DataFrame({"smiles": smiles, "y": np.arange(12.0)}).to_csv(tmp_path / "t.csv", index=False)
     train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
     assert {row["split"] for row in read_rows(tmp_path / "run" / "split.csv")} == {"train", "valid", "test"}
     strict_json(tmp_path / "run" / "metrics.json")
+
+
+@pytest.mark.parametrize(
+    ("rows", "data", "message"),
+    [
+        (3, {}, "2 molecules for training and validation, but at least 10 are needed: add labelled .*smaller test set"),
+        (12, {"rejected": "any"}, r"8 molecules .* needed \(3 rows are rejected; the first, row 1: not a valid"),
+        (12, {"folds": "3"}, "8 molecules .* needed: add labelled molecules, or give more folds"),
+        (12, {"folds": "3", "fold": 1}, "8 molecules .* needed: add labelled molecules, or give more folds"),
+    ],
+)
+def test_too_few_molecules_are_rejected_before_anything_is_written(rows, data, message, tmp_path, tiny_config):
+    smiles = ["C" * (1 + row) for row in range(rows)]
+    if "rejected" in data:
+        smiles[:3] = ["oops"] * 3
+    pd.DataFrame({"smiles": smiles, "y": np.arange(float(rows))}).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=message):
+        train(tiny_config(tmp_path / "t.csv", data=data), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_training_without_a_test_set(tmp_path, demo_rows, tiny_config):

@@ -17,7 +17,7 @@ from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part,
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task
-from graphslice.training.data_summary import describe_bounded
+from graphslice.training.data_summary import describe_bounded, limit_notes
 
 _MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
 
@@ -112,6 +112,7 @@ def _labels(run: Run) -> list[Part]:
     for split in ("valid", "test"):
         bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
     parts += [Text(f"{line[:1].upper()}{line[1:]}.") for line in bounds]
+    parts += [Text(f"{note}.", note=True) for note in limit_notes(dataset.tasks, dataset.labels(run.data.usable_rows))]
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts
@@ -145,7 +146,7 @@ def _example_molecules(run: Run) -> list[Part]:
         smiles = run.smiles[row]
         where = "" if run.folds else f", {split_name(split_of.get(row, 'no split'))}"
         svg = draw_molecule(smiles, f"molecule of row {row + 1}")
-        cards.append(Card(svg, smiles, f"row {row + 1}{where}", labels_of(run, row)))
+        cards.append(Card(svg, smiles, f"{run.name_of(row)}{where}", labels_of(run, row)))
     return [
         *parts,
         Cards(cards),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -194,7 +194,7 @@ def _worst_molecules(
         section.parts.append(
             Text("The dataset holds graphs without SMILES, so molecules are listed by row and not drawn.", note=True)
         )
-    cards = [_card(run, evaluated, near, place) for place in worst.tolist()]
+    cards = [_card(run, evaluated, near, place, compare=True) for place in worst.tolist()]
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     section.parts.append(
         Text(
@@ -206,25 +206,36 @@ def _worst_molecules(
     return section
 
 
-def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int) -> Card:
-    """Build the card of one molecule: label, prediction, standard deviation, and similarity to the training set."""
+def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, *, compare: bool = False) -> Card:
+    """Build the card of one molecule; ``compare``: with the card of the nearest training molecule.
+
+    It shows the label, the prediction, its standard deviation, and the similarity to the training set.
+    """
     assert run.data is not None
-    row, tasks = int(evaluated.predictions.rows[place]), run.data.dataset.tasks
+    row, dataset = int(evaluated.predictions.rows[place]), run.data.dataset
     errors = evaluated.by_target[place]
     t = int(np.nanargmax(errors)) if np.isfinite(errors).any() else 0
-    task, where = tasks[t], output_slices(tasks)[t]
+    task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]
     values = evaluated.predictions.values[place, where]
-    facts = [("target", task.name)] if len(tasks) > 1 else []
+    facts = [("target", task.name)] if len(dataset.tasks) > 1 else []
     facts += [("true", label_text(task, evaluated.true[place, t])), ("predicted", _prediction_text(task, values))]
     if evaluated.predictions.std is not None:
         std = evaluated.predictions.std[place, where]
         facts.append(("standard deviation", number(float(std.max()), 2)))
-    if (similarity := near.of(row)) is not None:
+    compared = None
+    if (nearest := near.of(row)) is not None:
+        similarity, training_row = nearest
         facts.append(("similarity to training set", f"{similarity:.2f}"))
+        if compare and run.smiles is not None:
+            label = dataset.targets[training_row, t]
+            known = [] if np.isnan(label) else [("true", label_text(task, label))]
+            compared = _drawn(run, training_row, f"nearest training molecule: {run.name_of(training_row)}", known)
+    return replace(_drawn(run, row, run.name_of(row), facts), compared=compared)
+
+
+def _drawn(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
     smiles = run.smiles[row] if run.smiles else ""
-    return Card(
-        draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, f"row {row + 1}", facts
-    )
+    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, title, facts)
 
 
 def _prediction_text(task: Task, values: np.ndarray) -> str:

@@ -1,0 +1,78 @@
+"""Predictions of labelled molecules as CSV: ``test_predictions.csv`` and ``out_of_fold.csv``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from graphslice.censored import is_bounded
+from graphslice.config import MOLECULE
+from graphslice.data.arrow import list_array, number_array, text_array
+from graphslice.data.datamodule import MoleculeData
+from graphslice.data.labels import pointers
+from graphslice.data.tables import write_table
+from graphslice.inference.predictions import Predictions, output_arrays
+from graphslice.tasks import Task
+
+
+def write_predictions(path: Path, data: MoleculeData, rows: np.ndarray, predictions: Predictions) -> None:
+    """Write the labels and predictions of some rows as CSV.
+
+    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its label
+    ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes. Labels and predictions of
+    atoms and bonds are lists in the order of the SMILES.
+
+    Args:
+        path: path of the file.
+        data: molecules of the run.
+        rows: ``int64 [R]``, rows of the dataset.
+        predictions: predictions of these rows, of atoms or bonds in the order of the preprocessed dataset.
+    """
+    dataset = data.dataset
+    labels = dataset.labels(rows)
+    if (ptr := predictions.ptr) is not None:
+        order = data.store.order(rows)
+        predictions = predictions.in_smiles_order(order)
+        labels = labels[np.repeat(ptr[:-1], np.diff(ptr)) + order[:, 0]]
+    columns: dict[str, pa.Array] = {
+        name: pa.array(cells) if name == "row" else text_array(cells)
+        for name, cells in dataset.identity_columns(rows).items()
+    }
+    bounds = dataset.bounds(rows)
+    for t, task in enumerate(dataset.tasks):
+        array = _label_array(task, labels[:, t], ptr)
+        bounded = None if bounds is None or task.classes or ptr is not None else bounds[:, t]
+        columns[f"{task.name}_true"] = array if bounded is None else _with_bounds(array, bounded)
+    columns |= output_arrays(predictions)
+    del columns["error"]
+    with write_table(path) as sink:
+        sink.write(pa.table(columns))
+
+
+def as_predictions(data: MoleculeData, rows: np.ndarray, values: np.ndarray) -> Predictions:
+    """Return predicted values of some rows, ``float32 [R, W]`` or ``[M, W]`` of atoms or bonds, without intervals."""
+    labels = data.dataset.all_labels
+    ptr = None if labels.level == MOLECULE else pointers(labels.counts_of(rows))
+    return Predictions(values, [None] * len(rows), data.dataset.tasks, ptr=ptr)
+
+
+def _label_array(task: Task, labels: np.ndarray, ptr: np.ndarray | None) -> pa.Array:
+    """Return the labels of a target, ``float64 [M]``, as numbers or class names, null where unknown."""
+    known = ~np.isnan(labels)
+    if task.classes:
+        names = [task.classes[int(label)] if is_known else None for label, is_known in zip(labels, known, strict=True)]
+        items = text_array(names)
+    else:
+        items = number_array(labels, known)
+    return items if ptr is None else list_array(items, ptr, np.ones(len(ptr) - 1, bool))
+
+
+def _with_bounds(labels: pa.Array, bounds: np.ndarray) -> pa.Array:
+    """Return the labels as texts, with bounds ``float64 [R, 2]`` such as ``>5`` where there is no number."""
+    texts = [None if label is None else f"{label:.12g}" for label in labels.to_pylist()]
+    for row in np.flatnonzero(is_bounded(bounds)).tolist():
+        low, high = bounds[row].tolist()
+        texts[row] = f"<{high:.12g}" if np.isinf(low) else f">{low:.12g}"
+    return text_array(texts)

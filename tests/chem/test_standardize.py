@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+from rdkit import Chem
+
+from graphslice.chem.parse import MoleculeError
+from graphslice.chem.standardize import parent_smiles, standardize_all
+
+
+@pytest.mark.parametrize(
+    ("smiles", "parent"),
+    [
+        ("CC(=O)[O-].[Na+]", "CC(=O)O"),
+        ("[Na+].[Na+].[O-]C(=O)c1ccc(cc1)C([O-])=O", "OC(=O)c1ccc(cc1)C(O)=O"),
+        ("C[NH3+].[Cl-]", "CN"),
+        ("CN.OS(=O)(=O)O", "CN"),  # organic, though smaller
+        ("C[C@H]([NH3+])C(=O)[O-]", "C[C@H](N)C(=O)O"),
+        ("OC(=O)/C=C\\C(=O)O.CCN", "OC(=O)/C=C\\C(=O)O"),
+        ("C[N+](C)(C)C.[Cl-]", "C[N+](C)(C)C"),
+        ("CCO.O.O", "CCO"),
+        ("CC[O-] |atomProp:0.p.v|", "CCO"),
+    ],
+)
+def test_parent_is_the_largest_organic_fragment_without_charges(smiles, parent):
+    found = parent_smiles(smiles, 512)
+    assert Chem.CanonSmiles(found) == Chem.CanonSmiles(parent)
+    assert parent_smiles(found, 512) == found
+
+
+@pytest.mark.parametrize(
+    "smiles",
+    ["OCC", "C[N+](C)(C)CC(=O)[O-]", "O=[N+]([O-])c1ccccc1", "[NH3][Pt]([NH3])(Cl)Cl", "[13CH4]", "N#N", "CC(=O)O[Na]"],
+)
+def test_molecule_that_is_its_own_parent_is_returned_as_written(smiles):
+    assert parent_smiles(smiles, 512) == smiles
+
+
+def test_invalid_molecules_keep_their_reasons():
+    smiles = ["CC.O", "C[N", "C[N+", "C(C.C", "", None, "*.CC", "C.C C"]
+    found, faults = standardize_all(smiles, "parent", 512)
+    assert found == ["CC", *smiles[1:]]
+    assert faults == {
+        2: "not a valid SMILES",
+        3: "not a valid SMILES",
+        6: "a wildcard atom (*) has no element",
+        7: "text after a space: 'C'; give the SMILES alone",
+    }
+    with pytest.raises(MoleculeError, match="13 atoms, more than the limit of 12"):
+        parent_smiles("CCCCCCCCCCCC.O", 12)
+
+
+def test_nothing_is_standardized_by_default():
+    smiles = ["C.C"]
+    assert standardize_all(smiles, "none", 512) == (smiles, {})

@@ -1,0 +1,109 @@
+"""Runs with standardized molecules: training, checkpoints, preprocessed datasets, predictions and explanations."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.config import GraphConfig
+from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.preprocess import cached_store
+from graphslice.errors import InputError
+from graphslice.training import train
+
+ACID, SALT, ION = "CC(=O)O", "CC(=O)[O-].[Na+]", "CC(=O)[O-]"
+
+
+@pytest.fixture(scope="module")
+def table(demo_rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("salts") / "t.csv"
+    rows = demo_rows.copy()
+    rows.loc[:2, "smiles"] = [ACID, "C[NH3+].[Cl-]", SALT]
+    rows.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(table, tiny_config, tmp_path_factory):
+    """A finished run on parents with descriptors, and what it printed."""
+    out, stream = tmp_path_factory.mktemp("run") / "run", io.StringIO()
+    settings = {"data": {"targets": "gap_ev", "features": "rdkit2d"}, "graph": {"standardize": "parent"}}
+    train(tiny_config(table, **settings), out, console=Console(file=stream, width=400))
+    return out, stream.getvalue()
+
+
+def test_salt_ion_and_acid_have_the_same_prediction(run):
+    folder, printed = run
+    assert "2 of 60 molecules consist of several fragments, such as salts, of which the largest organic one" in printed
+    assert "2 rows belong to 1 molecule with several rows" in printed
+    assert read_checkpoint(folder).config.graph.standardize == "parent"
+    predictor = gs.load(folder, "cpu")
+    found = predictor.predict([ACID, SALT, ION, "CC"])[:, 0]
+    assert found[0] == found[1] == found[2] != found[3]
+    streamed = [p.values[:, 0] for p in predictor.predict_stream([[ACID, SALT, ION]])]
+    np.testing.assert_allclose(streamed[0], found[:1].repeat(3), rtol=1e-6)
+
+
+def test_predictions_show_the_molecules_as_written_and_reasons_by_row(run, cli, tmp_path):
+    folder, _ = run
+    pd.DataFrame({"smiles": [SALT, "C[N+", "C.*", ACID]}).to_csv(tmp_path / "in.csv", index=False)
+    code, *_ = cli("predict", folder, tmp_path / "in.csv", "-o", tmp_path / "out.csv", "--device", "cpu")
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert code == 0 and found["smiles"].tolist() == [SALT, "C[N+", "C.*", ACID]
+    assert found["error"].fillna("").tolist() == ["", "not a valid SMILES", "a wildcard atom (*) has no element", ""]
+    assert found["gap_ev_pred"][0] == found["gap_ev_pred"][3]
+
+
+def test_explanations_need_the_parent(run):
+    predictor = gs.load(run[0], "cpu")
+    assert len(predictor.attribute(ACID, orders=4)) == 4
+    with pytest.raises(InputError, match=r"the model reads its parent compound: give CC\(=O\)O instead"):
+        predictor.attribute(SALT, orders=4)
+
+
+def test_preprocessed_datasets_know_their_standardization(run, table, cli, tmp_path):
+    for name, options in (("none", []), ("parent", ["--standardize", "parent"])):
+        arguments = ["featurize", table, "-o", tmp_path / f"{name}.arrow", "--targets", "gap_ev", "--workers", 1]
+        assert cli(*arguments, "--features", "rdkit2d", *options)[0] == 0
+    expected = gs.load(run[0], "cpu").predict(pd.read_csv(table)["smiles"])[:, 0]
+    for name in ("none", "parent"):  # molecules of the first are parsed again
+        file, out = tmp_path / f"{name}.arrow", tmp_path / f"{name}.csv"
+        assert cli("predict", run[0], file, "-o", out, "--device", "cpu")[0] == 0
+        found = pd.read_csv(out)
+        np.testing.assert_allclose(found["gap_ev_pred"], expected, rtol=1e-5)
+        assert found["smiles"].tolist() == pd.read_csv(table)["smiles"].tolist()
+    code, _, err = cli("train", "--dataset", tmp_path / "none.arrow", "--standardize", "parent", "-o", tmp_path / "run")
+    assert code == 2 and "--standardize parent" in err and not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_cache_holds_one_dataset_for_each_standardization(table, tiny_config, tmp_path):
+    dataset = load_dataset(tiny_config(table, data={"targets": "gap_ev"}).data)
+    stores = [cached_store(dataset, GraphConfig(standardize=one), tmp_path) for one in ("none", "parent", "none")]
+    assert len(list(tmp_path.glob("*.arrow"))) == 2
+    assert [store[2].num_atoms for store in stores] == [5, 4, 5]
+    assert stores[1].info.standardize == "parent" and stores[1].smiles[2] == SALT
+
+
+def test_data_summary_names_the_option(table, tiny_config, tmp_path):
+    stream = io.StringIO()
+    config = tiny_config(table, data={"targets": "gap_ev"}, trainer={"max_epochs": 1})
+    train(config, tmp_path / "run", console=Console(file=stream, width=400))
+    assert "2 of 60 molecules consist of several fragments, such as salts: --standardize parent" in stream.getvalue()
+
+
+def test_default_initialisation_is_kept(table, tmp_path):
+    """The packaged model was not trained on parents only, but has the same architecture."""
+    model = gs.fit(str(table), "gap_ev", standardize="parent", epochs=1, baselines=False, quiet=True)
+    assert model.config.origin == "small" and model.config.graph.standardize == "parent"
+
+
+@pytest.mark.parametrize(("data", "message"), [({"level": "atom"}, "--standardize parent needs molecule-level")])
+def test_atom_level_targets_are_not_standardized(data, message, table, tiny_config, tmp_path):
+    with pytest.raises(InputError, match=message):
+        train(tiny_config(table, data=data, graph={"standardize": "parent"}), tmp_path / "run")

@@ -189,7 +189,7 @@ class GraphSlice(Method):
             *("--trainer.seed", seed, *self.options),
             commands=commands,
         )
-        commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "-o", out, "--overwrite")
+        commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "--overwrite", "-o", out)
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
         predictions = {self.name: pd.read_csv(out)[columns].to_numpy(dtype=np.float64)}

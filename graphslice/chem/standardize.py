@@ -54,10 +54,10 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
         return smiles
     from rdkit.Chem.MolStandardize import rdMolStandardize
 
-    mol = parse_molecule(smiles, max_atoms, keep_atom_maps=True)
     parameters: Any = rdMolStandardize.CleanupParameters()
     parameters.preferOrganic = True
     with rdBase.BlockLogs():
+        mol = parse_molecule(smiles, max_atoms, keep_atom_maps=True)
         try:
             fragment = rdMolStandardize.FragmentParent(mol, parameters, skipStandardize=True)
             parent = Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment))

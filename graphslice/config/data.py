@@ -151,14 +151,14 @@ class DataConfig:
     def _check_auxiliary(self) -> None:
         names = self.auxiliary_columns
         if self.auxiliary_file and not names:
-            raise InputError(f"data.auxiliary_file {self.auxiliary_file}: name its columns with data.auxiliary")
+            raise InputError(f"--auxiliary-file {self.auxiliary_file}: name its columns with --auxiliary")
         if names and self.level != MOLECULE:
-            raise InputError(f"data.auxiliary needs molecule-level targets: leave it out with data.level {self.level}")
+            raise InputError(f"--auxiliary needs molecule-level targets: leave it out with --level {self.level}")
         for name in names:
             if name in split_words(self.targets or ""):
-                raise InputError(f"data.auxiliary names {name!r}, which is a target: leave it out of one of the two")
+                raise InputError(f"--auxiliary names {name!r}, which is a target: leave it out of one of the two")
             if names.count(name) > 1:
-                raise InputError(f"data.auxiliary names {name!r} twice")
+                raise InputError(f"--auxiliary names {name!r} twice")
 
     @property
     def auxiliary_columns(self) -> tuple[str, ...]:

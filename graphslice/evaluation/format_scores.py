@@ -123,7 +123,7 @@ def describe_coverage(split: str, result: dict, level: int) -> list[str]:
             before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
             temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
-        too_few = f"too few validation molecules for {level}% prediction sets: they contain all classes"
+        too_few = f"{level}% prediction sets contain all classes: they are hardly separated, or few are held out"
         lines.append(line if informative else too_few)
     return lines
 

@@ -76,7 +76,7 @@ WRONG = {
     "words": ({"auxiliary": "name"}, "'name' is not numeric"),
     "empty": ({"auxiliary": "empty"}, "'empty' is empty in every row"),
     "twice": ({"auxiliary": "logd,logd"}, "auxiliary names 'logd' twice"),
-    "no names": ({"auxiliary_file": "t.csv"}, "name its columns with data.auxiliary"),
+    "no names": ({"auxiliary_file": "t.csv"}, "name its columns with --auxiliary"),
     "no file": ({"auxiliary": "logd", "auxiliary_file": "none.csv"}, "none.csv"),
     "smiles": ({"auxiliary": "smiles"}, "'smiles' cannot be an auxiliary column and have another role"),
     "atoms": ({"auxiliary": "logd", "level": "atom"}, "needs molecule-level targets"),

@@ -10,6 +10,8 @@ from scipy.stats import ttest_rel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import labels
+from benchmarks.results import add_result, read_results
+from benchmarks.table_methods import CommandError
 
 
 def test_labels_above_the_percentile_are_censored(tmp_path):
@@ -42,3 +44,16 @@ def test_document_has_paired_differences_with_their_intervals():
 def test_document_is_that_of_the_results():
     document = labels.RESULTS.parent.with_name("labels.md").read_text(encoding="utf-8")
     assert document == labels.rendered(labels.read_results(labels.RESULTS))
+
+
+def test_results_are_added_once_and_failures_are_left_out(tmp_path, capsys):
+    path, key = tmp_path / "new" / "r.jsonl", {"way": "alone", "seed": 0}
+
+    def fails() -> dict:
+        raise CommandError("exit code 2")
+
+    assert add_result(path, key, fails) is None and "exit code 2" in capsys.readouterr().err
+    assert read_results(path) == []
+    assert add_result(path, key, lambda: {"score": 0.5}) == key | {"score": 0.5}
+    assert add_result(path, key, fails) is None  # not computed again
+    assert read_results(path) == [key | {"score": 0.5}]

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from sklearn.metrics import log_loss
 
 import graphslice
 from benchmarks.interval_report import rendered
-from benchmarks.table_methods import CommandError, Commands, commit
+from benchmarks.results import add_result, read_results
+from benchmarks.table_methods import Commands, commit
 from benchmarks.table_tasks import TDC, Task
 from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
@@ -70,23 +72,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _attempt(options: argparse.Namespace, task: Task, split: str, seed: int) -> None:
     key = {"task": task.name, "split": split, "seed": seed}
-    if any(key.items() <= line.items() for line in read_results(options.results)):
-        return
-    try:
-        line = key | run_and_evaluate(task, split, seed, options.data, options.threads)
-    except CommandError as error:
-        print(f"{key}: {error}", file=sys.stderr, flush=True)
-        return
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    with options.results.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    write_document(options.results)
-    print(json.dumps(key), flush=True)
-
-
-def read_results(path: Path) -> list[dict]:
-    """The lines of the results; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    compute = partial(run_and_evaluate, task, split, seed, options.data, options.threads)
+    if add_result(options.results, key, compute) is not None:
+        write_document(options.results)
+        print(json.dumps(key), flush=True)
 
 
 def write_document(results: Path) -> None:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ import pandas as pd
 from scipy.stats import t as student
 
 import graphslice
-from benchmarks.table_methods import CommandError, Commands, commit
+from benchmarks.results import add_result, read_results
+from benchmarks.table_methods import Commands, commit
 from benchmarks.table_tasks import METRICS, TDC
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import GraphConfig
@@ -156,18 +158,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _attempt(options: argparse.Namespace, name: str, way: str, seed: int) -> None:
     key = {"comparison": name, "way": way, "seed": seed}
-    if any(key.items() <= line.items() for line in read_results(options.results)):
-        return
-    try:
-        line = key | train_and_score(COMPARISONS[name], way, seed, options.data, options.threads)
-    except CommandError as error:
-        print(f"{key}: {error}", file=sys.stderr, flush=True)
-        return
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    with options.results.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    write_document(options.results)
-    print(json.dumps(line), flush=True)
+    compute = partial(train_and_score, COMPARISONS[name], way, seed, options.data, options.threads)
+    if (line := add_result(options.results, key, compute)) is not None:
+        write_document(options.results)
+        print(json.dumps(line), flush=True)
 
 
 def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, threads: int) -> dict:
@@ -193,11 +187,6 @@ def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, thr
     scores = {metric: float(METRICS[metric][0](labels[known], predicted[known])) for metric in comparison.metrics}
     machine = {"machine": hardware_info()["machine"], "version": f"graphslice {graphslice.__version__} {commit()}"}
     return {"scores": scores, "predicted": int(known.sum()), "cpu_seconds": round(commands.cpu_seconds, 1)} | machine
-
-
-def read_results(path: Path) -> list[dict]:
-    """The lines of the results; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def write_document(results: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.intervals import read_results
+from benchmarks.results import read_results
 from benchmarks.table_methods import CommandError, Commands, GraphSlice
 from benchmarks.table_tasks import METRICS, TDC, Task
 from benchmarks.tables import run_and_evaluate

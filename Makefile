@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint env clean
+.PHONY: demo test lint docs release env clean
 
 env: $(VENV)/.ready
 
@@ -26,5 +26,19 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/codespell -D - -D scripts/words.txt
 
+# The website, in build/docs; a broken link or a name without documentation fails.
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Wheel and sdist in dist, each installed into an empty environment, where a packaged model predicts.
+release: env
+	rm -rf dist build/release
+	$(BIN)/python -m hatchling build
+	for package in dist/*.whl dist/*.tar.gz; do \
+		$(PYTHON) -m venv --clear build/release && \
+		build/release/bin/pip install --quiet -c constraints.txt $$package && \
+		(cd build/release && bin/graphslice predict gap CCO) || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build dist

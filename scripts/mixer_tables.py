@@ -1,7 +1,7 @@
 """Put the results of comparisons into the documents: ``python scripts/mixer_tables.py [NAME=FOLDER ...]``.
 
-In README.md and docs/mixers.md, the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the
-table of ``docs/comparisons/NAME.json``.
+In docs/mixers.md, the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of
+``docs/comparisons/NAME.json``.
 With NAME=FOLDER the result and the picture of a comparison are first copied from its folder.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from graphslice.compare.report import PICTURE, RESULT, table
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mixers.md")
+DOCUMENT = DOCS / "mixers.md"
 
 
 def fill_tables(text: str) -> str:
@@ -36,8 +36,7 @@ def main() -> None:
         name, _, folder = given.partition("=")
         shutil.copyfile(Path(folder) / RESULT, DOCS / "comparisons" / f"{name}.json")
         shutil.copyfile(Path(folder) / PICTURE, DOCS / "figures" / f"{name}.png")
-    for document in DOCUMENTS:
-        document.write_text(fill_tables(document.read_text()))
+    DOCUMENT.write_text(fill_tables(DOCUMENT.read_text()))
 
 
 if __name__ == "__main__":

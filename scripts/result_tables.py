@@ -12,12 +12,16 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from benchmarks.table_report import markdown
+from benchmarks.table_report import BOARDS, PUBLISHED, grouped, markdown, places, read_results, win_count
+from benchmarks.table_tasks import TDC
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "models.md")
 SPLITS = "splits"
+#: Name of the table of README.md, which is made of several files of results.
+SUMMARY = "summary"
 _MARKED = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table: \1 -->", re.DOTALL)
 
 
@@ -25,8 +29,9 @@ def filled(text: str) -> str:
     """The document with every table made from its records."""
 
     def fill(match: re.Match) -> str:
-        lines = (DOCS / "results" / f"{match[1]}.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
+        if match[1] == SUMMARY:
+            return f"<!-- table: {SUMMARY} -->\n{summary_table()}<!-- /table: {SUMMARY} -->"
+        records = _records(match[1])
         made = split_table if match[1] == SPLITS else card_table if "coverage" in records[0] else runs_table
         return f"<!-- table: {match[1]} -->\n{made(records)}<!-- /table: {match[1]} -->"
 
@@ -93,6 +98,64 @@ def split_table(lines: list[dict]) -> str:
     rows += [[f"`{line['table']}`", *(f"{line[name]:,}" for name in names)] for line in lines if line["families"]]
     none = ", ".join(f"`{line['table']}`" for line in lines if not line["families"])
     return markdown(rows) + (f"\nNone in {none}.\n" if none else "")
+
+
+def summary_table() -> str:
+    """GraphSlice and chemprop in one row each for TDC's ADMET group, the demo set and QM9's gaps."""
+    scores = grouped(read_results(DOCS / "benchmarks" / "results.jsonl"), "test")
+    board = pd.read_csv(DOCS / "benchmarks" / PUBLISHED, index_col="task")
+    ranks = places("graphslice", scores, board)
+    means = ranks.mean()
+    others = ", ".join(f"{BOARDS[name]} {means[name]:.1f}" for name in ("maplight_gnn", "minimol", "maplight"))
+    means_of = {
+        name: {
+            task.name: np.mean(found[name])
+            for task in TDC.values()
+            if name in (found := scores[task.name, task.metrics[0]])
+        }
+        for name in ("graphslice", "chemprop")
+    }
+    demo, qm9 = (_test_errors(name) for name in ("demo", "qm9-xtb-gap"))
+    chemprop = [f"chemprop 2.3.1, {loss} error" for loss in ("squared", "absolute")]
+    cells = [f"{mean(found[f'{chemprop[0]} (its default)'])} ({mean(found[chemprop[1]])})" for found in (demo, qm9)]
+    small, scratch = "`graphslice train`, which starts from `small`", "`graphslice train --init-from none`"
+    ahead = win_count(means_of["graphslice"], means_of["chemprop"])
+    behind = win_count(means_of["chemprop"], means_of["graphslice"])
+    return markdown(
+        [
+            ["benchmark", "GraphSlice", "chemprop", "others"],
+            [
+                f"TDC ADMET group, mean rank with eight published methods over {len(ranks)} tasks (1 is best)",
+                f"**{means['graphslice']:.1f}**",
+                f"{means['chemprop']:.1f} (published)",
+                others,
+            ],
+            ["the same, better on how many tasks, same rows, defaults", f"**{ahead}**", behind, ""],
+            ["demo set, HOMO-LUMO gap, test MAE, eV, from scratch", f"**{mean(demo[scratch])}**", cells[0], _forests()],
+            ["the same, fine-tuned from `small`", f"**{mean(demo[small])}**", "", ""],
+            ["gaps of QM9 by GFN2-xTB, test MAE, eV, from scratch", f"**{mean(qm9['`small`'])}**", cells[1], ""],
+        ]
+    )
+
+
+def _test_errors(name: str) -> dict[str, list[float]]:
+    """The test MAE of each seed, by model."""
+    errors: dict[str, list[float]] = {}
+    for line in _records(name):
+        errors.setdefault(line["model"], []).append(line["test"]["mae"])
+    return errors
+
+
+def _forests() -> str:
+    """Test MAE of the random forests of the demo set: on fingerprints, and the base model of the runs."""
+    (morgan,) = _test_errors("demo")["random forest on Morgan fingerprints"]
+    base = [line["baselines"]["forest"] for line in _records("demo") if "baselines" in line]
+    return f"random forest {morgan:.3f} on Morgan fingerprints, {np.mean(base):.2f} on counts and descriptors"
+
+
+def _records(name: str) -> list[dict]:
+    lines = (DOCS / "results" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def main() -> None:

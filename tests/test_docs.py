@@ -2,24 +2,45 @@
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/mixers.md", "docs/kernels.md", "docs/benchmarks.md"]
-DOCUMENTS += ["docs/models.md", "docs/results.md", "docs/intervals.md", "docs/log.md", "docs/tutorial.md"]
-DOCUMENTS += ["docs/tuning.md", "scripts/README.md", "data/README.md", "examples/README.md"]
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "notes.md"]
+DOCUMENTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / name / "README.md" for name in ("scripts", "data", "examples"))]
+#: Documents that show a user what to type.
+GUIDES = [ROOT / "README.md", *(page for page in PAGES if page.parent.name in ("howto", "start"))]
+GUIDES += [ROOT / "docs" / name for name in ("reference/mixers.md", "models.md", "tuning.md")]
+# A block, and the comment above it that says why it is not run.
+_BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+def blocks(document: Path, language: str) -> list[tuple[str, str]]:
+    """The blocks of a language: why each is not run, or an empty string, and its text."""
+    found = _BLOCK.findall(document.read_text(encoding="utf-8"))
+    return [(reason, text) for reason, kind, text in found if kind == language]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of a shell block, as lists of arguments, without comments."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def test_tables_match_the_results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import mixer_tables
 
-    texts = [document.read_text() for document in mixer_tables.DOCUMENTS]
-    assert all(mixer_tables.fill_tables(text) == text for text in texts)
-    names = re.findall(r"<!-- ([\w-]+) -->", "".join(texts))
+    text = mixer_tables.DOCUMENT.read_text()
+    assert mixer_tables.fill_tables(text) == text
+    names = re.findall(r"<!-- ([\w-]+) -->", text)
     assert {path.stem for path in (ROOT / "docs" / "comparisons").glob("*.json")} == set(names) != set()
     sys.modules.pop("mixer_tables")
 
@@ -39,24 +60,139 @@ def test_table_is_filled(monkeypatch, tmp_path):
     sys.modules.pop("mixer_tables")
 
 
-@pytest.mark.slow
-def test_python_examples_of_the_readme_run(monkeypatch, tmp_path, demo_rows, tiny_config):
-    section = (ROOT / "README.md").read_text().split("## In Python\n")[1].split("\n## ")[0]
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_point_to_existing_files(document):
+    prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)  # SMILES look like links
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose)
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize(
+    "words", ["uncertainty", "applicability domain", "fine-tuning", "hyperparameter", "scaffold split"]
+)
+def test_search_finds(words):
+    assert any(words in page.read_text(encoding="utf-8").lower() for page in GUIDES if page.name != "README.md")
+
+
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text()
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES}
+    assert pages <= set(re.findall(r"[\w/-]+\.md", text))
+
+
+# --- code ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> Path:
+    """A folder with the files that the guides name, in which every training is tiny."""
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
+    table = demo_rows.rename(columns={"gap_ev": "logp"}).assign(active=demo_rows["gap_ev"] > 3)
+    table.drop(columns="split").to_csv(tmp_path / "my.csv", index=False)
+    demo_rows[["smiles"]].head(3).to_csv(tmp_path / "molecules.csv", index=False)
+    (tmp_path / "runs").mkdir()
+    for name in ("my", "demo", "v2", "pretrained"):
+        (tmp_path / "runs" / name).symlink_to(run_directory)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("graphslice.api.fitting.base_config", lambda *_: tiny_config())
-    monkeypatch.setattr("graphslice.api.estimators.base_config", lambda *_: tiny_config())
+    for module in ("fitting", "estimators"):
+        monkeypatch.setattr(f"graphslice.api.{module}.base_config", lambda *_: tiny_config())
     monkeypatch.setattr("graphslice.config.RunConfig.preset", lambda name: tiny_config())
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "sh")], ids=name_of)
+def test_commands_are_accepted_by_the_parser(document, workplace):
+    """Every option and value exists; commands of other programs name files that exist."""
+    from graphslice.cli.main import _parser
+
+    for _, text in blocks(document, "sh"):
+        for words in commands(text):
+            if words[0] == "graphslice":
+                parser, command = _parser(words[1:])
+                assert command is not None, words
+                parser.parse_args(words[1:])
+            elif words[0] == "python":
+                assert (ROOT / words[1]).is_file(), words
+            elif words[0] == "make":
+                assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
+            else:
+                assert words[0] in ("pip", "torchrun", "sbatch", "chemprop"), words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "python")], ids=name_of)
+def test_python_blocks_run(document, workplace):
+    if document.name == "README.md":
+        (workplace / "runs" / "my").unlink()  # which it trains
     namespace: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL):
-        exec(block, namespace)
-    assert namespace["model"].targets == ["gap_ev"] and namespace["result"].model.targets == ["y"]
+    for reason, text in blocks(document, "python"):
+        if not reason:
+            exec(text, namespace)
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_point_to_existing_files(name):
-    document = ROOT / name
-    prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)  # SMILES look like links
-    links = re.findall(r"\]\(([^)#:]+)\)", prose)
-    assert all((document.parent / link).exists() for link in links), links
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted((ROOT / "docs/howto").glob("*.md"))], ids=name_of)
+def test_commands_that_use_a_run_work(document, workplace, cli):
+    """Predictions, explanations and embeddings of the guides; trainings are checked by the parser and in tests/cli."""
+    quick = ("predict", "fingerprint", "inspect", "evaluate")
+    for reason, text in blocks(document, "sh"):
+        for words in commands(text):
+            known = [word for word in words if word in ("runs/my", "runs/demo", "gap", "small")]
+            if words[:1] == ["graphslice"] and words[1] in quick and known and not reason:
+                words = [word for word in words if word not in ("--target", "logp")]
+                code, _, err = cli(*words[1:])
+                assert code == 0, (words, err)
+
+
+# --- figures ---------------------------------------------------------------------------------------
+
+# A decimal that is a result: not part of a version, an arXiv number or a name.
+_FIGURE = re.compile(r"(?<![\w.:/-])\d+\.\d+(?![\w.])")
+
+
+def figures(text: str) -> set[str]:
+    """The decimals of prose and tables, without code and link targets."""
+    prose = re.sub(
+        r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|arXiv[: ][\d.]+|Python 3\.\d+(?: to 3\.\d+)?",
+        "",
+        text,
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    return set(_FIGURE.findall(prose))
+
+
+def measured() -> set[str]:
+    """The decimals of all tables that scripts make from files of results, and of the notes of the benchmarks."""
+    known = figures((ROOT / "docs/benchmarks.md").read_text())
+    for name in ("results", "models", "mixers", "intervals", "labels", "tuning"):
+        tables = [line for line in (ROOT / f"docs/{name}.md").read_text().splitlines() if line.startswith("|")]
+        known |= figures("\n".join(tables))
+    return known
+
+
+@pytest.mark.parametrize(
+    "document",
+    [page for page in GUIDES if page.parent.name in ("howto", "start") or page.name == "README.md"]
+    + sorted((ROOT / "docs/explanation").glob("*.md")),
+    ids=name_of,
+)
+def test_figures_are_measured(document):
+    assert figures(document.read_text(encoding="utf-8")) - measured() == set()
+
+
+def test_unmeasured_figure_is_found():
+    assert figures("an error of 0.1234 eV, `0.5`, [x](a-0.7.md), chemprop 2.3.1, arXiv 2306.06342") == {"0.1234"}
+    assert "0.1234" not in measured() and "0.355" in measured()
+
+
+def test_quoted_messages_exist():
+    """The troubleshooting page quotes messages of the source."""
+    source = "\n".join(path.read_text() for path in (ROOT / "graphslice").rglob("*.py"))
+    text = (ROOT / "docs/howto/troubleshooting.md").read_text()
+    quoted = re.findall(r"^\| `([^`]+)`", text, re.MULTILINE) + re.findall(r"^- \*\*`([^`]+)`", text, re.MULTILINE)
+    assert len(quoted) > 12 and [message for message in quoted if message not in source] == []

@@ -1,0 +1,183 @@
+"""Hook of MkDocs: the documents of the repository as pages, and the parts of the reference that the code states.
+
+``<!-- generate: NAME -->`` in a page is replaced by what ``GENERATED[NAME]`` returns. README.md is the first page, and
+links between documents are rewritten for the website; links to files that are not part of it become plain text.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import posixpath
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
+from dataclasses import MISSING, fields
+from pathlib import Path
+from unittest import mock
+
+import docstring_parser
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+#: Documents outside docs/, and their pages.
+REPOSITORY = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "developers/contributing.md",
+    "CHANGELOG.md": "developers/changelog.md",
+    "SECURITY.md": "developers/security.md",
+    "CODE_OF_CONDUCT.md": "developers/conduct.md",
+    "scripts/README.md": "developers/scripts.md",
+    "examples/README.md": "developers/examples.md",
+    "data/README.md": "reference/data.md",
+}
+_SOURCES = {page: document for document, page in REPOSITORY.items()}
+_GENERATE = re.compile(r"^<!-- generate: ([\w-]+) -->$", re.MULTILINE)
+# Fenced blocks and code spans, in which nothing is a link.
+_CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files, config):
+    """Add the documents of the repository; later files of the same name would be ignored by MkDocs."""
+    for document, page in REPOSITORY.items():
+        if (ROOT / document).exists():
+            text = (ROOT / document).read_text(encoding="utf-8")
+            files.append(File.generated(config, page, content=text))
+    for picture in sorted((ROOT / "scripts" / "figures").glob("*.png")):
+        files.append(File.generated(config, f"developers/figures/{picture.name}", abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Fill in the generated parts and rewrite the links."""
+    filled = _GENERATE.sub(lambda match: GENERATED[match[1]](), markdown)
+    return website_links(filled, page.file.src_uri)
+
+
+def website_links(text: str, page: str) -> str:
+    """Rewrite the links of a page, which are relative to its document in the repository."""
+    folder = posixpath.dirname(_SOURCES.get(page, f"docs/{page}"))
+
+    def rewrite(match: re.Match) -> str:
+        picture, label, target, anchor = match.groups()
+        path = posixpath.normpath(posixpath.join(folder, target))
+        if path.startswith("scripts/figures/"):
+            found = f"developers/{path.removeprefix('scripts/')}"
+        elif path in REPOSITORY:
+            found = REPOSITORY[path]
+        elif path.startswith("docs/"):
+            found = path.removeprefix("docs/")
+        else:
+            return label
+        return f"{picture}[{label}]({posixpath.relpath(found, posixpath.dirname(page) or '.')}{anchor or ''})"
+
+    parts = _CODE.split(text)  # code is at odd places
+    return "".join(part if place % 2 else _LINK.sub(rewrite, part) for place, part in enumerate(parts))
+
+
+def command_line() -> str:
+    """The help of every command, as the parsers print it."""
+    from graphslice.cli.main import COMMANDS, main
+
+    parts = []
+    for name, description in COMMANDS.items():
+        printed = io.StringIO()
+        with redirect_stdout(printed), suppress(SystemExit), mock.patch.dict(os.environ, COLUMNS="100"):
+            main([name, "--help"])
+        parts.append(f"## graphslice {name}\n\n{description}\n\n```text\n{printed.getvalue().strip()}\n```\n")
+    return "\n".join(parts)
+
+
+def configuration() -> str:
+    """A table for each section of the configuration, from its dataclass."""
+    from graphslice import config
+
+    sections = {"data": config.DataConfig, "graph": config.GraphConfig, "model": config.ModelConfig}
+    sections |= {"optimizer": config.OptimizerConfig, "trainer": config.TrainerConfig, "": config.RunConfig}
+    parts = []
+    for section, kind in sections.items():
+        described = docstring_parser.parse(kind.__doc__ or "")
+        meanings = {one.arg_name: " ".join((one.description or "").split()) for one in described.params}
+        rows = []
+        for field in fields(kind):
+            if field.name not in sections:
+                key = f"{section}.{field.name}".lstrip(".")
+                default = "" if field.default is MISSING else f"`{field.default}`"
+                rows.append(f"| `{key}` | {default} | {_cell(meanings.get(field.name, ''))} |")
+        table = "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+        parts.append(f"## {section or 'run'}\n\n{described.short_description}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def run_files() -> str:
+    """The names of the files of a run, from the constants of ``run_files.py`` and the comments above them."""
+    from graphslice import run_files
+
+    source = Path(run_files.__file__).read_text(encoding="utf-8")
+    rows = ["| name | contents |", "|---|---|"]
+    for comment, names in re.findall(r"^((?:#: .*\n)+)([A-Z_, ]+) = ", source, re.MULTILINE):
+        values = [getattr(run_files, name) for name in names.split(", ")]
+        if all(isinstance(value, str) for value in values):
+            text = " ".join(line.removeprefix("#: ") for line in comment.splitlines())
+            rows.append(f"| {', '.join(f'`{value}`' for value in values)} | {_cell(text)} |")
+    return "\n".join(rows)
+
+
+def metrics() -> str:
+    """A table of the metrics."""
+    from graphslice.evaluation.metrics import METRICS
+
+    rows = ["| name | metric | task types | better |", "|---|---|---|---|"]
+    for name, metric in METRICS.items():
+        better = "higher" if metric.higher_is_better else "lower"
+        rows.append(f"| `{name}` | {metric.label} | {', '.join(metric.kinds)} | {better} |")
+    return "\n".join(rows)
+
+
+def errors() -> str:
+    """Every message of an ``InputError`` in the source, by module; ``…`` is a value of the input."""
+    parts = []
+    for path in sorted((ROOT / "graphslice").rglob("*.py")):
+        messages = dict.fromkeys(_messages(ast.parse(path.read_text(encoding="utf-8"))))
+        if messages:
+            lines = [f"- `{message.replace('`', chr(39))}`" for message in messages]
+            parts.append("\n".join([f"## {path.relative_to(ROOT).as_posix()}\n", *lines, ""]))
+    return "\n".join(parts)
+
+
+def _messages(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        is_error = isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args
+        if is_error and getattr(node.exc.func, "id", "").endswith(("InputError", "MoleculeError")):
+            text = message_of(node.exc.args[0])
+            if re.search(r"[a-z]{3}", text):
+                yield text
+
+
+def message_of(node: ast.expr) -> str:
+    """The text of a string expression, with ``…`` for what is not constant."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(message_of(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return message_of(node.left) + message_of(node.right)
+    return "…"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "command-line": command_line,
+    "configuration": configuration,
+    "run-files": run_files,
+    "metrics": metrics,
+    "errors": errors,
+}
+
+sys.path.insert(0, str(ROOT))  # the checkout that is documented, also where another one is installed

@@ -4,9 +4,12 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from graphslice.nn.mixers import MIXERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "notes.md"]
@@ -88,11 +91,11 @@ def test_every_page_is_in_the_navigation():
 
 
 @pytest.fixture
-def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> Path:
+def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> Iterator[Path]:
     """A folder with the files that the guides name, in which every training is tiny."""
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
-    table = demo_rows.rename(columns={"gap_ev": "logp"}).assign(active=demo_rows["gap_ev"] > 3)
+    table = demo_rows.assign(logp=demo_rows["gap_ev"], active=demo_rows["gap_ev"] > 3)
     table.drop(columns="split").to_csv(tmp_path / "my.csv", index=False)
     demo_rows[["smiles"]].head(3).to_csv(tmp_path / "molecules.csv", index=False)
     (tmp_path / "runs").mkdir()
@@ -102,7 +105,10 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> P
     for module in ("fitting", "estimators"):
         monkeypatch.setattr(f"graphslice.api.{module}.base_config", lambda *_: tiny_config())
     monkeypatch.setattr("graphslice.config.RunConfig.preset", lambda name: tiny_config())
-    return tmp_path
+    mixers = dict(MIXERS)  # a block registers one
+    yield tmp_path
+    MIXERS.clear()
+    MIXERS.update(mixers)
 
 
 @pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "sh")], ids=name_of)

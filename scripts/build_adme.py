@@ -4,7 +4,8 @@
 
 DATA is a folder with ``tdc_admet/*.csv`` (columns smiles, y) and ``tox21.csv``. All rows are taken, whatever split
 they name. Rows of the same molecule, in whatever SMILES notation, are one row: the median of its numbers, the majority
-of its classes; a class without a majority is left out. The columns are the endpoints of ``adme_endpoints.csv``.
+of its classes; a class without a majority is left out. The columns are the endpoints of ``adme_endpoints.csv``, and
+``split`` for the final network.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
 
+# Share of the molecules that select the epoch of the final network.
+VALIDATION = 0.03
 ENDPOINTS = Path(__file__).parents[1] / "graphslice" / "weights" / "adme_endpoints.csv"
 
 
@@ -59,6 +62,8 @@ def main() -> None:
     options = parser.parse_args()
     endpoints = pd.read_csv(ENDPOINTS)
     table = join(labels_of(endpoints, options.data), endpoints)
+    valid = np.random.default_rng(0).random(len(table)) < VALIDATION
+    table["split"] = np.where(valid, "valid", "train")
     table.to_csv(options.out, index=False, float_format="%.6g")
     print(f"{len(table):,} molecules, {int(np.isfinite(table[endpoints['name']].to_numpy()).sum()):,} labels")
 

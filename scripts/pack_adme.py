@@ -1,9 +1,8 @@
 """Make the packaged model ``adme`` of two runs, measure it by cross-validation, and write docs/results/adme.jsonl.
 
-    python scripts/build_adme.py DATA -o adme.csv
-    graphslice train --dataset adme.csv OPTIONS --folds 5 --split scaffold --out runs/folds
-    graphslice train --dataset all.csv OPTIONS --out runs/final
     python scripts/pack_adme.py runs/folds runs/final --approved DATA/clintox.csv
+
+docs/adme.md has the commands of both runs.
 
 The network is that of the final run. Each endpoint with few molecules also has a kernel machine, if its weight in the
 stack is worth its bytes. Weights and calibration stand on the out-of-fold predictions of the first run: every molecule
@@ -195,11 +194,11 @@ def main() -> None:
     weights = choose_weights(found, labels, tasks, rows)
     values, spread = stacked(found, weights, tasks, rows)
     calibration = calibrated(found, values, spread, data, rows, rows)
-    nothing = np.full(1, np.nan)
+    # Without weight, a machine is a constant that is never evaluated.
     machines = [
         machine
         if machine is not None and weight > 0
-        else fit_kernel(x[:1], nothing, task.kind, len(task.classes), 0, 1)
+        else fit_kernel(x[:1], np.zeros(1), task.kind, len(task.classes), 0, 1)
         for machine, weight, task in zip(fit_kernels(x, labels, tasks), weights[1], tasks, strict=True)
     ]
     approved = pd.read_csv(options.approved)
@@ -213,9 +212,17 @@ def main() -> None:
     )
     made.tasks = described(tasks, Predictor(made, "cpu"), approved)
     save_checkpoint(made, WEIGHTS / "adme.ckpt")
-    version = {"version": f"graphslice {graphslice.__version__}"}
-    RESULTS.write_text("".join(f"{json.dumps(line | version)}\n" for line in lines), encoding="utf-8")
-    print(f"{(WEIGHTS / 'adme.ckpt').stat().st_size / 1e6:.1f} MB; weights of kernel machines:")
+    packed = {
+        "endpoints": len(tasks),
+        "kernels": int((weights[1] > 0).sum()),
+        "megabytes": (WEIGHTS / "adme.ckpt").stat().st_size / 1e6,
+        "molecules": len(dataset),
+        "labels": int(np.isfinite(labels).sum()),
+        "approved": len(approved),
+    }
+    lines = [{"version": f"graphslice {graphslice.__version__}", **line} for line in [*lines, {"packed": packed}]]
+    RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    print(packed)
     print({task.name: round(weight, 2) for task, weight in zip(tasks, weights[1], strict=True) if weight})
 
 

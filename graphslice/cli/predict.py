@@ -20,8 +20,6 @@ from graphslice.errors import InputError
 from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from graphslice.inference.predictor import Predictor
     from graphslice.inference.summary import TargetSummary
 
@@ -68,7 +66,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.inference.files import predict_file, with_predictions
 
     if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
-        raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
+        raise InputError(
+            f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap or adme"
+        )
     predictor = load_model(options)
     molecules = options.molecules
     table = table_path(molecules)
@@ -134,8 +134,6 @@ def print_summaries(predictor: Predictor, smiles: list[str], level: float | None
     Raises:
         InputError: if no molecule can be predicted, or the targets are properties of atoms or bonds.
     """
-    from rich.console import Console
-
     from graphslice.inference.summary import summarize
 
     if level is None and predictor.calibration is not None:
@@ -145,43 +143,34 @@ def print_summaries(predictor: Predictor, smiles: list[str], level: float | None
         raise InputError(
             f"none of the {len(smiles):,} rows could be predicted; the first reason: {predictions.errors[0]}"
         )
-    console = Console(soft_wrap=True, highlight=False, markup=False)
     for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
         if error is not None:
-            console.print(f"{text}: {error}\n")
+            print(f"{text}: {error}\n")
             continue
         neighbours = predictions.neighbours
         known = ""
         if neighbours is not None:
             where = "inside" if neighbours.in_domain[row] else "outside"
             known = f": {where} the applicability domain, similarity {neighbours.similarity[row]:.2f}"
-        console.print(f"{text}{known}")
-        console.print(_summary_table(summarize(predictions, row), level))
-        console.print()
+        print(f"{text}{known}", *_summary_lines(summarize(predictions, row), level), "", sep="\n")
 
 
-def _summary_table(targets: list[TargetSummary], level: float | None) -> Table:
-    from rich.table import Table
-
+def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:
+    """Lay out the summaries in aligned columns; those without any content are left out."""
     columns = {
         "target": [each.target for each in targets],
         "prediction": [
-            f"{each.prediction:.2f} {each.predicted}"
-            if each.predicted
-            else f"{each.prediction:.4g} {each.unit}".strip()
+            f"{each.predicted}: {each.prediction:.2f}" if each.predicted else f"{each.prediction:.4g} {each.unit}"
             for each in targets
         ],
-        f"{level:g}% interval" if level else "": [_interval_text(each) for each in targets],
+        f"{level:g}% interval or set" if level else "": [_interval_text(each) for each in targets],
         "percentile": ["" if each.percentile is None else f"{each.percentile:.0f}" for each in targets],
         "description": [each.description for each in targets],
     }
-    columns = {name: texts for name, texts in columns.items() if any(texts)}
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=name != "description")
-    for texts in zip(*columns.values(), strict=True):
-        table.add_row(*texts)
-    return table
+    filled = [[name, *texts] for name, texts in columns.items() if any(texts)]
+    widths = [max(map(len, column)) for column in filled]
+    rows = zip(*filled, strict=True)
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _interval_text(target: TargetSummary) -> str:

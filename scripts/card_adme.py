@@ -51,7 +51,7 @@ model.tasks[0]  # name, unit and description of an endpoint
   Of MoleculeNet's other tables, SIDER, FreeSolv and ClinTox are not taken, since no licence that allows it could be
   confirmed; BBBP and Lipophilicity are among TDC's tables, ESOL's molecules mostly in AqSolDB; BACE and HIV are no
   ADMET endpoints. The tables themselves are not in the package.
-- **Do not judge the model by TDC's test rows**: they are among its training molecules.
+- **Do not evaluate the model on TDC's test rows**: they are among its training molecules.
 - **Limits**: the tables mix assays of many laboratories. Stereochemistry is what the graph has of it; dose, species and
   formulation are those of the assays. Clearances are limited by their assays at 3 and 150. A prediction is no safety
   assessment.

@@ -16,7 +16,7 @@ PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != 
 DOCUMENTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / name / "README.md" for name in ("scripts", "data", "examples"))]
 #: Documents that show a user what to type.
 GUIDES = [ROOT / "README.md", *(page for page in PAGES if page.parent.name in ("howto", "start"))]
-GUIDES += [ROOT / "docs" / name for name in ("reference/mixers.md", "models.md", "tuning.md")]
+GUIDES += [ROOT / "docs" / name for name in ("reference/mixers.md", "models.md", "adme.md", "tuning.md")]
 # A block, and the comment above it that says why it is not run.
 _BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -175,7 +175,7 @@ def figures(text: str) -> set[str]:
 def measured() -> set[str]:
     """The decimals of all tables that scripts make from files of results, and of the notes of the benchmarks."""
     known = figures((ROOT / "docs/benchmarks.md").read_text())
-    for name in ("results", "models", "mixers", "intervals", "labels", "tuning"):
+    for name in ("results", "models", "adme", "mixers", "intervals", "labels", "tuning"):
         tables = [line for line in (ROOT / f"docs/{name}.md").read_text().splitlines() if line.startswith("|")]
         known |= figures("\n".join(tables))
     return known

@@ -2,7 +2,7 @@
 
 In docs/mixers.md, the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of
 ``docs/comparisons/NAME.json``.
-With NAME=FOLDER the result and the picture of a comparison are first copied from its folder.
+With NAME=FOLDER the result of a comparison is first copied from its folder; ``pictures.py`` draws it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from graphslice.compare.report import PICTURE, RESULT, table
+from graphslice.compare.report import RESULT, table
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENT = DOCS / "mixers.md"
@@ -35,7 +35,6 @@ def main() -> None:
     for given in parser.parse_args().given:
         name, _, folder = given.partition("=")
         shutil.copyfile(Path(folder) / RESULT, DOCS / "comparisons" / f"{name}.json")
-        shutil.copyfile(Path(folder) / PICTURE, DOCS / "figures" / f"{name}.png")
     DOCUMENT.write_text(fill_tables(DOCUMENT.read_text()))
 
 

@@ -1,10 +1,12 @@
 """Draw the pictures of the documentation from the files of results: ``python scripts/pictures.py``.
 
 ``ranks.svg``: mean ranks on TDC's ADMET group. ``coverage.svg``: nominal and measured coverage of prediction intervals.
+``zinc.png`` and ``zinc-time.png``: comparisons of mixers.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,10 +16,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.table_report import BOARDS, PUBLISHED, grouped, places, read_results
+from graphslice.compare.report import draw as draw_comparison
 from graphslice.evaluation.plots import COLOURS, report_style
 
 BENCHMARKS = Path(__file__).parents[1] / "docs" / "benchmarks"
 FIGURES = BENCHMARKS.parent / "figures"
+COMPARISONS = ("zinc", "zinc-time")
 #: Our models, and their names in the picture.
 OURS = {
     "graphslice": "GraphSlice: network and base models",
@@ -80,6 +84,9 @@ def main() -> None:
     with report_style(), matplotlib.rc_context({"svg.fonttype": "path"}):
         for name, draw in (("ranks", draw_ranks), ("coverage", draw_coverage)):
             draw().savefig(FIGURES / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+    for name in COMPARISONS:
+        result = json.loads((BENCHMARKS.parent / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))
+        draw_comparison(result, FIGURES / f"{name}.png")
 
 
 if __name__ == "__main__":

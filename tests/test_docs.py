@@ -202,3 +202,11 @@ def test_quoted_messages_exist():
     text = (ROOT / "docs/howto/troubleshooting.md").read_text()
     quoted = re.findall(r"^\| `([^`]+)`", text, re.MULTILINE) + re.findall(r"^- \*\*`([^`]+)`", text, re.MULTILINE)
     assert len(quoted) > 12 and [message for message in quoted if message not in source] == []
+
+
+def test_version_is_the_same_everywhere():
+    from graphslice import __version__
+
+    assert f"\n## {__version__} - 20" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"{{{__version__}}}" in (ROOT / "README.md").read_text()

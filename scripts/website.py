@@ -35,9 +35,10 @@ REPOSITORY = {
 }
 _SOURCES = {page: document for document, page in REPOSITORY.items()}
 _GENERATE = re.compile(r"^<!-- generate: ([\w-]+) -->$", re.MULTILINE)
-# Fenced blocks and code spans, in which nothing is a link.
-_CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+# A fenced block or a code span, in which nothing is a link, or a link.
+_CODE_OR_LINK = re.compile(
+    r"^```.*?^```$|`[^`\n]+`|(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)", re.MULTILINE | re.DOTALL
+)
 
 
 def on_files(files, config):
@@ -63,6 +64,8 @@ def website_links(text: str, page: str) -> str:
 
     def rewrite(match: re.Match) -> str:
         picture, label, target, anchor = match.groups()
+        if target is None:
+            return match[0]
         path = posixpath.normpath(posixpath.join(folder, target))
         if path.startswith("scripts/figures/"):
             found = f"developers/{path.removeprefix('scripts/')}"
@@ -74,8 +77,7 @@ def website_links(text: str, page: str) -> str:
             return label
         return f"{picture}[{label}]({posixpath.relpath(found, posixpath.dirname(page) or '.')}{anchor or ''})"
 
-    parts = _CODE.split(text)  # code is at odd places
-    return "".join(part if place % 2 else _LINK.sub(rewrite, part) for place, part in enumerate(parts))
+    return _CODE_OR_LINK.sub(rewrite, text)
 
 
 def command_line() -> str:

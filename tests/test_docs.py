@@ -210,3 +210,15 @@ def test_version_is_the_same_everywhere():
     assert f"\n## {__version__} - 20" in (ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"{{{__version__}}}" in (ROOT / "README.md").read_text()
+
+
+def test_links_are_rewritten_for_the_website(monkeypatch):
+    pytest.importorskip("mkdocs")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import website
+
+    assert website.website_links("[`x`](docs/adme.md) `[C@H](N)`", "index.md") == "[`x`](adme.md) `[C@H](N)`"
+    text = "[a](../../CONTRIBUTING.md#add-a-mixer) [b](../kernels.md) [c](../../LICENSE)"
+    assert website.website_links(text, "reference/mixers.md") == (
+        "[a](../developers/contributing.md#add-a-mixer) [b](../kernels.md) c"
+    )

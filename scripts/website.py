@@ -150,6 +150,16 @@ def errors() -> str:
     return "\n".join(parts)
 
 
+def modules() -> str:
+    """The first line of the docstring of every module."""
+    rows = ["| module | contents |", "|---|---|"]
+    for path in sorted((ROOT / "graphslice").rglob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        if text:
+            rows.append(f"| `{path.relative_to(ROOT / 'graphslice').as_posix()}` | {_cell(text.splitlines()[0])} |")
+    return "\n".join(rows)
+
+
 def _messages(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         is_error = isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args
@@ -180,6 +190,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "run-files": run_files,
     "metrics": metrics,
     "errors": errors,
+    "modules": modules,
 }
 
 sys.path.insert(0, str(ROOT))  # the checkout that is documented, also where another one is installed

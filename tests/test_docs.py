@@ -16,7 +16,7 @@ PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != 
 DOCUMENTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / name / "README.md" for name in ("scripts", "data", "examples"))]
 #: Documents that show a user what to type.
 GUIDES = [ROOT / "README.md", *(page for page in PAGES if page.parent.name in ("howto", "start"))]
-GUIDES += [ROOT / "docs" / name for name in ("reference/mixers.md", "models.md", "adme.md", "tuning.md")]
+GUIDES += [ROOT / "docs" / name for name in ("reference/mixers.md", "models.md", "tuning.md")]
 # A block, and the comment above it that says why it is not run.
 _BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

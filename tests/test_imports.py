@@ -15,7 +15,7 @@ ORDER = """_version errors feature_dims hardware progress package_data model_ave
 < compat processes atomic_write folder_lock torch_files threads < torch_io < config < run_files tasks < chem engines
 < batch < program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
 < inference < evaluation < doctor < training < pretraining < report < analysis
-< compare tuning < api < cli < __main__"""
+< compare tuning < api < serve < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}
 
 #: Third-party packages that a package must not import at module level.

@@ -28,7 +28,7 @@ from graphslice.config import (
     read_yaml,
 )
 from graphslice.errors import InputError
-from graphslice.package_data import MODELS
+from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
     import torch
@@ -316,6 +316,12 @@ def output_file(options: Namespace, source: Path | None) -> Path | None:
     if out.is_file() and not options.overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
     return out
+
+
+def reject_pretrained(model: str) -> None:
+    """Raise InputError for the packaged model that is for fine-tuning only."""
+    if model == PRETRAINED_MODEL and is_packaged_model(model):
+        raise InputError(f"{model} is a pretrained model for fine-tuning and predicts no property: use gap")
 
 
 def load_model(options: Namespace) -> Predictor:

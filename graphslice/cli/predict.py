@@ -13,10 +13,10 @@ from graphslice.cli.options import (
     add_smiles_column,
     load_model,
     output_file,
+    reject_pretrained,
     table_path,
 )
 from graphslice.errors import InputError
-from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.cli.prediction_modules"
@@ -54,8 +54,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.tables import count_rows, write_table
     from graphslice.inference.files import predict_file, with_predictions
 
-    if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
-        raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
+    reject_pretrained(options.model)
     predictor = load_model(options)
     molecules = options.molecules
     table = table_path(molecules)

@@ -328,8 +328,12 @@ def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load
 
-    device = options.device  # predictions on the CPU may need no torch
-    return load(options.model, device if device == "cpu" else parse_device(device))
+    return load(options.model, inference_device(options.device))
+
+
+def inference_device(name: str | None) -> str | torch.device | None:
+    """Return the device of --device for a predictor: "cpu" as it is, since predictions on it may need no torch."""
+    return name if name == "cpu" else parse_device(name)
 
 
 def parse_device(name: str | None) -> torch.device | None:

@@ -28,7 +28,7 @@ class Guard:
     Args:
         app: the application.
         max_bytes: largest body.
-        hosts: accepted names in the header ``Host``; None accepts all. A page of another site whose name was made to
+        hosts: accepted names in the header ``Host``; None accepts all. A page from elsewhere whose name was made to
             resolve to this machine (DNS rebinding) has another one.
         without_policy: paths whose pages have scripts inside, for which the content security policy is left out.
     """

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import threading
@@ -14,10 +15,11 @@ import pandas as pd
 import pytest
 
 import graphslice as gs
+from graphslice.data.featurize import featurizer_pool
 from graphslice.inference.predictions import output_columns
 
 pytest.importorskip("fastapi_offline")
-pytest.importorskip("httpx")
+pytest.importorskip("httpx2")
 
 from fastapi.testclient import TestClient
 
@@ -162,7 +164,7 @@ BAD = {
     "number": (b'{"smiles": ["C", 1]}', 422, "smiles.1"),
     "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 422, "smiles.0"),
     "none": (b'{"smiles": []}', 422, "at least 1"),
-    "unknown-key": (b'{"smiles": ["C"], "intervall": 90}', 422, "intervall"),
+    "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals"),
     "text-interval": (b'{"smiles": ["C"], "interval": "90"}', 422, "interval"),
     "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
     "interval": (b'{"smiles": ["C"], "interval": 100}', 422, "coverage"),
@@ -252,6 +254,14 @@ def test_drawings_have_no_html_of_their_input(client):
     assert svg[0].startswith('<svg class="molecule"') and svg[1] is None and svg[3] is None
     assert "<script" not in svg[2] and '"onload' not in svg[2]
     assert client.post("/draw", json={"smiles": ["CCO", "oops", labelled, "C" * 200]}).json()["svg"] == svg
+
+
+def test_a_crash_while_drawing_costs_its_row_only(monkeypatch):
+    monkeypatch.setattr(
+        "graphslice.serve.served_model.draw_molecule", lambda text, _: os._exit(1) if text == "X" else text
+    )
+    with featurizer_pool(workers=2) as pool:  # forked: the processes have the function above
+        assert draw_molecules(["C", "X", "N"], pool) == ["C", "", "N"]
 
 
 def test_atoms_have_lists(demo_rows, tiny_config, tmp_path):

@@ -279,7 +279,9 @@ function showModel() {
 
 $("form").onsubmit = (event) => (event.preventDefault(), predict());
 $("text").oninput = showColumns;
-$("text").onkeydown = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && (event.preventDefault(), predict());
+$("text").onkeydown = (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) predict();
+};
 $("model").onchange = showModel;
 $("download").onclick = download;
 $("file").onchange = async () => {

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Requests in progress, waiting ones included.
+# POST requests in progress, waiting ones included.
 _MAX_REQUESTS = 128
 # Seconds in which a body must arrive.
 _BODY_SECONDS = 30
@@ -50,20 +50,19 @@ class Guard:
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
             await send(message)
 
-        host = Headers(scope=scope).get("host", "").lower()
+        host, is_work = Headers(scope=scope).get("host", "").lower(), scope["method"] == "POST"
         if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
-            error = _error(421, "the server accepts requests to localhost only: start it with --host for others")
-            await error(scope, receive, send_with_headers)
-            return
-        if self._requests >= _MAX_REQUESTS:
-            error = _error(503, f"{_MAX_REQUESTS} requests are in progress: try again later")
-            await error(scope, receive, send_with_headers)
-            return
-        self._requests += 1
-        try:
-            await self._handle(scope, receive, send_with_headers)
-        finally:
-            self._requests -= 1
+            sentence = "the server accepts requests to localhost only: start it with --host for others"
+            await _error(421, sentence)(scope, receive, send_with_headers)
+        elif is_work and self._requests >= _MAX_REQUESTS:
+            sentence = f"{_MAX_REQUESTS} requests are in progress: try again later"
+            await _error(503, sentence)(scope, receive, send_with_headers)
+        else:
+            self._requests += is_work
+            try:
+                await self._handle(scope, receive, send_with_headers)
+            finally:
+                self._requests -= is_work
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, then call the application with it."""

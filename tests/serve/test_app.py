@@ -212,8 +212,9 @@ def test_an_unexpected_error_is_500_and_the_server_lives_on(served):
 
 def test_too_many_requests_at_a_time_are_503(client, monkeypatch):
     monkeypatch.setattr(guard, "_MAX_REQUESTS", 0)
-    response = client.get("/health")
+    response = client.post("/predict", json={"smiles": ["C"]})
     assert response.status_code == 503 and response.headers["retry-after"] == "1"
+    assert client.get("/health").status_code == 200
 
 
 def test_a_body_that_does_not_arrive_is_408(monkeypatch):

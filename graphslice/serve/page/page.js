@@ -98,6 +98,7 @@ async function predict() {
   $("go").textContent = "Stop";
   $("progress").hidden = false;
   shown = { model, molecules, rows: [] };
+  $("results").hidden = true;
   $("table").replaceChildren();
   try {
     const columns = featureColumns(model, molecules), size = Math.min(BATCH, maxMolecules);

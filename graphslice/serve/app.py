@@ -199,16 +199,17 @@ def _problem(request: Request, error: Exception) -> Response:
         status, sentence = 422, str(error)
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        status, sentence = 422, f"{'.'.join(map(str, first['loc'][1:])) or 'body'}: {first['msg']}"
+        status = 400 if first["type"] == "json_invalid" else 422
+        sentence = f"{'.'.join(map(str, first['loc'][1:])) or 'body'}: {first['msg']}"
     elif isinstance(error, TimeoutError):
         status, sentence = 503, "the server did not finish in time: send fewer molecules, or try again later"
         headers = {"retry-after": "5"}
     elif isinstance(error, StarletteHTTPException):
         status, sentence = error.status_code, error.detail
-        if status == 400:  # also too deeply nested, and numbers of thousands of digits
-            sentence = "the body of the request cannot be read: it must be JSON in UTF-8"
-        elif sentence == HTTPStatus(status).phrase:
+        if sentence == HTTPStatus(status).phrase:
             sentence = f"{request.method} {request.url.path}: {sentence.lower()}; see /docs"
+    if status == 400:  # also too deeply nested, and numbers of thousands of digits
+        sentence = "the body of the request cannot be read: it must be JSON in UTF-8"
     return JSONResponse({"error": sentence}, status, headers)
 
 

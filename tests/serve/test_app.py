@@ -154,7 +154,7 @@ def test_the_run_directory_may_disappear(run_directory, tmp_path):
 
 
 BAD = {
-    "not-json": (b"{", 422, "JSON"),
+    "not-json": (b"{", 400, "JSON"),
     "empty": (b"", 422, "required"),
     "not-utf-8": (b'{"smiles": ["\xff"]}', 400, "UTF-8"),
     "deep": (b"[" * 100_000, 400, "JSON"),

@@ -321,7 +321,7 @@ def output_file(options: Namespace, source: Path | None) -> Path | None:
 def reject_pretrained(model: str) -> None:
     """Raise InputError for the packaged model that is for fine-tuning only."""
     if model == PRETRAINED_MODEL and is_packaged_model(model):
-        raise InputError(f"{model} is a pretrained model for fine-tuning and predicts no property: use gap")
+        raise InputError(f"{model} is a pretrained model for fine-tuning and predicts no property: use gap or adme")
 
 
 def load_model(options: Namespace) -> Predictor:

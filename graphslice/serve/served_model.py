@@ -36,10 +36,9 @@ class ServedModel:
 
     def __init__(self, name: str, model: Model, pool: Pool = None) -> None:
         self.name, self.model, self._pool = name, model, pool
-        has_calibration = model.calibration is not None
-        values: Columns = {column: [0.0] for column in model.feature_columns}
+        values = {column: np.zeros(1, np.float32) for column in model.feature_columns}
         # Loads the names of training molecules, and compiles kernels, before the first request.
-        model.predict("CCO", columns=values, details=True, nearest=has_calibration)
+        self.predict(["CCO"], values, None, nearest=model.calibration is not None)
 
     def describe(self) -> dict[str, Any]:
         """Describe the model as :meth:`Model.describe` does, without paths, with what requests must or may give."""
@@ -47,6 +46,8 @@ class ServedModel:
         return {
             "name": self.name,
             **facts,
+            "units": {task.name: task.unit for task in self.model.tasks if task.unit},
+            "descriptions": {task.name: task.description for task in self.model.tasks if task.description},
             "columns": self.model.feature_columns,
             "intervals": self.model.calibration is not None,
         }

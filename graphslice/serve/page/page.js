@@ -134,8 +134,12 @@ function addRows(rows) {
   const table = $("table"), { model } = shown, begin = shown.rows.length;
   $("results").hidden = false;
   if (!begin) {
-    const names = ["Structure", "Name", ...Object.keys(model.targets), ...(model.intervals ? ["In domain"] : []), ""];
-    table.append(element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { textContent: name, scope: "col" })))));
+    const names = ["Structure", "Name", ...Object.keys(model.targets), ...(model.intervals ? ["In domain"] : [])];
+    const header = (name) => {
+      const unit = model.units[name], textContent = unit ? `${name} (${unit})` : name;
+      return element("th", { textContent, scope: "col", title: model.descriptions[name] ?? "" });
+    };
+    table.append(element("thead", {}, element("tr", {}, ...names.map(header))));
     table.append(element("tbody"));
   }
   shown.rows.push(...rows);
@@ -158,7 +162,7 @@ function makeRow(row, index) {
   const made = element("tr", {}, element("td", { className: "structure" }, picture), name);
   const targets = Object.keys(model.targets);
   if (row.error !== null) {
-    made.append(element("td", { className: "outside", colSpan: targets.length + 2, textContent: row.error }));
+    made.append(element("td", { className: "outside", colSpan: targets.length + 1, textContent: row.error }));
     return made;
   }
   made.append(...targets.map((target, t) => targetCell(model, row, target, t)));
@@ -168,11 +172,13 @@ function makeRow(row, index) {
     cell.dataset.label = "in domain";
     made.append(cell);
   }
-  const button = element("button", { type: "button", textContent: "Explain" });
-  button.setAttribute("aria-expanded", "false");
-  button.setAttribute("aria-label", `Explain the prediction of ${molecules[index].name || row.smiles}`);
-  button.onclick = () => toggleDetail(made, button, row, molecules[index]);
-  made.append(element("td", {}, ...(model.level === "molecule" ? [button] : [])));
+  if (model.level === "molecule") {
+    const button = element("button", { type: "button", textContent: "Explain" });
+    button.setAttribute("aria-expanded", "false");
+    button.setAttribute("aria-label", `Explain the prediction of ${molecules[index].name || row.smiles}`);
+    button.onclick = () => toggleDetail(made, button, row, molecules[index]);
+    name.append(button);
+  }
   return made;
 }
 

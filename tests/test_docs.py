@@ -212,13 +212,29 @@ def test_version_is_the_same_everywhere():
     assert f"{{{__version__}}}" in (ROOT / "README.md").read_text()
 
 
-def test_links_are_rewritten_for_the_website(monkeypatch):
+@pytest.fixture
+def website(monkeypatch):
     pytest.importorskip("mkdocs")
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import website
 
+    return website
+
+
+def test_links_are_rewritten_for_the_website(website):
     assert website.website_links("[`x`](docs/adme.md) `[C@H](N)`", "index.md") == "[`x`](adme.md) `[C@H](N)`"
     text = "[a](../../CONTRIBUTING.md#add-a-mixer) [b](../kernels.md) [c](../../LICENSE)"
     assert website.website_links(text, "reference/mixers.md") == (
         "[a](../developers/contributing.md#add-a-mixer) [b](../kernels.md) c"
     )
+
+
+def test_generated_reference_is_complete(website):
+    settings = [line for line in website.configuration().splitlines() if line.startswith("| `")]
+    assert any("`optimizer.peak_lr`" in line for line in settings)
+    assert [line for line in settings if line.endswith("|  |")] == []
+    for name in ("best.ckpt", "config.yaml", "split.csv", "report.html"):
+        assert f"`{name}`" in website.run_files()
+    assert "- `empty SMILES`" in website.errors() and "| `nn/model.py` |" in website.modules()
+    used = {name for page in PAGES for name in re.findall("<!-- generate: ([^ ]+) -->", page.read_text())}
+    assert used == set(website.GENERATED)

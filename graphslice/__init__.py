@@ -17,7 +17,7 @@ from graphslice._version import __version__
 
 if TYPE_CHECKING:
     from graphslice import ops
-    from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor
+    from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor, GraphSliceTransformer
     from graphslice.api.fitting import fit, train
     from graphslice.api.model import Model, load
     from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _LAZY_EXPORTS = {
     "GraphSliceClassifier": "graphslice.api.estimators",
     "GraphSliceRegressor": "graphslice.api.estimators",
+    "GraphSliceTransformer": "graphslice.api.estimators",
     "GraphTransformer": "graphslice.nn",
     "InputError": "graphslice.errors",
     "ModelConfig": "graphslice.config",
@@ -50,6 +51,7 @@ _LAZY_EXPORTS = {
 __all__ = [
     "GraphSliceClassifier",
     "GraphSliceRegressor",
+    "GraphSliceTransformer",
     "GraphTransformer",
     "InputError",
     "Model",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.errors import InputError
     from graphslice.inference import Predictor
+    from graphslice.inference.onnx_inputs import onnx_inputs
     from graphslice.nn import GraphTransformer
     from graphslice.report import write_report
 
@@ -42,6 +43,7 @@ _LAZY_EXPORTS = {
     "RunConfig": "graphslice.config",
     "fit": "graphslice.api.fitting",
     "load": "graphslice.api.model",
+    "onnx_inputs": "graphslice.inference.onnx_inputs",
     "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.api.fitting",
@@ -63,6 +65,7 @@ __all__ = [
     "__version__",
     "fit",
     "load",
+    "onnx_inputs",
     "ops",
     "smiles_to_graph",
     "train",

@@ -381,6 +381,13 @@ class RunConfig:
             "bonds": self.model.bond_messages,
         }
 
+    def without_paths(self) -> RunConfig:
+        """Return the configuration with file names in place of paths, for files that are shared."""
+        paths = ("dataset", "valid_file", "test_file", "root", "auxiliary_file")
+        names = {name: value and Path(value).name for name in paths for value in [getattr(self.data, name)]}
+        origin = self.init_from and Path(self.init_from).name
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, cache=None, **names), init_from=origin)
+
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, the inverse of :meth:`from_dict`."""
         values = dataclasses.asdict(self)

@@ -279,7 +279,9 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         model_: the :class:`~graphslice.api.model.Model`.
     """
 
-    def __init__(self, model: str | Path | Model = "small", *, invalid: str = "raise", device: str | None = None) -> None:
+    def __init__(
+        self, model: str | Path | Model = "small", *, invalid: str = "raise", device: str | None = None
+    ) -> None:
         self.model = model
         self.invalid = invalid
         self.device = device

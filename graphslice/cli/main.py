@@ -36,6 +36,7 @@ COMMANDS = {
     "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
     "report": "Regenerate the HTML report of a run.",
     "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",
+    "push": "Upload a model to the Hugging Face Hub, with a model card.",
     "submit": "Write OGB-LSC submission files.",
     "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
     "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",

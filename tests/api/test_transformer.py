@@ -62,7 +62,7 @@ def test_set_output_gives_named_columns_and_keeps_the_index(expected):
 
 def test_invalid_molecules_are_rejected_by_their_row_or_nan(expected):
     bad = [SMILES[0], "C[N", None]
-    with pytest.raises(ValueError, match="row 1 of X has no embedding: not a valid SMILES.*; invalid='nan' gives"):
+    with pytest.raises(ValueError, match=r"row 1 of X has no embedding: not a valid SMILES.*; invalid='nan' gives"):
         gs.GraphSliceTransformer(device="cpu").fit(bad).transform(bad)
     found = gs.GraphSliceTransformer(device="cpu", invalid="nan").fit_transform(bad)
     np.testing.assert_array_equal(found[0], expected[0])

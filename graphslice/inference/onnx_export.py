@@ -174,10 +174,12 @@ def _onnx_model(model: Predictor) -> Any:
             RemoveUnusedNodesPass()(program.model)
             return program.model_proto
     except (OnnxExporterError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        config = model.config.model
+        settings = ", ".join(f"{name}={value}" for name, value in (config.mixer_settings or {}).items())
+        mixer = f"{config.mixer} ({settings})" if settings else config.mixer
         raise InputError(
-            f"the network cannot be expressed in ONNX: its mixer {model.config.model.mixer} does something that "
-            f"torch.export or ONNX does not support ({reason})"
+            f"the network cannot be expressed in ONNX: its mixer {mixer} does something that torch.export or ONNX does "
+            f"not support ({str(error).strip().splitlines()[0]})"
         ) from None
 
 

@@ -18,12 +18,13 @@ from typing import Any
 from graphslice.errors import InputError
 
 # Path() merges the two slashes into one.
-_NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", re.ASCII)
+_NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@(\w(?:[\w/-]|\.(?!\.))*))?", re.ASCII)
 # Files of a run directory that a prediction needs, and the scores; member-N are the models of an ensemble.
 _FILE = re.compile(r"(member-[1-9][0-9]*/)?(config\.yaml|best\.ckpt)|together\.ckpt|metrics\.json")
 _PATTERNS = ["config.yaml", "best.ckpt", "member-*", "together.ckpt", "metrics.json"]
 # Largest number of files, and of bytes of all of them.
 _MOST_FILES, _MOST_BYTES = 500, 4 << 30
+_COMMIT = re.compile("[0-9a-f]{40}")
 # Folder of huggingface_hub's cache in which the files of a commit are.
 _SNAPSHOT = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]([0-9a-f]{40})")
 
@@ -65,6 +66,8 @@ def _download(name: str) -> Path:
                 raise InputError(
                     f"hf://{repository} holds no model of GraphSlice (best.ckpt): it has {held or 'no files'}"
                 )
+            if not _COMMIT.fullmatch(info.sha):
+                raise InputError(f"the server gives no commit of hf://{repository}: not downloaded")
             if len(found) > _MOST_FILES or sum(size or 0 for size in found.values()) > _MOST_BYTES:
                 raise InputError(f"hf://{repository} is larger than a model of GraphSlice can be: not downloaded")
             settings: dict[str, Any] = {"revision": info.sha, "allow_patterns": list(found)}

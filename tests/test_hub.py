@@ -197,6 +197,8 @@ def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatc
         ("hf://tiny", "hf://tiny does not name a model on the Hub: write hf://user/name"),
         ("hf://user/tiny@", "does not name a model on the Hub"),
         ("hf://user/../secret", "does not name a model on the Hub"),
+        ("hf://user/tiny@../../secret", "does not name a model on the Hub"),
+        ("hf://user/tiny@a/../../secret", "does not name a model on the Hub"),
         ("hf://user/-tiny", "hf://user/-tiny is not a valid name on the Hub"),
         ("hf://user/none", "there is no hf://user/none, or it is private: .* log in with `hf auth login`"),
         ("hf://user/hidden", "there is no hf://user/hidden, or it is private"),

@@ -386,7 +386,9 @@ class RunConfig:
     def without_paths(self) -> RunConfig:
         """Return the configuration with file names in place of paths, for files that are shared."""
         paths = ("dataset", "valid_file", "test_file", "root", "auxiliary_file")
-        names = {name: value and Path(value).name for name in paths for value in [getattr(self.data, name)]}
+        names: dict[str, Any] = {
+            name: value and Path(value).name for name in paths for value in [getattr(self.data, name)]
+        }
         origin = self.init_from if is_hub_model(self.init_from) else self.init_from and Path(self.init_from).name
         return dataclasses.replace(self, data=dataclasses.replace(self.data, cache=None, **names), init_from=origin)
 

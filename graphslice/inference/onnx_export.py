@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +47,7 @@ OUTPUT = "predictions"
 # Batches of the check; the first is also traced. One atom and sixty, fragments, ties, padding.
 _BATCHES = (
     ["CC(=O)Oc1ccccc1C(=O)O", "[Na+].[Cl-]", "CCO"],
-    ["CC"],
+    ["C"],
     ["C" * 60, "O=C(O)c1ccc(N)cc1", "C1CC2CCC1CC2", "CC(C)(C)C", "F/C=C/F"],
 )
 # Largest accepted difference between ONNX Runtime and the networks.
@@ -97,12 +97,12 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     if stackings:
         networks = Predictor([replace(one, stacking=None, calibration=None) for one in checkpoints], "cpu")
     model = _onnx_model(networks)
-    set_model_props(model, _metadata(networks, bool(stackings)))
+    set_model_props(model, _metadata(networks, [one.name for one in model.graph.input], bool(stackings)))
     contents = model.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
-    batches = [(smiles, _columns(networks, smiles)) for smiles in _BATCHES]
+    batches = _batches(networks)
     found = [session.run(None, network_inputs(networks.config, *batch))[0] for batch in batches]
     difference = _difference(found, networks, batches)
     if not difference <= _TOLERANCE:
@@ -110,19 +110,26 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
             f"the network cannot be exported: ONNX Runtime predicts something else ({difference:.1g} of the largest "
             f"prediction); {path} is not written"
         )
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(contents)
-    return ExportCheck(
-        sum(map(len, _BATCHES)),
+    check = ExportCheck(
+        sum(len(smiles) for smiles, _ in batches),
         difference,
         _difference(found, whole, batches) if stackings else None,
         float(np.mean([stacking.weights[0].mean() for stacking in stackings])) if stackings else 1.0,
     )
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(contents)
+    return check
 
 
-def _columns(model: Predictor, smiles: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return feature columns for the molecules of the check."""
-    return {name: np.arange(len(smiles), dtype=float) for name in model.feature_columns}
+def _batches(model: Predictor) -> list[tuple[list[str], dict[str, np.ndarray]]]:
+    """Return the molecules of the check that the model reads, with values of its feature columns."""
+    batches = []
+    for smiles in _BATCHES:
+        columns = {name: np.arange(len(smiles), dtype=float) for name in model.feature_columns}
+        errors = model.featurize_molecules(smiles, columns).errors
+        kept = [one for row, one in enumerate(smiles) if row not in errors]
+        batches.append((kept, {name: values[: len(kept)] for name, values in columns.items()}))
+    return batches
 
 
 def _difference(found: list[np.ndarray], model: Predictor, batches: list[tuple]) -> float:
@@ -133,7 +140,7 @@ def _difference(found: list[np.ndarray], model: Predictor, batches: list[tuple])
     return float((np.abs(np.concatenate(found) - expected) / scale).max())
 
 
-def _metadata(model: Predictor, stacked: bool) -> dict[str, str]:
+def _metadata(model: Predictor, inputs: list[str], stacked: bool) -> dict[str, str]:
     """Return the metadata of the file: texts, and JSON for what has parts."""
     without = " without its base models, which are not in the file" if stacked else ""
     return {
@@ -141,38 +148,17 @@ def _metadata(model: Predictor, stacked: bool) -> dict[str, str]:
         CONFIG_KEY: json.dumps(model.config.without_paths().to_dict()),
         "graphslice.tasks": json.dumps([task.to_dict() for task in model.tasks]),
         "graphslice.columns": json.dumps(model.columns),
-        "graphslice.inputs": json.dumps({name: [*dims, meaning] for name, (dims, meaning) in INPUTS.items()}),
+        "graphslice.inputs": json.dumps({name: [*INPUTS[name][0], INPUTS[name][1]] for name in inputs}),
     }
 
 
 def _onnx_model(model: Predictor) -> Any:
-    """Trace the networks of a model: an ``onnx.ModelProto``."""
-    from onnx_ir.passes.common import RemoveUnusedNodesPass
+    """Return the networks of a model as an ``onnx.ModelProto``; raise InputError if ONNX cannot express them."""
     from torch.onnx.errors import OnnxExporterError
 
-    smiles = _BATCHES[0]
-    arrays = network_inputs(model.config, smiles, _columns(model, smiles))
-    sizes = {name: Dim(name) for name in ("molecules", "atoms", "path_types", "path_entries", "predicted")}
-    free: dict[str | int, Any] = {**sizes, "rows": sizes["atoms"] + 1}
-    shapes = [{i: free.get(dim, Dim.STATIC) for i, dim in enumerate(INPUTS[name][0])} for name in arrays]
-    tensors = tuple(map(torch.from_numpy, arrays.values()))
+    arrays = network_inputs(model.config, *_batches(model)[0])
     try:
-        with torch.no_grad(), reference_only(), _quiet():
-            traced = export(
-                _InUnits(model, list(arrays)).eval(), tensors, dynamic_shapes=(tuple(shapes),), strict=False
-            )
-            program = torch.onnx.export(
-                traced,
-                dynamo=True,
-                dynamic_shapes=(tuple(shapes),),
-                input_names=list(arrays),
-                output_names=[OUTPUT],
-                custom_translation_table=_translations(),
-                verbose=False,
-            )
-            assert program is not None
-            RemoveUnusedNodesPass()(program.model)
-            return program.model_proto
+        return to_onnx(_InUnits(model, list(arrays)), arrays)
     except (OnnxExporterError, RuntimeError) as error:
         config = model.config.model
         settings = ", ".join(f"{name}={value}" for name, value in (config.mixer_settings or {}).items())
@@ -181,6 +167,38 @@ def _onnx_model(model: Predictor) -> Any:
             f"the network cannot be expressed in ONNX: its mixer {mixer} does something that torch.export or ONNX does "
             f"not support ({str(error).strip().splitlines()[0]})"
         ) from None
+
+
+def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
+    """Trace a module, on the plain references of the operators.
+
+    Args:
+        module: called with one tensor per input; returns one tensor.
+        inputs: by name, of :data:`INPUTS`, for a batch of at least two molecules.
+
+    Returns:
+        An ``onnx.ModelProto``, whose output is called :data:`OUTPUT`.
+    """
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    sizes = {name: Dim(name) for name in ("molecules", "atoms", "path_types", "path_entries", "predicted")}
+    free: dict[Any, Any] = {**sizes, "rows": sizes["atoms"] + 1}
+    shapes = [{i: free.get(dim, Dim.STATIC) for i, dim in enumerate(INPUTS[name][0])} for name in inputs]
+    tensors = tuple(map(torch.from_numpy, inputs.values()))
+    with torch.no_grad(), reference_only(), _quiet():
+        traced = export(module.eval(), tensors, dynamic_shapes=(tuple(shapes),), strict=False)
+        program = torch.onnx.export(
+            traced,
+            dynamo=True,
+            dynamic_shapes=(tuple(shapes),),
+            input_names=list(inputs),
+            output_names=[OUTPUT],
+            custom_translation_table=_translations(),
+            verbose=False,
+        )
+        assert program is not None
+        RemoveUnusedNodesPass()(program.model)
+        return program.model_proto
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
     """
     split = next((name for name in ("test", "valid") if name in metrics), None)
     targets = metrics[split]["targets"] if split else {}
-    matter = {
+    matter: dict[str, Any] = {
         "license": license,
         "library_name": "graphslice",
         "pipeline_tag": "graph-ml",

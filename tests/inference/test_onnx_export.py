@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny import TINY
 from torch import nn
 
 import graphslice as gs
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig
+from graphslice.batch import GraphBatch
 from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, TargetCalibration
 from graphslice.checkpoint import Checkpoint, write_run_directory
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, TrainerConfig
 from graphslice.inference import Predictor
-from graphslice.inference.onnx_export import INPUTS, export_onnx
+from graphslice.inference.ensemble import base_model_inputs
+from graphslice.inference.onnx_export import INPUTS, export_onnx, to_onnx
+from graphslice.inference.onnx_inputs import network_inputs
+from graphslice.nn.block import Block
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops.dispatch import reference_only
 from graphslice.stacking import Stacking
@@ -70,29 +75,64 @@ def check(checkpoints: list[Checkpoint], path: Path, calibration: Calibration | 
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-WIDTH = descriptor_width(["rdkit2d", "weight"])
-#: Settings of a model with each mixer; together they cover what a network can consist of.
-SETTINGS: dict[str, dict] = {
-    "softmax": {"tasks": [NUMBER, LOG], "loss": "gaussian", "bond_messages": True},
-    "slice-ascend": {"tasks": [RANK, LOG], "readout": "mean+max+quantiles+sum+token"},
-    "slice-interleave": {"tasks": [BINARY, MULTICLASS], "layers": 2},
-    "slice-max": {"tasks": [MULTICLASS, RANK], "data": DataConfig(features="rdkit2d,weight"), "descriptors": WIDTH},
-    "slice-released": {"tasks": [NUMBER], "norm": "post", "head": "mlp", "embedding_layout": "graphormer"},
-    "slice-quantile": {"tasks": [NUMBER], "level": "atom", "mixer_settings": {"statistic": "learnable"}},
-    "csp": {"tasks": [NUMBER], "mixer_settings": {"shifts": "power"}},
-    "galerkin": {"tasks": [NUMBER], "level": "bond", "bond_messages": True},
-    "fourier": {"tasks": [NUMBER]},
-    "map-only": {"tasks": [NUMBER], "embedding_norm": True},
-}
+class EveryMixer(nn.Module):
+    """A block of each mixer on the same molecules, one of them with message passing along bonds."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        settings = {"slice-quantile": {"statistic": "learnable"}, "csp": {"shifts": "power"}}
+        configs = [
+            ModelConfig(**TINY | {"mixer": one, "bond_messages": one == "softmax", "mixer_settings": settings.get(one)})
+            for one in MIXERS
+        ]
+        torch.manual_seed(0)
+        self.network, self.names = GraphTransformer(configs[0]), names
+        self.blocks = nn.ModuleList(Block(config, 1) for config in configs)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        batch = GraphBatch.unchecked(**dict(zip(self.names, tensors, strict=True)))
+        x, context = self.network.embed(batch), self.network.pairs(batch, bonds=True)
+        return torch.stack([block(x, context) for block in self.blocks])
 
 
-@pytest.mark.parametrize("mixer", [name for name in SETTINGS if name not in ("fourier", "map-only")])
-def test_onnx_runtime_predicts_as_the_network(mixer, tmp_path):
-    check([network(mixer=mixer, **SETTINGS[mixer])], tmp_path / "model.onnx")
+def test_onnx_runtime_computes_every_mixer(tmp_path):
+    config = RunConfig(model=ModelConfig(**TINY, bond_messages=True))
+    batches = [network_inputs(config, smiles) for smiles in BATCHES]
+    module = EveryMixer(list(batches[2]))
+    opened = onnxruntime.InferenceSession(to_onnx(module, batches[2]).SerializeToString())
+    for inputs in batches:
+        (found,) = opened.run(None, inputs)
+        with torch.no_grad(), reference_only():
+            expected = module(*map(torch.from_numpy, inputs.values())).numpy()
+        for row, length in enumerate(inputs["lengths"]):
+            for name, one, other in zip(
+                MIXERS, found[:, row, : length + 1], expected[:, row, : length + 1], strict=True
+            ):
+                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=name)
+    assert len(MIXERS) >= 10 and np.ptp(expected, axis=0).max() > 0.1  # the mixers differ
 
 
-def test_every_mixer_has_a_case():
-    assert SETTINGS.keys() == {name for name, kind in MIXERS.items() if kind.__module__.startswith("graphslice.")}
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "tasks": [RANK, LOG, NUMBER],
+            "mixer": "slice-interleave",
+            "layers": 2,
+            "loss": "gaussian",
+            "readout": "mean+max+quantiles+sum+token",
+            "data": DataConfig(features="rdkit2d,weight"),
+            "descriptors": descriptor_width(["rdkit2d", "weight"]),
+            "embedding_layout": "graphormer",
+        },
+        {"tasks": [NUMBER], "level": "atom", "data": DataConfig(level="atom"), "norm": "post", "head": "mlp"},
+    ],
+    ids=["molecules", "atoms"],
+)
+def test_onnx_runtime_predicts_as_the_network(settings, tmp_path):
+    check([network(**settings)], tmp_path / "model.onnx")
 
 
 def test_ensembles_are_averaged_and_probabilities_scaled(tmp_path):
@@ -103,10 +143,11 @@ def test_ensembles_are_averaged_and_probabilities_scaled(tmp_path):
 
 
 def test_command_exports_the_network_of_a_stack_and_says_so(tmp_path, cli):
-    checkpoint = network(mixer="map-only", **SETTINGS["map-only"])
+    checkpoint = network([NUMBER], mixer="map-only", embedding_norm=True)
     alone = Predictor(checkpoint, "cpu")
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
-    models = fit_base_models(np.tile(x, 2400), y, checkpoint.tasks, seed=0, threads=1)
+    width = base_model_inputs(alone.featurize_molecules("C"), np.array([0]), (GRAPH_INPUTS,)).shape[1]
+    models = fit_base_models(np.tile(x, width), y, checkpoint.tasks, seed=0, threads=1)
     checkpoint.stacking = Stacking((GRAPH_INPUTS,), models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export", tmp_path / "run", "-o", tmp_path / "model.onnx")

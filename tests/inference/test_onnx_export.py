@@ -29,6 +29,7 @@ from graphslice.stacking.stacking import GRAPH_INPUTS, fit_base_models
 from graphslice.tasks import Task
 
 onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
 
 NUMBER, LOG = Task("y"), Task("z", transform="log")
 RANK = Task("r", transform="rank", knots=((-1.0, 3.0), (-0.1, 4.0), (0.5, 4.5), (2.0, 70.0)))

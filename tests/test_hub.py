@@ -253,6 +253,12 @@ def test_a_pushed_model_predicts_the_same_and_holds_no_molecules(
     private = [str(demo_csv.parent), *(smiles for smiles in demo_rows["smiles"] if len(smiles) > 12)]
     assert not any(text.encode() in contents for contents in files.values() for text in private)
     np.testing.assert_array_equal(gs.load("hf://user/new").predict(SMILES), gs.load(run_directory).predict(SMILES))
+    card, scores = hub.ModelCard(files["README.md"].decode()), gs.load(run_directory).metrics["test"]
+    assert (card.data.license, card.data.library_name) == ("mit", "graphslice")
+    found = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert found["mae"] == scores["mae"] and card.data.eval_results[0].dataset_name == "demo60.csv"
+    assert f"| gap_ev | {scores['molecules']} | {scores['mae']:.4g} |" in card.text
+    assert "47 train, 7 valid, 6 test" in card.text and 'gs.load("hf://user/new")' in card.text
 
 
 def test_an_ensemble_replaces_all_files_of_a_larger_one(server, demo_csv, monkeypatch, cli, tmp_path):

@@ -47,14 +47,14 @@ def _export_onnx(options: Namespace) -> None:
     print(out)
     print(
         f"ONNX Runtime predicts as the networks of the model on {check.molecules} molecules: the largest difference is "
-        f"{check.difference:.1g} of the largest prediction",
+        f"{check.difference:.1g} times the largest prediction of a target",
         file=sys.stderr,
     )
     if check.stacked_difference is not None:
         print(
             f"note: base models are not in the file, whose networks have the weight {check.network_weight:.2f} in the "
-            f"predictions of the model: on these molecules it predicts up to {check.stacked_difference:.1g} of the "
-            "largest prediction apart from the model",
+            "predictions of the model; on these molecules the file differs from the model by up to "
+            f"{check.stacked_difference:.1g} times the largest prediction of a target",
             file=sys.stderr,
         )
 

@@ -55,7 +55,7 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
         "",
         f"A model of molecular properties from SMILES, trained with GraphSlice {__version__}.",
         "",
-        *markdown_table(["target", "type", "classes or scale of training"], map(_target, model.tasks)),
+        *markdown_table(["target", "type", "unit", "classes, or scale of training"], map(_target, model.tasks)),
         "",
         "## Use",
         "",
@@ -85,8 +85,8 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
     return f"---\n{yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)}---\n\n" + "\n".join(lines) + "\n"
 
 
-def _target(task: Task) -> tuple[str, str, str]:
-    return task.name, task.kind, ", ".join(task.classes) or task.transform
+def _target(task: Task) -> tuple[str, str, str, str]:
+    return task.name, task.kind, task.unit, ", ".join(task.classes) or task.transform
 
 
 def _result(name: str, scores: dict[str, Any], dataset: str, split: str) -> dict[str, Any]:

@@ -81,35 +81,38 @@ def _download(name: str) -> Path:
     return folder
 
 
+def repository_name(text: str) -> str:
+    """Return ``user/name``, given it with or without ``hf://``; raise InputError for anything else."""
+    match = _NAME.fullmatch(f"hf://{text.removeprefix('hf://')}")
+    if not match or match[2]:
+        raise InputError(f"{text} does not name a repository of the Hub: write user/name")
+    return match[1]
+
+
 def upload(folder: Path, repository: str, *, public: bool) -> str:
     """Upload the files of a directory as one commit, which removes files of a former model.
 
     Args:
         folder: directory that holds nothing else.
-        repository: ``user/name``; created if it does not exist.
+        repository: ``user/name``, as :func:`repository_name` returns it; created if it does not exist.
         public: visibility of a new repository.
 
     Returns:
         ``hf://user/name@commit``.
 
     Raises:
-        InputError: if the name is malformed, the user is not logged in, or the server rejects the upload or cannot be
-            reached.
+        InputError: if the user is not logged in, or the server rejects the upload or cannot be reached.
     """
-    match = _NAME.fullmatch(f"hf://{repository.removeprefix('hf://')}")
-    if not match or match[2]:
-        raise InputError(f"{repository} does not name a repository of the Hub: write user/name")
-    hub = _huggingface_hub()
-    api = hub.HfApi(_endpoint())
-    with _errors(f"hf://{match[1]}", "main"):
-        api.create_repo(match[1], private=not public, exist_ok=True)
+    api = _huggingface_hub().HfApi(_endpoint())
+    with _errors(f"hf://{repository}", "main"):
+        api.create_repo(repository, private=not public, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=match[1],
+            repo_id=repository,
             folder_path=folder,
             commit_message="Upload a model of GraphSlice",
             delete_patterns=_PATTERNS,
         )
-    return f"hf://{match[1]}@{commit.oid}"
+    return f"hf://{repository}@{commit.oid}"
 
 
 def _endpoint() -> str | None:

@@ -284,6 +284,7 @@ def test_an_ensemble_replaces_all_files_of_a_larger_one(server, demo_csv, monkey
     np.testing.assert_array_equal(gs.load(out.strip()).predict(SMILES), model.predict(SMILES))
     card = hub.ModelCard(files["README.md"].decode())
     assert card.data.license == "unknown" and "The run has no scores." in card.text
+    assert 'gs.load("hf://user/several")' in card.text and "2 networks, each with 1 layer of" in card.text
     assert "user/several" not in server.private
 
 

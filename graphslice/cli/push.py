@@ -25,10 +25,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Upload a model and its card, and print the name of the commit; raise InputError if the Hub rejects it."""
     from graphslice.api.model import Model, load
-    from graphslice.hub import upload
+    from graphslice.hub import repository_name, upload
     from graphslice.report.model_card import model_card
     from graphslice.run_files import write_metrics
 
+    repository = repository_name(options.repository)
     model = load(options.model, "cpu")
     shared = [
         replace(
@@ -44,6 +45,6 @@ def run(options: Namespace, arguments: list[str]) -> None:
         Model(shared, "cpu", calibration=calibration).save(folder)
         if model.metrics:
             write_metrics(folder, model.metrics)
-        card = model_card(model, model.metrics, options.repository, options.license)
+        card = model_card(model, model.metrics, repository, options.license)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        print(upload(folder, options.repository, public=options.public))
+        print(upload(folder, repository, public=options.public))

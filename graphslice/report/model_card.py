@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from graphslice._version import __version__
+from graphslice.data.labels import pluralize
 from graphslice.evaluation.format_scores import PRINTED_METRICS, plain
 from graphslice.evaluation.metrics import prediction_count
 from graphslice.inference.predictor import Predictor
@@ -72,7 +73,7 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
         "",
         "## Scores",
         "",
-        *_scores(split, targets),
+        *_scores("out-of-fold" if model.is_cross_validation else split, targets),
         "",
         "## Limits",
         "",
@@ -104,7 +105,7 @@ def _data(model: Predictor) -> Iterator[str]:
     data = model.config.without_paths().data
     yield f"- dataset: `{data.dataset}`, {data.level}-level targets"
     yield f"- split: {data.split or 'random'}" + (f", {data.folds} folds" if data.folds else "")
-    if model.folder is not None:
+    if model.folder is not None and not model.is_cross_validation:
         members = find_members(model.folder)
         splits = read_splits(members[0] if members else model.folder) or {}
         if splits:
@@ -120,7 +121,8 @@ def _scores(split: str | None, targets: dict[str, dict[str, Any]]) -> Iterator[s
     kinds = {one["kind"] for one in targets.values()}
     names = list(dict.fromkeys(name for kind in PRINTED_METRICS if kind in kinds for name in PRINTED_METRICS[kind]))
     names += [_COVERAGE] if any(one.get(_COVERAGE) is not None for one in targets.values()) else []
-    yield f"On the {'test' if split == 'test' else 'validation'} set:"
+    sets = {"test": "On the test set:", "valid": "On held-out molecules of the training:"}
+    yield sets.get(split, "Of out-of-fold predictions:")
     yield ""
     yield from markdown_table(
         ["target", "labels", *names],
@@ -157,6 +159,6 @@ def _architecture(model: Predictor) -> str:
     members = f"{model.num_models} networks, each with " if model.num_models > 1 else "A network with "
     base = ", stacked with base models" if trees else ""
     return (
-        f"{members}{config.layers} layers of the mixer `{config.mixer}`, {config.dim} channels and "
+        f"{members}{pluralize(config.layers, 'layer')} of the mixer `{config.mixer}`, {config.dim} channels and "
         f"{model.networks.num_parameters:,} parameters{base}."
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphslice.inference import Predictor
     from graphslice.inference.onnx_inputs import onnx_inputs
     from graphslice.nn import GraphTransformer
-    from graphslice.report import write_report
+    from graphslice.report.write import write_report
 
 # Imported on first use: the model needs no RDKit, the chemistry no torch.
 _LAZY_EXPORTS = {
@@ -47,7 +47,7 @@ _LAZY_EXPORTS = {
     "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.api.fitting",
-    "write_report": "graphslice.report",
+    "write_report": "graphslice.report.write",
 }
 
 __all__ = [

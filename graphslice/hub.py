@@ -104,7 +104,7 @@ def upload(folder: Path, repository: str, *, public: bool) -> str:
         InputError: if the user is not logged in, or the server rejects the upload or cannot be reached.
     """
     api = _huggingface_hub().HfApi(_endpoint())
-    with _errors(f"hf://{repository}", "main"):
+    with _errors(f"hf://{repository}"):
         api.create_repo(repository, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repository,
@@ -129,8 +129,13 @@ def _huggingface_hub() -> Any:
 
 
 @contextmanager
-def _errors(name: str, revision: str) -> Iterator[None]:
-    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`."""
+def _errors(name: str, revision: str | None = None) -> Iterator[None]:
+    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`.
+
+    Args:
+        name: of the model.
+        revision: that is downloaded; None for an upload.
+    """
     from huggingface_hub import errors
 
     log_in = "log in with `hf auth login`, or set HF_TOKEN"
@@ -150,6 +155,7 @@ def _errors(name: str, revision: str) -> Iterator[None]:
         raise InputError(f"the server rejected the access to {name} (HTTP status {status}){denied}") from None
     except (errors.HTTPError, errors.LocalEntryNotFoundError, ConnectionError):
         server = _endpoint() or "https://huggingface.co"
-        raise InputError(f"cannot reach {server}, and {name} is not complete on this machine") from None
+        copy = f", and there is no complete copy of {name} on this machine" if revision else ""
+        raise InputError(f"cannot reach {server}{copy}") from None
     except errors.HFValidationError as error:
         raise InputError(f"{name} is not a valid name on the Hub: {error}") from None

@@ -186,7 +186,8 @@ def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatc
     best.unlink()
     ours._download.cache_clear()
     with pytest.raises(
-        InputError, match=r"cannot reach http://127\.0\.0\.1:1, and hf://user/tiny is not complete on this machine"
+        InputError,
+        match=r"cannot reach http://127\.0\.0\.1:1, and there is no complete copy of hf://user/tiny on this machine",
     ):
         gs.load(f"hf://user/tiny@{shared}")
 
@@ -234,10 +235,13 @@ def test_a_file_that_is_cut_off_is_not_kept(shared, server, tmp_path, cli):
 def test_no_connection_is_reported(server, monkeypatch, cli):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     code, _, err = cli("predict", "hf://user/tiny", "CCO")
-    assert code == 2 and "cannot reach http://127.0.0.1:1, and hf://user/tiny is not complete on this machine" in err
+    assert (
+        code == 2
+        and "cannot reach http://127.0.0.1:1, and there is no complete copy of hf://user/tiny on this machine" in err
+    )
     monkeypatch.setenv("HF_TOKEN", "secret")
     code, _, err = cli("push", "gap", "user/tiny")
-    assert code == 2 and "cannot reach http://127.0.0.1:1" in err
+    assert code == 2 and "cannot reach http://127.0.0.1:1\n" in err
 
 
 def test_a_pushed_model_predicts_the_same_and_holds_no_molecules(

@@ -22,6 +22,10 @@ class EmptyTableError(InputError):
     """A table has no rows."""
 
 
+class NoSmilesColumnError(InputError):
+    """A table has no column that is known to hold the SMILES."""
+
+
 class _Shortened(reprlib.Repr):
     """A ``repr`` of bounded length that reads only the part of a value that it shows."""
 

@@ -13,7 +13,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, spli
 from graphslice.data.decimals import decimal_hint, plain_numbers
 from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, NoSmilesColumnError, nearest
 from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
@@ -112,12 +112,12 @@ def find_smiles_column(
         training_column: SMILES column of the training set of a model, or None.
 
     Raises:
-        InputError: if there is none.
+        NoSmilesColumnError: if there is none.
     """
     requested = training_column if requested is None and training_column in columns else requested
     if requested is not None:
         if requested not in columns:
-            raise InputError(
+            raise NoSmilesColumnError(
                 f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
             )
         return requested
@@ -125,7 +125,7 @@ def find_smiles_column(
     for usual in SMILES_COLUMNS:
         if usual in by_name:
             return by_name[usual]
-    raise InputError(
+    raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
         f"name with --smiles-column; the columns are {quoted_list(columns)}"
     )

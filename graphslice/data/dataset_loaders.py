@@ -209,7 +209,8 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
             reject_other_atom_order(table, path)
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
-    return dataset_from_chunks(chunks, columns, config, name, tasks)
+    dataset = dataset_from_chunks(chunks, columns, config, name, tasks)
+    return replace(dataset, notes=(*table.notes, *dataset.notes))
 
 
 def dataset_from_chunks(

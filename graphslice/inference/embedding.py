@@ -92,7 +92,7 @@ def embed_file(
                 report = _write_matrix(chunks, out, progress)
             else:
                 report = write_rows((_append_embeddings(*chunk) for chunk in chunks), out, progress)
-        return replace(report, notes=features.notes())
+        return replace(report, notes=[*table.notes, *features.notes()])
 
 
 def _is_matrix(out: Path | None) -> bool:

@@ -123,7 +123,7 @@ def predict_file(
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _predict_chunks(predictor, table.chunks, column, features, options, pool)
             report = write_rows(chunks, out, progress)
-        return replace(report, notes=features.notes())
+        return replace(report, notes=[*table.notes, *features.notes()])
 
 
 def reject_input_as_output(source: Path, out: Path | None) -> None:

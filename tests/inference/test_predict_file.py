@@ -135,6 +135,14 @@ def test_every_file_format(name, predictor, tmp_path):
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
 
 
+def test_report_names_other_sheets_of_a_workbook(predictor, tmp_path):
+    with pd.ExcelWriter(tmp_path / "in.xlsx") as workbook:
+        for sheet in ("A", "B"):
+            pd.DataFrame({"smiles": ["C", "CC"]}).to_excel(workbook, sheet_name=sheet)
+    (note,) = predict_file(predictor, tmp_path / "in.xlsx", tmp_path / "out.csv").notes
+    assert "only the first sheet of" in note and "those with rows are 'B'" in note
+
+
 def test_every_record_of_an_sdf_file_has_a_prediction_or_a_reason(predictor, tmp_path, monkeypatch):
     block = Chem.MolToMolBlock(Chem.MolFromSmiles("C[C@H](N)C(=O)O"))
     good, bad = f"{block}>  <id>\n7\n\n$$$$\n", f"{block.replace(' N ', ' ? ')}>  <id>\n8\n\n$$$$\n"

@@ -18,7 +18,7 @@ from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
 from graphslice.config import ATOM, BOND, MOLECULE, DataConfig, quote_item, quote_setting
 from graphslice.data.class_words import merge_class_words
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
-from graphslice.data.decimals import decimal_advice, decimal_readings, has_thousands_separators
+from graphslice.data.decimals import decimal_advice, decimal_readings, has_thousands_separators, number_advice
 from graphslice.data.labels import Labels, pluralize
 from graphslice.data.parse_cells import (
     NO_WORDS,
@@ -275,7 +275,8 @@ def _infer_word_kind(contents: ColumnContents) -> str:
 def _regression_task(target: str, contents: ColumnContents, label: str) -> Task:
     if not contents.numbers:
         row, cell = contents.first_word or contents.first_comma or (0, "")
-        raise InputError(f"{label} is not numeric (row {row} is {cell!r})")
+        advice = number_advice(cell)
+        raise InputError(f"{label} is not numeric (row {row} is {cell!r}{advice and f'; {advice}'})")
     return Task(target)
 
 

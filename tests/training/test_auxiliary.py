@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from rdkit import Chem
+from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem import smiles_to_graph
@@ -199,6 +201,21 @@ def test_auxiliary_columns_are_trained_and_not_predicted(refit, screened, tiny_c
     again = resume(tmp_path / "run")
     assert again.metrics["test"] == made.metrics["test"]
     assert "carbons" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_note_says_that_auxiliary_columns_have_no_effect_without_the_network(
+    weight, screened, tiny_config, tmp_path, monkeypatch
+):
+    def fixed(parts, labels, tasks, *_):
+        return np.array([weight, 1 - weight, 0, 0])[:, None]
+
+    monkeypatch.setattr("graphslice.training.stack.fit_weights", fixed)
+    data = {"targets": "gap_ev", "auxiliary": "carbons"}
+    console = Console(file=io.StringIO(), width=1_000)
+    train(tiny_config(screened / "t.csv", data=data, trainer={"baselines": "on"}), tmp_path / "run", console=console)
+    note = "which has no weight for 'gap_ev': they have no effect on its predictions"
+    assert (note in console.file.getvalue()) == (weight == 0)
 
 
 def test_compound_of_the_test_set_is_left_out_of_the_auxiliary_rows(screened, tiny_config, tmp_path):

@@ -289,7 +289,7 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
     else:
         rows = splits[split]
     rows = rows[dataset.all_labels.known()[rows]]
-    if np.isnan(dataset.targets[rows]).all():
+    if not len(rows):
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")

@@ -235,7 +235,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     calibration = calibrate_ensemble(out, models, splits, "test" if data_config.is_cross_validation else "valid", data)
     for split in ("valid", "test"):
         rows = rows_in_split(splits, split)
-        if len(rows) == 0 or np.isnan(dataset.targets[rows]).all():
+        if not dataset.all_labels.known()[rows].any():
             continue
         predictions = calibration.probabilities(
             predict_held_out(models, splits, split, data.store, rows).mean, dataset.tasks

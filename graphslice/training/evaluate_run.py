@@ -113,7 +113,8 @@ def evaluate_run(
     predictor = Predictor(read_checkpoint(folder), device)
     metrics: dict = {"metric": metric}
     valid, predictions = held_out.rows, calibration.probabilities(held_out.predictions, dataset.tasks)
-    if len(valid) and not np.isnan(dataset.targets[valid]).all():
+    known = dataset.all_labels.known()
+    if known[valid].any():
         if not np.isfinite(predictions).all():
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
         metrics["valid"] = evaluate_split(
@@ -122,7 +123,7 @@ def evaluate_run(
         if not len(data.splits["valid"]):
             write_predictions(folder / OUT_OF_FOLD, data, valid, as_predictions(data, valid, predictions))
     test = data.splits.get("test", np.empty(0, np.int64))
-    if len(test) and not np.isnan(dataset.targets[test]).all():
+    if known[test].any():
         predicted = predictor.predict_store_rows(data.store, test, interval=COVERAGE_LEVEL)
         if any(predicted.errors):
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")

@@ -77,7 +77,7 @@ def test_errors_match_loop_over_labels(store, labels):
                     counts[t] += 1
             at += 1
     np.testing.assert_allclose(found[0].sum(dim=0).detach().numpy(), sums, rtol=1e-5)
-    assert found[1].tolist() == counts.tolist() == [7, 8]
+    assert found[1].sum(dim=0).tolist() == counts.tolist() == [7, 8]
 
 
 def test_mean_errors_have_the_unit_of_the_targets(store, labels):
@@ -88,8 +88,8 @@ def test_mean_errors_have_the_unit_of_the_targets(store, labels):
     found = heads.mean_errors(1)
     head = heads["bond"]
     with torch.no_grad():
-        errors, counts = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
-    assert list(found) == ["charge", "spin", "order"] and counts.tolist() == [3]
+        errors, known = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
+    assert list(found) == ["charge", "spin", "order"] and known.sum() == 3
     assert found["order"] == pytest.approx(float(errors.sum() / 3 * np.std(labels["bond"].values)), rel=1e-5)
     assert heads.mean_errors(1) == {}
 
@@ -167,6 +167,27 @@ def test_losses_of_molecules_are_absolute_errors_and_of_two_values_squared_ones(
     assert float(total.detach()) == pytest.approx(
         0.25 * (np.nansum(errors[:, 0]) + np.nansum(errors[:, 1] ** 2)), rel=1e-5
     )
+
+
+def test_losses_with_weights_are_those_of_repeated_rows(store, labels):
+    """Errors of a validation are not weighted."""
+    molecules = replace(
+        Labels.of_molecules(np.array([[1.0, 0.0], [2.5, NAN], [NAN, 1.0], [-3.0, 1.0]])), names=("a", "b")
+    )
+    labels = labels | {"molecule": molecules}
+    heads, counts, vectors = AuxiliaryHeads(16, labels, 0.25), np.array([3, 1, 0, 2]), torch.randn(4, 8, 16)
+    weighted = replace(Labels.of_molecules(np.zeros((4, 1))), weights=counts.astype(float))
+    batch = collate_rows(store, np.arange(4), targets=weighted, auxiliary=labels)
+    repeats = np.repeat(np.arange(4), counts)
+    repeated = heads.losses(vectors[repeats], collate_rows(store, repeats, auxiliary=labels))
+    for (total, weight), (expected, count) in zip(heads.losses(vectors, batch), repeated, strict=True):
+        assert float(weight) == float(count) > 0 and float(total.detach()) == pytest.approx(
+            float(expected.detach()), rel=1e-5
+        )
+    heads.validate(vectors, batch)
+    errors = heads.mean_errors(1)
+    heads.validate(vectors, collate_rows(store, np.arange(4), auxiliary=labels))
+    assert errors == heads.mean_errors(1)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from graphslice.chem.descriptors import feature_column_names
-from graphslice.config import DataConfig, join_names, quote_item
-from graphslice.data.columns import quoted_list, target_names
+from graphslice.config import DataConfig, join_names
+from graphslice.data.columns import quoted_list, require_column, target_names
 from graphslice.data.dataset import LabelledDataset, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.infer_tasks import infer_tasks_from_values
 from graphslice.data.labels import Labels
@@ -17,7 +17,7 @@ from graphslice.data.ogb_lsc import OGB_FOLDERS
 from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
 from graphslice.data.splits import SPLIT_METHODS, decode_splits, present_splits
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target
 
 
@@ -75,11 +75,7 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     available = [*known, *(name for names in atom_bond_targets.values() for name in names)]
     requested = target_names(config.targets, available) or available
     for name in requested:
-        if name not in available:
-            raise InputError(
-                f"{store.name} has no target {name!r}{nearest(name, available, quote_item)}; it has "
-                f"{quoted_list(available, quote=quote_item)}"
-            )
+        require_column(name, available, store.name, "target")
     auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
     names = [name for name in requested if name in known]
     if not names:

@@ -97,7 +97,7 @@ def _convert_errors(file: Path) -> Iterator[None]:
 
 
 def _has_rows(sheet: Any) -> bool:
-    """True if a sheet has a row below its header; false for a chart, or if it cannot be read."""
+    """True if a sheet has a row below its header; false if it cannot be read."""
     with suppress(InputError):
         return len([*itertools.islice(_rows(Path(), sheet), 2)]) == 2
     return False

@@ -202,10 +202,8 @@ class Stack:
         self.console.print(describe_weights(weights, list(parts), dataset.tasks, alone), highlight=False)
         without = [task.name for task, weight in zip(dataset.tasks, weights[0], strict=True) if weight == 0]
         if without and data.config.data.auxiliary_columns:
-            note = (
-                f"the auxiliary columns train the network, which has no weight for {quoted_list(without)}: they have "
-            )
-            note += f"no effect on {'these predictions' if len(without) > 1 else 'its predictions'}"
+            note = f"the network has no weight for {quoted_list(without)}: the auxiliary columns, which train it, have "
+            note += "no effect on the prediction"
             self.console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
         split = "test" if "test" in predictions else "valid"
         rows, by_model = predictions[split]

@@ -235,7 +235,7 @@ def test_note_says_that_auxiliary_columns_have_no_effect_without_the_network(
     data = {"targets": "gap_ev", "auxiliary": "carbons"}
     console = Console(file=io.StringIO(), width=1_000)
     train(tiny_config(screened / "t.csv", data=data, trainer={"baselines": "on"}), tmp_path / "run", console=console)
-    note = "which has no weight for 'gap_ev': they have no effect on its predictions"
+    note = "no weight for 'gap_ev': the auxiliary columns, which train it, have no effect on the prediction"
     assert (note in console.file.getvalue()) == (weight == 0)
 
 

@@ -14,10 +14,10 @@ from graphslice.cli.options import (
     add_smiles_column,
     load_model,
     output_file,
+    reject_pretrained,
     table_path,
 )
 from graphslice.errors import InputError
-from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
     from graphslice.inference.predictor import Predictor
@@ -65,10 +65,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.tables import count_rows, write_table
     from graphslice.inference.files import predict_file, with_predictions
 
-    if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
-        raise InputError(
-            f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap or adme"
-        )
+    reject_pretrained(options.model)
     predictor = load_model(options)
     molecules = options.molecules
     table = table_path(molecules)

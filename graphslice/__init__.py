@@ -17,13 +17,14 @@ from graphslice._version import __version__
 
 if TYPE_CHECKING:
     from graphslice import ops
-    from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor
+    from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor, GraphSliceTransformer
     from graphslice.api.fitting import fit, train
     from graphslice.api.model import Model, load
     from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.errors import InputError
     from graphslice.inference import Predictor
+    from graphslice.inference.onnx_inputs import onnx_inputs
     from graphslice.nn import GraphTransformer
     from graphslice.report.write import write_report
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _LAZY_EXPORTS = {
     "GraphSliceClassifier": "graphslice.api.estimators",
     "GraphSliceRegressor": "graphslice.api.estimators",
+    "GraphSliceTransformer": "graphslice.api.estimators",
     "GraphTransformer": "graphslice.nn",
     "InputError": "graphslice.errors",
     "ModelConfig": "graphslice.config",
@@ -41,6 +43,7 @@ _LAZY_EXPORTS = {
     "RunConfig": "graphslice.config",
     "fit": "graphslice.api.fitting",
     "load": "graphslice.api.model",
+    "onnx_inputs": "graphslice.inference.onnx_inputs",
     "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.api.fitting",
@@ -50,6 +53,7 @@ _LAZY_EXPORTS = {
 __all__ = [
     "GraphSliceClassifier",
     "GraphSliceRegressor",
+    "GraphSliceTransformer",
     "GraphTransformer",
     "InputError",
     "Model",
@@ -61,6 +65,7 @@ __all__ = [
     "__version__",
     "fit",
     "load",
+    "onnx_inputs",
     "ops",
     "smiles_to_graph",
     "train",

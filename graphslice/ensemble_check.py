@@ -12,6 +12,7 @@ from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint, calibration_kinds, read_checkpoint, read_part
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
+from graphslice.hub import local_path
 from graphslice.run_files import (
     BEST,
     CONFIG,
@@ -32,7 +33,7 @@ def find_models(path: str | Path) -> list[Path]:
     Raises:
         InputError: if a member is missing or not finished, or the directory also holds other models.
     """
-    path = Path(path)
+    path = Path(local_path(path))
     members, named = find_members(path), (path / CONFIG).is_file()
     if members and not named:
         raise InputError(f"{path} lacks {CONFIG}, which holds the number of ensemble members: copy it again")
@@ -92,6 +93,7 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
         InputError: if a checkpoint cannot be read, the ensemble is incomplete, or its members differ in their targets
             or in how they read molecules.
     """
+    path = local_path(path)
     folders = find_models(path)
     if folders == [Path(path)]:
         return [read_checkpoint(path)]
@@ -120,7 +122,7 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
     """
     if len(checkpoints) == 1:
         return checkpoints[0].calibration
-    folder = Path(path)
+    folder = Path(local_path(path))
     if not (folder / ENSEMBLE_CALIBRATION).is_file():
         if is_finished(folder) and all(checkpoint.calibration for checkpoint in checkpoints):
             raise InputError(

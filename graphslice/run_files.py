@@ -16,6 +16,7 @@ import numpy as np
 from graphslice.atomic_write import atomic_write
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
+from graphslice.hub import local_path
 from graphslice.package_data import MODELS, is_packaged_model
 
 #: Calibration of an ensemble.
@@ -75,14 +76,14 @@ def find_checkpoint(path: str | Path) -> Path:
     """Return the path of a checkpoint.
 
     Args:
-        path: a checkpoint, its run directory, or the name of a packaged model.
+        path: a checkpoint, its run directory, or the name of a packaged model or of one on the Hub.
 
     Raises:
         InputError: if there is no checkpoint.
     """
     if is_packaged_model(path):
         return MODELS[str(path)]
-    path = Path(path)
+    path = Path(local_path(path))
     if path.is_dir():
         if members := find_members(path):
             raise InputError(f"{path} is an ensemble of {len(members)}: give one of its members, such as {members[0]}")
@@ -103,7 +104,8 @@ def run_directory_of(path: str | Path) -> Path | None:
     """Return the run directory, given it or a checkpoint in it; None for a packaged model."""
     if is_packaged_model(path):
         return None
-    return Path(path) if Path(path).is_dir() else Path(path).parent
+    path = Path(local_path(path))
+    return path if path.is_dir() else path.parent
 
 
 def locate_dataset(dataset: str, folder: Path | None) -> str:

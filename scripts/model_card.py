@@ -24,6 +24,7 @@ from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
 from graphslice.hardware import hardware_info
 from graphslice.inference.predictor import Predictor, load
+from graphslice.report.model_card import markdown_table
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 LEVEL = 90.0
@@ -85,8 +86,12 @@ def symbol(number: int) -> str:
 def target_table(found: Evaluation) -> Iterator[str]:
     """Yield the lines of a table with one row per target."""
     held = f"labels within {LEVEL:.0f}% intervals"
-    yield f"| target | labels learned | labels measured | MAE | MAE of the median label | R2 | {held} |"
-    yield "|---|---|---|---|---|---|---|"
+    header = ["target", "labels learned", "labels measured", "MAE", "MAE of the median label", "R2", held]
+    yield from markdown_table(header, target_rows(found))
+
+
+def target_rows(found: Evaluation) -> Iterator[list[str]]:
+    """Yield the cells of each target."""
     for t, target in enumerate(found.targets):
         known = ~np.isnan(found.labels[:, t])
         labels, errors = found.labels[known, t], found.errors[known, t]
@@ -94,8 +99,8 @@ def target_table(found: Evaluation) -> Iterator[str]:
         guess = np.abs(labels - np.median(learned)).mean()
         r2 = 1 - np.square(errors).sum() / np.square(labels - labels.mean()).sum()
         share = 100 * found.held[known, t].mean()
-        counts = f"{len(learned):,} | {len(labels):,}"
-        yield f"| {target} | {counts} | {errors.mean():.3f} | {guess:.3f} | {r2:.3f} | {share:.1f}% |"
+        counts = [f"{len(learned):,}", f"{len(labels):,}"]
+        yield [target, *counts, *(f"{score:.3f}" for score in (errors.mean(), guess, r2)), f"{share:.1f}%"]
 
 
 def group_table(found: Evaluation) -> Iterator[str]:
@@ -106,15 +111,15 @@ def group_table(found: Evaluation) -> Iterator[str]:
     groups[f"{SIZES[-1]} heavy atoms and more"] = found.sizes >= SIZES[-1]
     for element in sorted(set().union(*found.elements)):
         groups[f"with {element}"] = np.array([element in those for those in found.elements])
-    yield f"| molecules | {' | '.join(found.targets)} |"
-    yield "|---" * (1 + len(found.targets)) + "|"
+    rows = []
     for name, inside in groups.items():
         known = ~np.isnan(found.labels) & inside[:, None]
         counts = known.sum(axis=0)
         if counts.max() >= LEAST:
             errors = np.where(known, found.errors, 0).sum(axis=0) / np.maximum(counts, 1)
             cells = [f"{e:.3f} ({n:,})" if n >= LEAST else "" for e, n in zip(errors, counts, strict=True)]
-            yield f"| {name} | {' | '.join(cells)} |"
+            rows.append([name, *cells])
+    yield from markdown_table(["molecules", *found.targets], rows)
 
 
 def records(name: str, found: Evaluation) -> Iterator[dict]:

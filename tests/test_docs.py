@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/mixers.md", "docs/kernels.md", "docs/benchmarks.md"]
 DOCUMENTS += ["docs/models.md", "docs/results.md", "docs/intervals.md", "docs/log.md", "docs/tutorial.md"]
-DOCUMENTS += ["docs/adme.md", "docs/tuning.md", "docs/serve.md"]
+DOCUMENTS += ["docs/adme.md", "docs/export.md", "docs/tuning.md", "docs/serve.md"]
 DOCUMENTS += ["scripts/README.md", "data/README.md", "examples/README.md"]
 
 

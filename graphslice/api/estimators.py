@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from graphslice.api.fitting import base_config, fit, labelled_table
 from graphslice.api.keywords import suggest_keywords
-from graphslice.api.model import Model
+from graphslice.api.model import Model, load
 from graphslice.config import RunConfig
 from graphslice.data.frames import is_frame
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
+from graphslice.inference.embedding import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
@@ -27,7 +29,18 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 _SET_BY_FIT = {"targets", "smiles_column", "weight_column", "task", "split", "carve", "folds", "fold"}
 
 
-class _Estimator(BaseEstimator):
+class _SmilesInput(BaseEstimator):
+    """Base class of estimators whose ``X`` is SMILES."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+class _Estimator(_SmilesInput):
     """Base class of the regressor and the classifier."""
 
     @suggest_keywords
@@ -58,9 +71,6 @@ class _Estimator(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
         tags.target_tags.required = True
         return tags
 
@@ -251,6 +261,86 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         if (row := next((row for row, error in enumerate(errors) if error), None)) is not None:
             raise InputError(f"row {row} of X has no class: {errors[row]}; predict_proba returns nan for it")
         return self.classes_[(values[:, 0] >= 0.5).astype(int) if len(self.classes_) == 2 else values.argmax(axis=1)]
+
+
+class GraphSliceTransformer(TransformerMixin, _SmilesInput):
+    """Scikit-learn transformer of SMILES to the learned embeddings of a trained model, :meth:`Model.embed`.
+
+    ``X`` is as for :class:`GraphSliceRegressor`; a frame of several columns may hold the feature columns of the model.
+    Nothing is trained: :meth:`fit` loads the model, and :meth:`transform` without it does so too.
+
+    Args:
+        model: a trained :class:`~graphslice.api.model.Model`, or what :func:`graphslice.load` reads: a run directory, a
+            checkpoint, or the name of a packaged model.
+        invalid: ``"raise"`` rejects invalid molecules by their row; ``"nan"`` gives them rows of nan.
+        device: torch device of a model that is loaded. Default: a CUDA GPU if available, else the CPU.
+
+    Attributes:
+        model_: the :class:`~graphslice.api.model.Model`.
+    """
+
+    def __init__(
+        self, model: str | Path | Model = "small", *, invalid: str = "raise", device: str | None = None
+    ) -> None:
+        self.model = model
+        self.invalid = invalid
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> GraphSliceTransformer:
+        """Load the model.
+
+        Args:
+            X: R SMILES, of which there must be at least one.
+            y: ignored.
+
+        Returns:
+            The transformer itself.
+
+        Raises:
+            InputError: (a ValueError) if ``X`` holds no molecules, ``invalid`` is unknown or there is no such model.
+        """
+        _molecules(X)
+        if self.invalid not in ("raise", "nan"):
+            raise InputError(f"invalid must be 'raise' or 'nan', not {shown(self.invalid)}")
+        self.model_ = self.model if isinstance(self.model, Model) else load(self.model, self.device)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Compute the embeddings of molecules.
+
+        Args:
+            X: R SMILES.
+
+        Returns:
+            ``float32 [R, C]``, or the frame that ``set_output`` asks for.
+
+        Raises:
+            InputError: (a ValueError) if a molecule is invalid (the message names its row) and ``invalid`` is
+                ``"raise"``, or ``X`` holds no molecules or lacks feature columns.
+        """
+        molecules = _molecules(X)
+        model = self.model_ if self.__sklearn_is_fitted__() else self.fit(X).model_
+        store = model.featurize_molecules(X if is_frame(X) else molecules)
+        if self.invalid == "raise" and store.errors:
+            row = min(store.errors)
+            raise InputError(
+                f"row {row} of X has no embedding: {store.errors[row]}; invalid='nan' gives it a row of nan"
+            )
+        return compute_embeddings(model, store)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Return ``object [C]``, the names ``embedding_0``, ``embedding_1``, ...; ``input_features`` are ignored."""
+        check_is_fitted(self)
+        return np.array([embedding_column(number) for number in range(self.model_.networks.width)], dtype=object)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
 
 def _molecules(X: Any) -> list:

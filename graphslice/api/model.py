@@ -26,6 +26,7 @@ from graphslice.data.frames import column_names, is_frame
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError, nearest
+from graphslice.hub import pinned_name
 from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
@@ -109,7 +110,8 @@ class Model(Predictor):
             - ``mixer``, ``layers``, ``dim``, ``parameters``: architecture of each member;
             - ``trees``: whether base models, such as random forest and gradient boosting, are stacked with the network;
             - ``features``: descriptors and feature columns that the model reads in addition to the graph;
-            - ``device``; ``folder``: the run directory, or None.
+            - ``device``; ``folder``: the run directory, or None;
+            - ``source``: ``hf://user/name@commit`` of a model that was downloaded from the Hub, or None.
         """
         config = self.config
         return {
@@ -125,6 +127,7 @@ class Model(Predictor):
             "features": list(config.data.descriptors),
             "device": self._device,
             "folder": None if self.folder is None else str(self.folder),
+            "source": pinned_name(self.folder),
         }
 
     @property
@@ -376,7 +379,8 @@ def load(path: str | Path, device: str | torch.device | None = None, *, keep_ali
 
     Args:
         path: a run directory (of one model, an ensemble or a cross-validation), a checkpoint file, or the name of a
-            model that comes with the package, such as ``"gap"``.
+            model that comes with the package, such as ``"gap"``, or one on the Hugging Face Hub:
+            ``hf://user/name`` or ``hf://user/name@revision``, with ``graphslice[hub]``.
         device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
         keep_alive: any object that must live as long as the model.
 

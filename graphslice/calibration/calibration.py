@@ -6,7 +6,7 @@ All are fitted on held-out molecules: a validation set or out-of-fold prediction
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -101,6 +101,10 @@ class Calibration:
 
     targets: tuple[TargetCalibration, ...]
     domain: ApplicabilityDomain
+
+    def without_smiles(self) -> Calibration:
+        """Return the calibration without the SMILES of training molecules, which a few models carry."""
+        return replace(self, domain=replace(self.domain, smiles=()))
 
     def probabilities(self, predictions: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
         """Apply temperature scaling to predictions ``float32 [R, W]``; regression targets stay unchanged."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model, output_file
+from graphslice.hub import local_path
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.evaluation.evaluate"
@@ -33,7 +34,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     out = output_file(options, Path(source) if source else None)
     names = ("dataset", "root", "smiles_column", "decimal", "targets")
     given = {name: options[name] for name in names if options[name] is not None}
-    dataset, splits = load_evaluation_data(predictor, Path(options.model), given, options.split)
+    dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits, out)
     print(describe_scores(f"{dataset.name} {split}:", result, targets=True, digits=6))

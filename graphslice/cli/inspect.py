@@ -12,6 +12,7 @@ from rich.console import Console
 
 from graphslice.cli.options import add_model, add_smiles_column, load_model
 from graphslice.errors import InputError
+from graphslice.hub import is_hub_model
 from graphslice.progress import molecule_progress
 from graphslice.run_files import run_directory_of
 
@@ -58,7 +59,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     words = [*options.molecules, *options.smiles]
     if not words:
         raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
-    out = Path(options.out) if options.out else (run_directory_of(options.model) or Path()) / "inspect"
+    home = None if is_hub_model(options.model) else run_directory_of(options.model)
+    out = Path(options.out) if options.out else (home or Path()) / "inspect"
     check_output_table(words, out)
     if options.out and not options.overwrite and (out / TABLE).exists():
         raise InputError(f"{out} holds an inspection already: choose another --out, or give --overwrite")

@@ -37,13 +37,16 @@ COMMANDS = {
     "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
     "report": "Regenerate the HTML report of a run.",
     "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",
+    "push": "Upload a model to the Hugging Face Hub, with a model card.",
     "submit": "Write OGB-LSC submission files.",
     "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
     "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
     "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
-    "export-checkpoint": "Convert a model to a checkpoint of Graphormer v1 or Hugging Face.",
+    "export": "Export a model to ONNX, or to a checkpoint of Graphormer v1 or Hugging Face.",
 }
+# Former commands, by what they stand for.
+_FORMER = {"export-checkpoint": ["export", "--format", "huggingface"]}
 # Types of options in messages.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -51,6 +54,7 @@ _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 for unusable input, 130 after Ctrl-C, or the command's own."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = [*_FORMER.get(arguments[0], arguments[:1]), *arguments[1:]] if arguments else arguments
     configure_malloc()
     try:
         parser, command = _parser(arguments)

@@ -269,7 +269,7 @@ def add_engine_options(parser: ArgumentParser) -> None:
 def add_model(parser: ArgumentParser) -> None:
     """Add the model argument, which :func:`load_model` reads."""
     shipped = f", or a packaged model: {', '.join(MODELS)}" if MODELS else ""
-    parser.add_argument("model", help=f"run directory, checkpoint{shipped}")
+    parser.add_argument("model", help=f"run directory, checkpoint, hf://user/name{shipped}")
 
 
 def table_path(molecules: Sequence[str]) -> Path | None:

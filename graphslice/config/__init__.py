@@ -40,6 +40,7 @@ from graphslice.config.reading import (
     read_yaml,
 )
 from graphslice.errors import InputError, nearest, shown
+from graphslice.hub import is_hub_model, local_path, pinned_name
 from graphslice.package_data import is_packaged_model
 
 __all__ = [
@@ -349,7 +350,8 @@ class RunConfig:
             path: its run directory or checkpoint, or the name of a model of the package.
         """
         optimizer = dataclasses.replace(origin.optimizer, warmup_steps=None, total_steps=None)
-        where = str(path) if is_packaged_model(path) else str(Path(path).resolve())
+        local = Path(local_path(path)).resolve()
+        where = str(path) if is_packaged_model(path) else pinned_name(local) or str(local)
         return dataclasses.replace(self, model=origin.model, graph=origin.graph, optimizer=optimizer, init_from=where)
 
     @property
@@ -380,6 +382,15 @@ class RunConfig:
             "level": self.model.level,
             "bonds": self.model.bond_messages,
         }
+
+    def without_paths(self) -> RunConfig:
+        """Return the configuration with file names in place of paths, for files that are shared."""
+        paths = ("dataset", "valid_file", "test_file", "root", "auxiliary_file")
+        names: dict[str, Any] = {
+            name: value and Path(value).name for name in paths for value in [getattr(self.data, name)]
+        }
+        origin = self.init_from if is_hub_model(self.init_from) else self.init_from and Path(self.init_from).name
+        return dataclasses.replace(self, data=dataclasses.replace(self.data, cache=None, **names), init_from=origin)
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested plain values, the inverse of :meth:`from_dict`."""

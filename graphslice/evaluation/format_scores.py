@@ -14,8 +14,8 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 #: Typographic minus sign, and the placeholder for a missing number.
 MINUS, NONE = "\u2212", "\u2013"
-# Metrics that are printed for every task type; metrics.json has all of them.
-_PRINTED_METRICS = {
+#: Metrics that are printed for every task type; metrics.json has all of them.
+PRINTED_METRICS = {
     REGRESSION: ("mae", "rmse", "r2", "spearman"),
     BINARY: ("auroc", "auprc", "balanced_accuracy", "mcc"),
     MULTICLASS: ("accuracy", "balanced_accuracy", "auroc", "mcc"),
@@ -74,7 +74,7 @@ def describe_scores(
     by_target = by_target or result["targets"]
     unlabelled = [name for name in result["targets"] if name not in by_target]
     kinds = {target["kind"] for target in by_target.values()}
-    names = [name for kind in _PRINTED_METRICS if kind in kinds for name in _PRINTED_METRICS[kind]]
+    names = [name for kind in PRINTED_METRICS if kind in kinds for name in PRINTED_METRICS[kind]]
     if first is not None and first in result:
         names = [first, *names]
     count, unit = prediction_count(result)
@@ -87,7 +87,7 @@ def describe_scores(
         lines[0] += f" ({next(iter(by_target))})"
     if targets and len(by_target) > 1:
         lines += [
-            f"  {name}: {_values(one, _PRINTED_METRICS[one['kind']], digits)}"
+            f"  {name}: {_values(one, PRINTED_METRICS[one['kind']], digits)}"
             for name, one in list(by_target.items())[:_MAX_TARGETS]
         ]
         if (more := len(by_target) - _MAX_TARGETS) > 0:

@@ -83,7 +83,7 @@ def embed_file(
         chunks = iter([pa.table({"smiles": text_array(source)})])
         opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
     with opened as table:
-        new_columns = [*map(_column_name, range(predictor.networks.width)), "error"]
+        new_columns = [*map(embedding_column, range(predictor.networks.width)), "error"]
         column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else new_columns)
         check_feature_columns(predictor.feature_columns, table.columns, name)
         features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
@@ -100,7 +100,8 @@ def _is_matrix(out: Path | None) -> bool:
     return out is not None and out.suffix == MATRIX_SUFFIX
 
 
-def _column_name(number: int) -> str:
+def embedding_column(number: int) -> str:
+    """Return the column name of a feature of the embedding, numbered from 0."""
     return f"embedding_{number}"
 
 
@@ -123,7 +124,7 @@ def _embed_chunks(
 def _append_embeddings(chunk: pa.Table, embeddings: np.ndarray, errors: list[str | None]) -> pa.Table:
     """Append embedding columns and the column ``error`` to a chunk of a table."""
     for c, values in enumerate(embeddings.T):
-        chunk = chunk.append_column(_column_name(c), number_array(values, np.isfinite(values)))
+        chunk = chunk.append_column(embedding_column(c), number_array(values, np.isfinite(values)))
     return chunk.append_column("error", text_array(errors))
 
 

@@ -35,10 +35,6 @@ class NumericInput:
         X, y = validate_data(self, X, y, multi_output=True)
         return super().fit(molecules_of(X), y)
 
-    def predict(self, X):
-        check_is_fitted(self)
-        return super().predict(molecules_of(validate_data(self, X, reset=False)))
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False
@@ -46,14 +42,36 @@ class NumericInput:
         return tags
 
 
-class Regressor(NumericInput, gs.GraphSliceRegressor):
+class NumericPredictor(NumericInput):
+    """Mixin of the regressor and the classifier."""
+
+    def predict(self, X):
+        check_is_fitted(self)
+        return super().predict(molecules_of(validate_data(self, X, reset=False)))
+
+
+class Regressor(NumericPredictor, gs.GraphSliceRegressor):
     pass
 
 
-class Classifier(NumericInput, gs.GraphSliceClassifier):
+class Classifier(NumericPredictor, gs.GraphSliceClassifier):
     def predict_proba(self, X):
         check_is_fitted(self)
         return super().predict_proba(molecules_of(validate_data(self, X, reset=False)))
+
+
+class Transformer(NumericInput, gs.GraphSliceTransformer):
+    def fit(self, X, y=None):
+        return gs.GraphSliceTransformer.fit(self, molecules_of(validate_data(self, X)))
+
+    def transform(self, X):
+        check_is_fitted(self)
+        return super().transform(molecules_of(validate_data(self, X, reset=False)))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = True  # as it validates the number of columns
+        return tags
 
 
 #: Excluded checks, with the reason.
@@ -63,8 +81,8 @@ EXCLUDED = {
 }
 CASES = [
     pytest.param(estimator, check, id=f"{kind.__name__}-{check.func.__name__}-{number}")
-    for kind in (Regressor, Classifier)
-    for number, (estimator, check) in enumerate(estimator_checks_generator(kind(config=CONFIG)))
+    for kind, settings in ((Regressor, {"config": CONFIG}), (Classifier, {"config": CONFIG}), (Transformer, {}))
+    for number, (estimator, check) in enumerate(estimator_checks_generator(kind(**settings)))
     if check.func.__name__ not in EXCLUDED
 ]
 

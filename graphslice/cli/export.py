@@ -1,0 +1,77 @@
+"""``graphslice export``: a model in a format of other programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.cli.options import add_model
+from graphslice.errors import InputError
+
+#: Module that :func:`run` imports.
+MODULE = "graphslice.originals.export"
+# The format that is no checkpoint of an original.
+_ONNX = "onnx"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    add_model(parser)
+    parser.add_argument(
+        "-o", "--out", required=True, help="output file (onnx) or directory (huggingface, graphormer-v1)"
+    )
+    parser.add_argument(
+        "--format",
+        default=_ONNX,
+        help="onnx; or, for a model with the architecture of the original, its checkpoint: huggingface (config.json "
+        "and model.safetensors) or graphormer-v1 (default: onnx)",
+    )
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    """Write the files and print their names; raise InputError for a model that the format cannot hold."""
+    _export_onnx(options) if options.format == _ONNX else _export_checkpoint(options)
+
+
+def _export_onnx(options: Namespace) -> None:
+    from graphslice.ensemble_check import read_calibration, read_checkpoints
+    from graphslice.inference.onnx_export import export_onnx
+
+    out = Path(options.out)
+    if out.exists():
+        raise InputError(f"{out} already exists: choose another --out")
+    checkpoints = read_checkpoints(options.model)
+    check = export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
+    print(out)
+    print(
+        f"ONNX Runtime predicts as the networks of the model on {check.molecules} molecules: the largest difference is "
+        f"{check.difference:.1g} times the largest prediction of a target",
+        file=sys.stderr,
+    )
+    if check.stacked_difference is not None:
+        print(
+            f"note: base models are not in the file, whose networks have the weight {check.network_weight:.2f} in the "
+            "predictions of the model; on these molecules the file differs from the model by up to "
+            f"{check.stacked_difference:.1g} times the largest prediction of a target",
+            file=sys.stderr,
+        )
+
+
+def _export_checkpoint(options: Namespace) -> None:
+    from graphslice.checkpoint import read_checkpoint
+    from graphslice.originals.export import export_checkpoint
+
+    checkpoint = read_checkpoint(options.model)
+    for path in export_checkpoint(checkpoint, options.out, options.format):
+        print(path)
+    if classes := [task.name for task in checkpoint.tasks if task.classes]:
+        print(f"note: the exported model returns logits of {', '.join(classes)}, not probabilities", file=sys.stderr)
+    if checkpoint.stacking is not None:
+        weight = checkpoint.stacking.weights[0].mean()
+        print(
+            f"note: only the network is exported, which has the weight {weight:.2f} in the ensemble; base models "
+            "cannot be exported",
+            file=sys.stderr,
+        )

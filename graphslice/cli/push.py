@@ -1,0 +1,50 @@
+"""``graphslice push``."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.cli.options import add_model
+
+#: Module that :func:`run` imports.
+MODULE = "graphslice.api.model"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    add_model(parser)
+    parser.add_argument("repository", help="user/name on the Hub; created if it does not exist")
+    parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")
+    parser.add_argument("--license", default="unknown", help="identifier of the Hub, such as mit (default: unknown)")
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    """Upload a model and its card, and print the name of the commit; raise InputError if the Hub rejects it."""
+    from graphslice.api.model import Model, load
+    from graphslice.hub import repository_name, upload
+    from graphslice.report.model_card import model_card
+    from graphslice.run_files import write_metrics
+
+    repository = repository_name(options.repository)
+    model = load(options.model, "cpu")
+    shared = [
+        replace(
+            one,
+            config=one.config.without_paths(),
+            calibration=one.calibration and one.calibration.without_smiles(),
+        )
+        for one in model.checkpoints
+    ]
+    calibration = model.calibration and model.calibration.without_smiles()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "model"
+        Model(shared, "cpu", calibration=calibration).save(folder)
+        if model.metrics:
+            write_metrics(folder, model.metrics)
+        card = model_card(model, model.metrics, repository, options.license)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        print(upload(folder, repository, public=options.public))

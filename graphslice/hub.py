@@ -1,0 +1,161 @@
+"""Models on the Hugging Face Hub: ``hf://user/name@revision`` names one wherever a run directory is named.
+
+Only files of known names and bounded sizes are downloaded, none of which runs code when it is read. The environment
+variable ``HF_ENDPOINT`` selects another server than https://huggingface.co.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from graphslice.errors import InputError
+
+# Path() merges the two slashes into one.
+_NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@(\w(?:[\w/-]|\.(?!\.))*))?", re.ASCII)
+# Files of a run directory that a prediction needs, and the scores; member-N are the models of an ensemble.
+_FILE = re.compile(r"(member-[1-9][0-9]*/)?(config\.yaml|best\.ckpt)|together\.ckpt|metrics\.json")
+_PATTERNS = ["config.yaml", "best.ckpt", "member-*", "together.ckpt", "metrics.json"]
+# Largest number of files, and of bytes of all of them.
+_MOST_FILES, _MOST_BYTES = 500, 4 << 30
+_COMMIT = re.compile("[0-9a-f]{40}")
+# Folder of huggingface_hub's cache in which the files of a commit are.
+_SNAPSHOT = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]([0-9a-f]{40})")
+
+
+def is_hub_model(path: str | Path | None) -> bool:
+    """True if ``path`` names a model on the Hub."""
+    return str(path).startswith("hf:/")
+
+
+def local_path(path: str | Path) -> str | Path:
+    """Return a path unchanged, or the directory to which the model that it names on the Hub is downloaded.
+
+    Raises:
+        InputError: if the name is malformed, there is no such model or revision, access is denied, the server cannot be
+            reached and there is no complete copy, or the repository holds no model of GraphSlice.
+    """
+    return _download(str(path)) if is_hub_model(path) else path
+
+
+def pinned_name(folder: str | Path | None) -> str | None:
+    """Return ``hf://user/name@commit`` of a downloaded model from a path in its directory; None for others."""
+    match = _SNAPSHOT.search(str(folder))
+    return match and f"hf://{match[1]}/{match[2]}@{match[3]}"
+
+
+@cache  # so that all parts of a process read the same revision
+def _download(name: str) -> Path:
+    match = _NAME.fullmatch(name)
+    if not match:
+        raise InputError(f"{name} does not name a model on the Hub: write hf://user/name or hf://user/name@revision")
+    repository, revision = match[1], match[2] or "main"
+    hub, endpoint = _huggingface_hub(), _endpoint()
+    with _errors(f"hf://{repository}", revision):
+        try:
+            info = hub.HfApi(endpoint).model_info(repository, revision=revision, files_metadata=True)
+            found = {file.rfilename: file.size for file in info.siblings if _FILE.fullmatch(file.rfilename)}
+            if not any(file.endswith("best.ckpt") for file in found):
+                held = ", ".join(sorted(file.rfilename for file in info.siblings)[:5])
+                raise InputError(
+                    f"hf://{repository} holds no model of GraphSlice (best.ckpt): it has {held or 'no files'}"
+                )
+            if not _COMMIT.fullmatch(info.sha):
+                raise InputError(f"the server gives no commit of hf://{repository}: not downloaded")
+            if len(found) > _MOST_FILES or sum(size or 0 for size in found.values()) > _MOST_BYTES:
+                raise InputError(f"hf://{repository} is larger than a model of GraphSlice can be: not downloaded")
+            settings: dict[str, Any] = {"revision": info.sha, "allow_patterns": list(found)}
+            folder = Path(hub.snapshot_download(repository, endpoint=endpoint, **settings))
+        except hub.errors.HfHubHTTPError:
+            raise
+        except (hub.errors.HTTPError, ConnectionError):  # no connection, or HF_HUB_OFFLINE
+            settings = {"revision": revision, "allow_patterns": _PATTERNS, "local_files_only": True}
+            folder = Path(hub.snapshot_download(repository, **settings))
+    print(f"model: {pinned_name(folder)}", file=sys.stderr)
+    return folder
+
+
+def repository_name(text: str) -> str:
+    """Return ``user/name``, given it with or without ``hf://``; raise InputError for anything else."""
+    match = _NAME.fullmatch(f"hf://{text.removeprefix('hf://')}")
+    if not match or match[2]:
+        raise InputError(f"{text} does not name a repository of the Hub: write user/name")
+    return match[1]
+
+
+def upload(folder: Path, repository: str, *, public: bool) -> str:
+    """Upload the files of a directory as one commit, which removes files of a former model.
+
+    Args:
+        folder: directory that holds nothing else.
+        repository: ``user/name``, as :func:`repository_name` returns it; created if it does not exist.
+        public: visibility of a new repository.
+
+    Returns:
+        ``hf://user/name@commit``.
+
+    Raises:
+        InputError: if the user is not logged in, or the server rejects the upload or cannot be reached.
+    """
+    api = _huggingface_hub().HfApi(_endpoint())
+    with _errors(f"hf://{repository}"):
+        api.create_repo(repository, private=not public, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            commit_message="Upload a model of GraphSlice",
+            delete_patterns=_PATTERNS,
+        )
+    return f"hf://{repository}@{commit.oid}"
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _huggingface_hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError:
+        raise InputError("models of the Hub need huggingface_hub: pip install 'graphslice[hub]'") from None
+    return huggingface_hub
+
+
+@contextmanager
+def _errors(name: str, revision: str | None = None) -> Iterator[None]:
+    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`.
+
+    Args:
+        name: of the model.
+        revision: that is downloaded; None for an upload.
+    """
+    from huggingface_hub import errors
+
+    log_in = "log in with `hf auth login`, or set HF_TOKEN"
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise InputError(f"access to {name} is restricted: ask for it on its page, and {log_in}") from None
+    except errors.RepositoryNotFoundError:
+        raise InputError(f"there is no {name}, or it is private: check the name; for a private one {log_in}") from None
+    except errors.RevisionNotFoundError:
+        raise InputError(f"{name} has no revision {revision}: give a branch, a tag or a commit of it") from None
+    except errors.LocalTokenNotFoundError:
+        raise InputError(f"uploading {name} needs an account: {log_in}") from None
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        denied = f": check that you may write there, or {log_in}" if status in (401, 403) else ""
+        raise InputError(f"the server rejected the access to {name} (HTTP status {status}){denied}") from None
+    except (errors.HTTPError, errors.LocalEntryNotFoundError, ConnectionError):
+        server = _endpoint() or "https://huggingface.co"
+        copy = f", and there is no complete copy of {name} on this machine" if revision else ""
+        raise InputError(f"cannot reach {server}{copy}") from None
+    except errors.HFValidationError as error:
+        raise InputError(f"{name} is not a valid name on the Hub: {error}") from None

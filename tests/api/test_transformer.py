@@ -1,0 +1,110 @@
+"""The scikit-learn transformer of SMILES to embeddings."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from rdkit import Chem
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+import graphslice as gs
+from graphslice.errors import InputError
+
+SMILES = ["CCO", "c1ccccc1O", "CC(=O)O", "[Na+].[Cl-]", "C", "CCN", "CCCl", "OCCO"]
+LABELS = np.arange(8.0)
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    return gs.load("small", "cpu").embed(SMILES)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        SMILES,
+        np.array(SMILES),
+        np.array(SMILES, dtype=object)[:, None],
+        pd.Series(SMILES, index=list("hgfedcba")),
+        pd.DataFrame({"anything": SMILES}),
+        pd.DataFrame({"name": LABELS, "smiles": SMILES}),
+        [Chem.MolFromSmiles(one) for one in SMILES],
+    ],
+    ids=["list", "array", "column", "series", "frame", "table", "mols"],
+)
+def test_embeddings_of_every_container_equal_those_of_the_model(X, expected):
+    found = gs.GraphSliceTransformer(device="cpu").fit_transform(X)
+    assert found.dtype == np.float32 and np.isfinite(found).all()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_transform_needs_no_fit_and_ignores_labels(expected):
+    np.testing.assert_array_equal(gs.GraphSliceTransformer(device="cpu").transform(SMILES), expected)
+    np.testing.assert_array_equal(gs.GraphSliceTransformer(device="cpu").fit_transform(SMILES, LABELS), expected)
+
+
+def test_set_output_gives_named_columns_and_keeps_the_index(expected):
+    series = pd.Series(SMILES, index=list("hgfedcba"))
+    transformer = gs.GraphSliceTransformer(device="cpu").set_output(transform="pandas")
+    frame = transformer.fit_transform(series)
+    assert frame.index.tolist() == list("hgfedcba")
+    assert frame.columns.tolist() == transformer.get_feature_names_out().tolist()
+    assert frame.columns[[0, -1]].tolist() == ["embedding_0", "embedding_255"]
+    np.testing.assert_array_equal(frame.to_numpy(), expected)
+
+
+def test_invalid_molecules_are_rejected_by_their_row_or_nan(expected):
+    bad = [SMILES[0], "C[N", None]
+    with pytest.raises(ValueError, match=r"row 1 of X has no embedding: not a valid SMILES.*; invalid='nan' gives"):
+        gs.GraphSliceTransformer(device="cpu").fit(bad).transform(bad)
+    found = gs.GraphSliceTransformer(device="cpu", invalid="nan").fit_transform(bad)
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert np.isnan(found[1:]).all()
+
+
+def test_a_model_and_a_run_directory_are_accepted(run_directory):
+    model = gs.load(run_directory)
+    found = gs.GraphSliceTransformer(model).fit_transform(SMILES)
+    np.testing.assert_array_equal(found, model.embed(SMILES))
+    np.testing.assert_array_equal(gs.GraphSliceTransformer(str(run_directory)).fit_transform(SMILES), found)
+    np.testing.assert_array_equal(clone(gs.GraphSliceTransformer(model)).fit_transform(SMILES), found)
+
+
+def test_unusable_input_is_rejected():
+    for transformer, X, words in [
+        (gs.GraphSliceTransformer(), [], "no molecules"),
+        (gs.GraphSliceTransformer(), np.zeros((3, 2)), "give one column"),
+        (gs.GraphSliceTransformer(invalid="drop"), SMILES, "invalid must be 'raise' or 'nan', not 'drop'"),
+        (gs.GraphSliceTransformer("smal"), SMILES, "no model at smal"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            transformer.fit(X)
+
+
+def test_pipelines_searches_and_copies():
+    table = pd.DataFrame({"smiles": SMILES, "weight": LABELS})
+    columns = ColumnTransformer([("graph", gs.GraphSliceTransformer(), "smiles"), ("rest", "passthrough", ["weight"])])
+    pipeline = make_pipeline(columns, RandomForestRegressor(3, random_state=0)).fit(table, LABELS)
+    assert pipeline[0].get_feature_names_out()[[0, -1]].tolist() == ["graph__embedding_0", "rest__weight"]
+    np.testing.assert_array_equal(clone(pipeline).fit(table, LABELS).predict(table), pipeline.predict(table))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(pipeline)).predict(table), pipeline.predict(table))
+    search = GridSearchCV(
+        make_pipeline(gs.GraphSliceTransformer(), Ridge()),
+        {"graphslicetransformer__model": ["small", "gap"], "ridge__alpha": [1.0]},
+        cv=2,
+        error_score="raise",
+    ).fit(SMILES, LABELS)
+    assert search.predict(SMILES).shape == (8,)
+
+
+def test_a_transformer_written_by_joblib_is_read(expected, tmp_path):
+    joblib.dump(gs.GraphSliceTransformer().fit(SMILES), tmp_path / "transformer.joblib")
+    found = joblib.load(tmp_path / "transformer.joblib").transform(SMILES)
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -9,6 +9,8 @@ from typing import Any
 
 # Longer texts are not compared with known names.
 _LONGEST_NAME = 1_000
+# Names are similar if this share of their letters agrees in order, as in two of the three letters of "yy" and "y".
+_SIMILAR = 0.65
 
 
 class InputError(ValueError):
@@ -20,6 +22,10 @@ class InputError(ValueError):
 
 class EmptyTableError(InputError):
     """A table has no rows."""
+
+
+class NoSmilesColumnError(InputError):
+    """A table has no column that is known to hold the SMILES."""
 
 
 class _Shortened(reprlib.Repr):
@@ -61,10 +67,10 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
     known = list(known)
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
     if not match or match[0].casefold() != name.casefold():
         folded = {one.casefold(): one for one in reversed(known)}
-        match = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)]
+        match = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SIMILAR)]
     if not match and name:
         longer = [one for one in known if one.casefold().startswith(name.casefold())]
         match = longer if len(longer) == 1 else []

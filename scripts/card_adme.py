@@ -1,4 +1,4 @@
-"""Make docs/adme.md, the model card of ``adme``, of docs/results/adme.jsonl: ``python scripts/card_adme.py``.
+"""Make docs/adme.md, the model card of ``adme``, of docs/benchmarks/adme.jsonl: ``python scripts/card_adme.py``.
 
 ``--rate TABLE`` first measures how many molecules a second one thread predicts, from the SMILES of a table, with and
 without intervals; ``--separate FILE`` takes the results of ``separate_adme.py``. Both are kept in the file of results.
@@ -23,7 +23,7 @@ _LOGS = ("half_life", "vdss", "clearance_microsome", "clearance_hepatocyte")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "adme.md"
 _HEAD = """# adme: absorption, distribution, metabolism, excretion and toxicity
 
-Made by `python scripts/card_adme.py` of [results/adme.jsonl](results/adme.jsonl); do not edit.
+Made by `python scripts/card_adme.py` of [benchmarks/adme.jsonl](benchmarks/adme.jsonl); do not edit.
 
 `graphslice predict adme "CCO" --summary` predicts {endpoints} endpoints of a molecule: one graph transformer for all
 of them, fine-tuned from [`small`](models.md), and for {kernels} endpoints with few molecules also a kernel machine,

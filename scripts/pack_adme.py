@@ -1,4 +1,4 @@
-"""Make the packaged model ``adme`` of two runs, measure it by cross-validation, and write docs/results/adme.jsonl.
+"""Make the packaged model ``adme`` of two runs, measure it by cross-validation, and write docs/benchmarks/adme.jsonl.
 
     python scripts/pack_adme.py runs/folds runs/final --approved DATA/clintox.csv
 
@@ -41,7 +41,7 @@ from graphslice.training.stack import fit_domain
 from pack_model import WEIGHTS, elements, strip_checkpoint
 
 ENDPOINTS = WEIGHTS / "adme_endpoints.csv"
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "adme.jsonl"
+RESULTS = Path(__file__).parents[1] / "docs" / "benchmarks" / "adme.jsonl"
 # A kernel machine of more molecules costs more time and bytes than the network.
 MAX_KERNEL_ROWS = 2_000
 # With less weight than this a kernel machine is left out.

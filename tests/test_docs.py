@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,12 +96,13 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
     """A folder with the files that the guides name, in which every training is tiny."""
     (tmp_path / "data").mkdir()
     demo_rows.to_csv(tmp_path / "data" / "demo.csv", index=False)
-    table = demo_rows.assign(logp=demo_rows["gap_ev"], active=demo_rows["gap_ev"] > 3)
-    table.drop(columns="split").to_csv(tmp_path / "my.csv", index=False)
+    table = demo_rows.assign(logp=demo_rows["gap_ev"], active=demo_rows["gap_ev"] > 3, w=1.0, logd=0.5)
+    table["logd"] += demo_rows["gap_ev"] ** 2
+    table.rename(columns={"split": "set"}).to_csv(tmp_path / "my.csv", index=False)
     demo_rows[["smiles"]].head(3).to_csv(tmp_path / "molecules.csv", index=False)
     (tmp_path / "runs").mkdir()
     for name in ("my", "demo", "v2", "pretrained"):
-        (tmp_path / "runs" / name).symlink_to(run_directory)
+        shutil.copytree(run_directory, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     for module in ("fitting", "estimators"):
         monkeypatch.setattr(f"graphslice.api.{module}.base_config", lambda *_: tiny_config())
@@ -133,26 +135,33 @@ def test_commands_are_accepted_by_the_parser(document, workplace):
 @pytest.mark.slow
 @pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "python")], ids=name_of)
 def test_python_blocks_run(document, workplace):
-    if document.name == "README.md":
-        (workplace / "runs" / "my").unlink()  # which it trains
     namespace: dict = {}
     for reason, text in blocks(document, "python"):
         if not reason:
             exec(text, namespace)
 
 
+#: Options that decide the model or the number of models, which are tiny here; tests/training has them.
+_LARGE = {"--folds", "--ensemble", "--preset", "--resume", "--init-from", "--features", "--level"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("document", [ROOT / "README.md", *sorted((ROOT / "docs/howto").glob("*.md"))], ids=name_of)
-def test_commands_that_use_a_run_work(document, workplace, cli):
-    """Predictions, explanations and embeddings of the guides; trainings are checked by the parser and in tests/cli."""
-    quick = ("predict", "fingerprint", "inspect", "evaluate")
+def test_commands_run(document, workplace, cli, tiny_flags):
+    """Those that predict, explain or evaluate with a model that is there, and trainings on my.csv, which are tiny."""
     for reason, text in blocks(document, "sh"):
         for words in commands(text):
-            known = [word for word in words if word in ("runs/my", "runs/demo", "gap", "small")]
-            if words[:1] == ["graphslice"] and words[1] in quick and known and not reason:
-                words = [word for word in words if word not in ("--target", "logp")]
-                code, _, err = cli(*words[1:])
-                assert code == 0, (words, err)
+            if words[0] != "graphslice" or reason:
+                continue
+            known = {"runs/my", "runs/demo", "gap", "small"} & set(words)
+            if words[1] in ("predict", "fingerprint", "inspect", "evaluate", "report") and known:
+                arguments = [word for word in words[1:] if word not in ("--target", "logp")]
+            elif words[1] == "train" and "my.csv" in words and "--out" in words and not _LARGE & set(words):
+                arguments = [*words[1:], *tiny_flags, "--overwrite"]
+            else:
+                continue
+            code, _, err = cli(*arguments)
+            assert code == 0, (words, err)
 
 
 # --- figures ---------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_tables_match_the_records():
     assert all(result_tables.filled(text) == text for text in texts)
     named = result_tables._MARKED.findall("".join(texts))
     files = {path.stem for path in (result_tables.DOCS / "results").glob("*.jsonl")}
-    assert set(named) - {result_tables.SUMMARY} == files - {"adme"}  # docs/adme.md has its own script
+    assert set(named) - {result_tables.SUMMARY} == files
 
 
 def test_model_card_has_a_row_per_target():

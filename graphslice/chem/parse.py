@@ -57,7 +57,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     except UnicodeEncodeError:  # undecodable bytes of a file
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
-        raise MoleculeError(_parse_failure(smiles))
+        raise MoleculeError(parse_failure(Chem.MolFromSmiles(smiles, sanitize=False), "not a valid SMILES"))
     parts = smiles.split(maxsplit=1)
     if len(parts) > 1 and not parts[1].startswith("|"):  # RDKit reads "C C" as methane named C; | starts a CXSMILES
         raise MoleculeError(f"text after a space: {parts[1].strip()[:40]!r}; give the SMILES alone")
@@ -108,11 +108,15 @@ def _count_written_atoms(smiles: str) -> int:
     return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
 
 
-def _parse_failure(smiles: str) -> str:
-    """Explain why RDKit rejects an invalid SMILES."""
-    unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
+def parse_failure(unsanitized: Chem.Mol | None, unreadable: str) -> str:
+    """Explain why RDKit rejects a molecule.
+
+    Args:
+        unsanitized: the molecule, parsed without sanitization; None if this is not possible.
+        unreadable: the reason in this case.
+    """
     if unsanitized is None:
-        return "not a valid SMILES"
+        return unreadable
     try:
         Chem.SanitizeMol(unsanitized)
     except ValueError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_data_options, add_model, load_model
+from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model, output_file
 from graphslice.hub import local_path
 
 #: Module that :func:`run` imports.
@@ -19,6 +19,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
     add_data_options(parser)
     parser.add_argument("--split", help="train, valid, test or all (default: test, or all of a file without splits)")
+    add_output_file(parser, "CSV, TSV or Parquet file for the labels and predictions")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
@@ -29,11 +30,13 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
 
     predictor = load_model(options)
+    source = options.dataset or predictor.config.data.dataset
+    out = output_file(options, Path(source) if source else None)
     names = ("dataset", "root", "smiles_column", "decimal", "targets")
     given = {name: options[name] for name in names if options[name] is not None}
     dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
-    result = evaluate(predictor, dataset, split, splits)
+    result = evaluate(predictor, dataset, split, splits, out)
     print(describe_scores(f"{dataset.name} {split}:", result, targets=True, digits=6))
     for line in describe_bounds(split, result):
         print(line)

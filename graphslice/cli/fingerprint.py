@@ -50,6 +50,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
             out,
             smiles_column=options.smiles_column,
             workers=options.workers,
+            overwrite=options.overwrite,
             progress=advance,
         )
     sys.stdout.flush()

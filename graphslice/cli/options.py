@@ -306,15 +306,10 @@ def output_file(options: Namespace, source: Path | None) -> Path | None:
     Raises:
         InputError: if the file is an input, or it exists and may not be replaced.
     """
-    from graphslice.inference.files import reject_input_as_output
+    from graphslice.inference.files import check_output
 
-    if options.out is None:
-        return None
-    out = Path(options.out)
-    if source is not None:
-        reject_input_as_output(source, out)
-    if out.is_file() and not options.overwrite:
-        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
+    out = None if options.out is None else Path(options.out)
+    check_output(source, out, options.overwrite)
     return out
 
 

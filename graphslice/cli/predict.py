@@ -92,6 +92,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 workers=options.workers,
                 interval=options.interval,
                 nearest=options.nearest,
+                overwrite=options.overwrite,
                 progress=advance,
             )
         rows, failed, reason, notes = report.rows, report.failed, report.first_error, report.notes

@@ -55,6 +55,8 @@ def add_auxiliary(
     known_as = " and ".join(table.name for table in tables)
     tasks = [_infer_task(name, tables, config, known_as) for name in names]
     parts = [table.labels(tasks) for table in tables]
+    if (weights := dataset.all_labels.weights) is not None:
+        unused = unused | (weights == 0)
     parts[0].values[unused] = np.nan
     labels = replace(Labels.join(parts), names=names)
     notes = [note for table in tables for note in table.notes(tasks)]
@@ -130,10 +132,11 @@ def _infer_task(name: str, tables: Sequence[_Table], config: DataConfig, known_a
 
 
 def _append(dataset: LabelledDataset, table: _Table) -> LabelledDataset:
-    """Append the molecules of a table without labels of the targets."""
+    """Append the molecules of a table without labels of the targets; of weighted rows they have the mean weight."""
     rows = table.rows([])
     first, unknown = len(dataset), np.full((len(rows), len(dataset.tasks)), np.nan)
-    weights = None if dataset.all_labels.weights is None else np.ones(len(rows))
+    weights = dataset.all_labels.weights
+    weights = None if weights is None else np.full(len(rows), weights.sum() / max(1, np.count_nonzero(weights)))
     labels = Labels.join([dataset.all_labels, replace(Labels.of_molecules(unknown), weights=weights)])
     columns = dataset.columns
     if columns is not None:

@@ -13,7 +13,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, spli
 from graphslice.data.decimals import decimal_hint, plain_numbers
 from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, NoSmilesColumnError, nearest
 from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
@@ -73,22 +73,14 @@ def find_columns(
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     weights = config.weight_column
     for column in [*targets, *([] if weights is None else [weights])]:
-        if column not in columns:
-            raise InputError(
-                f"{name} has no column {column!r}{nearest(column, columns, quote_item)}; it has "
-                f"{quoted_list(columns, quote=quote_item)}"
-            )
+        require_column(column, columns, name)
     if weights is not None and weights in (smiles, split, *targets):
         raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
     requested = config.auxiliary_columns
     auxiliary = [column for column in requested if column in columns]
-    if len(auxiliary) < len(requested) and not config.auxiliary_file:
-        missing = next(column for column in requested if column not in columns)
-        raise InputError(
-            f"{name} has no auxiliary column {missing!r}{nearest(missing, columns, quote_item)}; it has "
-            f"{quoted_list(columns, quote=quote_item)}"
-        )
+    for column in () if config.auxiliary_file else requested:
+        require_column(column, columns, name, "auxiliary column")
     used = [smiles, *targets, *filter(None, [split, weights]), *features]
     for column in auxiliary:
         if column in used:
@@ -96,6 +88,27 @@ def find_columns(
     check_unique(columns, [*used, *auxiliary], name)
     roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
     return replace(roles, weights=weights, auxiliary=tuple(auxiliary))
+
+
+def require_column(
+    column: str,
+    columns: Sequence[str],
+    name: str,
+    noun: str = "column",
+    quote: Callable[[str], str] = quote_item,
+) -> None:
+    """Raise :class:`InputError` if a table has no such column.
+
+    Args:
+        column: name of the column.
+        columns: names of all columns of the table.
+        name: name of the table, for messages.
+        noun: what the columns are.
+        quote: formats names of columns.
+    """
+    if column not in columns:
+        suggestion = nearest(column, columns, quote)
+        raise InputError(f"{name} has no {noun} {column!r}{suggestion}; it has {quoted_list(columns, quote=quote)}")
 
 
 def find_smiles_column(
@@ -112,12 +125,12 @@ def find_smiles_column(
         training_column: SMILES column of the training set of a model, or None.
 
     Raises:
-        InputError: if there is none.
+        NoSmilesColumnError: if there is none.
     """
     requested = training_column if requested is None and training_column in columns else requested
     if requested is not None:
         if requested not in columns:
-            raise InputError(
+            raise NoSmilesColumnError(
                 f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
             )
         return requested
@@ -125,7 +138,7 @@ def find_smiles_column(
     for usual in SMILES_COLUMNS:
         if usual in by_name:
             return by_name[usual]
-    raise InputError(
+    raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
         f"name with --smiles-column; the columns are {quoted_list(columns)}"
     )
@@ -137,12 +150,10 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
         return "split" if "split" in columns else candidates[0] if len(candidates) == 1 else None
     if requested in methods:
         return None
+    if not methods:
+        require_column(requested, columns, name, quote=repr)
     if requested in columns:
         return requested
-    if not methods:
-        raise InputError(
-            f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
-        )
     raise InputError(
         f"unknown split {requested!r}{nearest(requested, [*methods, *columns])}: give {', '.join(methods)}, "
         f"or a column of {name}, which has {quoted_list(columns)}"

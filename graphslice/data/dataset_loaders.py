@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
 from graphslice.data.auxiliary import add_auxiliary
 from graphslice.data.class_words import class_notes
@@ -21,7 +20,6 @@ from graphslice.data.columns import (
     find_columns,
     find_feature_columns,
     quoted_list,
-    target_names,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.decimals import plain_numbers
@@ -32,15 +30,14 @@ from graphslice.data.infer_tasks import (
     check_transforms,
     infer_target,
     infer_tasks,
-    infer_tasks_from_values,
-    reject_lists,
 )
 from graphslice.data.labels import Labels, pointers
+from graphslice.data.list_columns import reject_lists
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
-from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
 from graphslice.data.parse_rows import error_context, parse_chunks
 from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, Splits, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
+from graphslice.data.store_dataset import dataset_from_store
 from graphslice.data.tables import (
     CSV_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -52,7 +49,7 @@ from graphslice.data.tables import (
 )
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
-from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target, regression_tasks
+from graphslice.tasks import Task, regression_tasks
 
 #: File name suffixes of tables of labelled molecules.
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
@@ -209,7 +206,8 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
             reject_other_atom_order(table, path)
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
-    return dataset_from_chunks(chunks, columns, config, name, tasks)
+    dataset = dataset_from_chunks(chunks, columns, config, name, tasks)
+    return replace(dataset, notes=(*table.notes, *dataset.notes))
 
 
 def dataset_from_chunks(
@@ -270,146 +268,6 @@ def _dataset_from_rows(
     identifiers = identifier_columns(chunks, used, config.id_column, name)
     dataset = replace(dataset, notes=tuple(notes), identifiers=identifiers)
     return add_auxiliary(dataset, chunks, columns, config, held_out & ~rows.labels.known())
-
-
-def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a preprocessed dataset made by ``graphslice featurize`` or ``pretrain``.
-
-    Args:
-        store: the preprocessed dataset.
-        config: data settings of the user.
-        tasks: see :func:`load_dataset`.
-
-    Raises:
-        InputError: if it has no labels, lacks a requested target, or has no split column of the requested name.
-    """
-    known = list(store.info.targets)
-    if not known:
-        raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
-    names, auxiliary = _store_target_names(store, config)
-    columns = feature_column_names(config.descriptors)
-    store.check_descriptors(columns)
-    numbers = store.split
-    present = present_splits(numbers)
-    if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
-        raise InputError(
-            f"{store.name} cannot be split by {config.split!r}: a preprocessed dataset keeps only the split column "
-            f"that it was made with (featurize with --split COLUMN); or give {', '.join(SPLIT_METHODS)}"
-        )
-    targets = store.targets[:, [known.index(name) for name in names]]
-    class_tasks = {task.name: task for task in store.info.tasks if task.classes}
-    tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
-    targets, unknown_classes = recode_labels(targets, [class_tasks.get(name, Task(name)) for name in names], tasks)
-    is_pcqm4m = store.info.source in OGB_FOLDERS
-    rejected = unknown_classes | _store_errors(store, names)
-    if not is_pcqm4m:  # OGB does not publish the labels of its test sets
-        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected)
-    splits = None
-    if config.split not in SPLIT_METHODS and present:
-        splits = decode_splits(numbers, usable_mask(len(store), rejected), present)
-    return LabelledDataset(
-        store.info.source if is_pcqm4m else store.name,
-        store.smiles,
-        Labels.of_molecules(targets),
-        tasks,
-        rejected,
-        splits,
-        store=store,
-        columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
-        auxiliary={level: _store_labels(store, level, names) for level, names in auxiliary.items()},
-    )
-
-
-def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the requested molecule-level targets, and by level the requested auxiliary atom- and bond-level ones."""
-    known, atom_bond_targets = list(store.info.targets), store.info.atom_bond_targets
-    available = [*known, *(name for names in atom_bond_targets.values() for name in names)]
-    requested = target_names(config.targets, available) or available
-    for name in requested:
-        if name not in available:
-            raise InputError(
-                f"{store.name} has no target {name!r}{nearest(name, available, quote_item)}; it has "
-                f"{quoted_list(available, quote=quote_item)}"
-            )
-    auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
-    names = [name for name in requested if name in known]
-    if not names:
-        raise InputError(
-            f"{requested[0]!r} is not a molecule-level target: give it together with one of {store.name}: "
-            f"{quoted_list(known)}"
-        )
-    return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
-
-
-def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> Labels:
-    labels, known = store.atom_bond_labels(level), store.info.atom_bond_targets[level]
-    return replace(labels, values=labels.values[:, [known.index(name) for name in names]], names=tuple(names))
-
-
-def _store_tasks(
-    class_tasks: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
-) -> list[Task]:
-    """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
-    kinds = parse_per_target(config.task, names, TASK_KINDS, "--task")
-    numbers = [t for t, target in enumerate(names) if target not in class_tasks]
-    config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
-    inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
-    tasks = {target: _as_kind(task, kinds.get(target, task.kind), name) for target, task in class_tasks.items()}
-    tasks |= {task.name: task for task in inferred}
-    return [tasks[target] for target in names]
-
-
-def _as_kind(task: Task, kind: str, name: str) -> Task:
-    """Return a classification task as it is, or as regression if its classes are numbers; else raise InputError."""
-    if kind == task.kind:
-        return task
-    if kind == REGRESSION and all(np.isfinite(parse_number(word)) for word in task.classes):
-        return Task(task.name)
-    raise InputError(
-        f"--task: the target {task.name!r} of {name} is {task.kind} with the classes {quoted_list(task.classes)}, "
-        f"not {kind}: featurize a table in which it is {kind}"
-    )
-
-
-def _store_errors(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
-    """Return the reasons for unusable rows of a store, by row, except those about targets that are not requested."""
-    prefixes = tuple(f"target {target!r} " for target in targets)
-    return {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0 or reason.startswith(prefixes)}
-
-
-def recode_labels(
-    labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task]
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Convert labels from the stored tasks to the requested tasks.
-
-    Args:
-        labels: ``float64 [R, T]``, numbers, or class indices of the ``stored`` tasks; nan where unknown.
-        stored: the T tasks of the store.
-        requested: the T tasks of the model or run.
-
-    Returns:
-        ``float64 [R, T]``, numbers or class indices of the ``requested`` tasks, nan where there is no such class or
-        number; and by row the reason, for rows with such a label.
-    """
-    recoded, rejected = labels, dict[int, str]()
-    for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
-        if source.classes == target.classes:
-            continue
-        known = np.flatnonzero(~np.isnan(labels[:, t]))
-        values, which = np.unique(labels[known, t], return_inverse=True)
-        texts = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
-        if target.classes:
-            indices = class_indices(target.classes)
-            new = [indices.get(class_key(text), np.nan) for text in texts]
-            fault = f"none of its {len(target.classes)} classes"
-        else:
-            new, fault = [parse_number(text) for text in texts], "not a finite number"
-        recoded = recoded.copy() if recoded is labels else recoded
-        recoded[known, t] = np.array(new, np.float64)[which]
-        for row, index in zip(known.tolist(), which.tolist(), strict=True):
-            if np.isnan(new[index]):
-                rejected.setdefault(row, f"target {target.name!r} is {fault}: {texts[index]!r}")
-    return recoded, rejected
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:

@@ -1,4 +1,7 @@
-"""Numbers with decimal commas or thousands separators: converted where ``data.decimal`` says how to read them."""
+"""Numbers with decimal commas or thousands separators: converted where ``data.decimal`` says how to read them.
+
+Numbers with units are never converted; messages say how to write them.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,10 @@ _PATTERNS = {
 }
 # Of both notations: 1234 with a point for thousands, or a number with three decimals.
 _AMBIGUOUS = re.compile(rf"{_SIGNS}[1-9][0-9]{{0,2}}\.[0-9]{{3}}\s*", re.ASCII)
+# A number or a bound, and a single word for its unit.
+_WITH_UNIT = re.compile(
+    rf"({_SIGNS}[0-9.,]*[0-9][.,]?(?:[eE][+-]?[0-9]+)?)(?![eE][+-]?[0-9])\s*([%\u2030\xb0]|[^\W\d_]\S*)\s*"
+)
 _DECIMAL_COMMA = re.compile(r"\s*[+\u2212-]?[0-9]*,[0-9]*(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 
 
@@ -88,6 +95,14 @@ def decimal_advice(cell: str) -> str:
     names = {plain: name for name, plain in decimal_readings(cell).items()}  # one of them if both read the same
     options = ", or ".join(f"--decimal {name} to read it as {plain}" for plain, name in names.items())
     return options and f"give {options}"
+
+
+def number_advice(cell: str) -> str:
+    """Say what to do about a cell that is not read as a number; empty unless it has a number in it."""
+    unit = _WITH_UNIT.fullmatch(cell)
+    if unit is None:
+        return decimal_advice(cell)
+    return f"it has the unit {unit[2]!r}: write {unit[1].strip()}, and all numbers of the column in one unit"
 
 
 def decimal_hint(cell: str) -> str:

@@ -6,10 +6,11 @@ import itertools
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from graphslice.data.text_tables import Expansion, TextRows
 from graphslice.errors import InputError, nearest
@@ -25,7 +26,7 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
     return (Path(file), sheet) if colon and sheet and file.lower().endswith(EXCEL_SUFFIXES) else (path, None)
 
 
-def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iterator[TextRows]]:
+def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iterator[TextRows], list[str]]:
     """Read the header and the rows of a sheet. Blank rows, and columns without a name in the header, are left out.
 
     Cells are texts as in a CSV export: numbers with all digits, ``TRUE`` and ``FALSE``, dates as ``2026-01-31``, the
@@ -37,7 +38,8 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
         rows: number of rows of every chunk but the last.
 
     Returns:
-        The names of the columns (empty for an empty sheet), and the chunks of rows.
+        The names of the columns (empty for an empty sheet), the chunks of rows, and a note if the path names no sheet
+        and other visible sheets have rows too.
 
     Raises:
         InputError: if openpyxl is not installed, or the workbook is encrypted, broken, or has no such sheet; damage may
@@ -62,12 +64,17 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
     sheet = sheets[name] if name is not None else next(iter(visible or sheets.values()), None)
     if sheet is None:
         raise InputError(f"{file} has no sheet with cells")
-    sheet.reset_dimensions()  # the size that a workbook states may be wrong
+    notes: list[str] = []
+    if name is None and (others := [other.title for other in visible if other is not sheet and _has_rows(other)]):
+        notes = [
+            f"only the first sheet of {file}, {sheet.title!r}, is read: to read another, name it as in "
+            f"{f'{file}:{others[0]}'!r}; those with rows are {', '.join(map(repr, others))}"
+        ]
     texts = _rows(file, sheet)
     header = next(texts, [])
     columns = [column for column, text in enumerate(header) if text.strip()]
     # A line break within a name is a space, so that the name can be written on a command line.
-    return [" ".join(header[column].split()) for column in columns], _chunks(texts, columns, rows)
+    return [" ".join(header[column].split()) for column in columns], _chunks(texts, columns, rows), notes
 
 
 def _openpyxl(file: Path) -> ModuleType:
@@ -89,10 +96,18 @@ def _convert_errors(file: Path) -> Iterator[None]:
         raise InputError(f"cannot read {file}, a broken workbook ({lines[0]}): save it again, or as CSV") from None
 
 
-def _rows(file: Path, sheet: object) -> Iterator[list[str]]:
+def _has_rows(sheet: Any) -> bool:
+    """True if a sheet has a row below its header; false if it cannot be read."""
+    with suppress(InputError):
+        return len([*itertools.islice(_rows(Path(), sheet), 2)]) == 2
+    return False
+
+
+def _rows(file: Path, sheet: Any) -> Iterator[list[str]]:
     """Yield the texts of each row that is not blank, up to its last cell."""
     with _convert_errors(file):
-        for cells in sheet.iter_rows(values_only=True):  # type: ignore[attr-defined]
+        sheet.reset_dimensions()  # the size that a workbook states may be wrong
+        for cells in sheet.iter_rows(values_only=True):
             texts = [_text(cell) for cell in cells]
             if any(map(str.strip, texts)):
                 yield texts

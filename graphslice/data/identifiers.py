@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import split_words
-from graphslice.data.columns import check_unique, quoted_list
+from graphslice.data.columns import check_unique, require_column
 from graphslice.data.parse_cells import is_empty, list_or_none, parse_number
 from graphslice.data.tables import decode_text, file_columns, texts
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError
 
 # At most this many columns are kept.
 _MOST_COLUMNS = 3
@@ -73,8 +73,7 @@ def join_identifiers(parts: Sequence[dict[str, list[str]]], lengths: Sequence[in
 
 def _check_requested(names: Sequence[str], columns: Sequence[str], used: Collection[str | None], name: str) -> None:
     for one in names:
-        if one not in columns:
-            raise InputError(f"{name} has no column {one!r}{nearest(one, columns)}; it has {quoted_list(columns)}")
+        require_column(one, columns, name)
         if one in used or one.lower() in _RESERVED:
             raise InputError(f"--id-column: {one!r} cannot be an identifier, since files of a run have that column too")
     check_unique(columns, names, name)

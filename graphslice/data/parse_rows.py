@@ -14,7 +14,7 @@ from graphslice.censored import UNBOUNDED, parse_bound
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data.columns import MAX_MAGNITUDE, LabelColumns, parse_feature_columns
 from graphslice.data.dataset import ZERO_WEIGHT, LabelledRows
-from graphslice.data.decimals import decimal_advice, plain_numbers
+from graphslice.data.decimals import number_advice, plain_numbers
 from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.parse_cells import (
     cell_text,
@@ -149,7 +149,7 @@ def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray,
                 reasons[row] = f"is too large: {cell!r}"
             continue
         problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
-        advice = decimal_advice(cell)
+        advice = number_advice(cell)
         reasons[row] = f"{problem}: {cell!r}{advice and f' ({advice})'}"
     bounds[list(reasons)] = UNBOUNDED
     return np.where(wrong | huge, np.nan, numbers), bounds, reasons

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rdkit import Chem, rdBase
 
-from graphslice.chem.parse import MoleculeError, reject_dense
+from graphslice.chem.parse import MoleculeError, parse_failure, reject_dense
 from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.data.text_tables import LONGEST, TextRows
 from graphslice.errors import InputError
@@ -153,17 +153,6 @@ def _smiles(record: _Record, alone: bool) -> str:
             reject_dense(mol)
         mol = Chem.MolFromMolBlock(text)
         if mol is None:
-            raise MoleculeError(_failure(text))
+            unsanitized = Chem.MolFromMolBlock(text, sanitize=False)
+            raise MoleculeError(parse_failure(unsanitized, "RDKit cannot read the structure"))
     return mol_to_smiles(mol)
-
-
-def _failure(block: str) -> str:
-    """Explain why RDKit rejects a structure."""
-    mol = Chem.MolFromMolBlock(block, sanitize=False)
-    if mol is None:
-        return "RDKit cannot read the structure"
-    try:
-        Chem.SanitizeMol(mol)
-    except (ValueError, RuntimeError) as error:
-        return f"not a valid molecule: {' '.join(str(error).split())}"
-    return "RDKit cannot read the structure"

@@ -9,7 +9,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Protocol
@@ -21,7 +21,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
-from graphslice.errors import EmptyTableError, InputError
+from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError
 
 if TYPE_CHECKING:
     from graphslice.data.parquet import ParquetWriter
@@ -54,12 +54,14 @@ class TableStream:
             :func:`malformed_rows` and :func:`file_columns`.
         estimated_rows: estimated number of rows.
         named: true if the file names its columns; otherwise ``smiles`` holds the SMILES.
+        notes: remarks for the user; complete when all chunks are read.
     """
 
     columns: list[str]
     chunks: Iterator[pa.Table]
     estimated_rows: int
     named: bool = True
+    notes: list[str] = field(default_factory=list)
 
 
 def is_table_name(name: str) -> bool:
@@ -91,9 +93,12 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
             yield first
             return
 
+        notes: list[str] = []
+
         def chunks() -> Iterator[pa.Table]:
             for file in files:
                 with _open_file(file, rows) as table:
+                    notes.extend(table.notes)
                     if table.columns != first.columns:
                         raise InputError(
                             f"{file} has the columns {', '.join(table.columns)}, but {files[0].name} has "
@@ -103,7 +108,7 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                         table.chunks if schema is None else (_cast(chunk, schema, file) for chunk in table.chunks)
                     )
 
-        yield TableStream(first.columns, chunks(), first.estimated_rows * len(files), first.named)
+        yield TableStream(first.columns, chunks(), first.estimated_rows * len(files), first.named, notes)
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
@@ -231,7 +236,10 @@ def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
                 if _has_suffix(path, SDF_SUFFIXES)
                 else _open_text(path, rows, stack)
             )
-        yield table
+        try:
+            yield table
+        except NoSmilesColumnError as error:
+            raise InputError("; ".join([str(error), *table.notes])) from None
 
 
 @contextmanager
@@ -285,8 +293,9 @@ def _open_sdf(path: Path, rows: int, stack: ExitStack) -> TableStream:
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not _has_suffix(path, READABLE):
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
+    notes: list[str] = []
     if _has_suffix(path, EXCEL_SUFFIXES):
-        header, parts = read_excel(path, stack, rows)
+        header, parts, notes = read_excel(path, stack, rows)
     elif _has_suffix(path, SMILES_SUFFIXES):
         header, parts = ["smiles", "name"], read_smiles_lines(open_text(path, stack), rows)
     else:
@@ -294,13 +303,12 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         header, parts = read_csv(file, rows, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
     first = next(parts, None)
     if first is None:
-        raise EmptyTableError(
-            f"{path} {'has no rows' if header and not _has_suffix(path, SMILES_SUFFIXES) else 'is empty'}"
-        )
+        problem = "has no rows" if header and not _has_suffix(path, SMILES_SUFFIXES) else "is empty"
+        raise EmptyTableError("; ".join([f"{path} {problem}", *notes]))
     columns = [decode_text(_encode_cell(name)) for name in header]
     chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
     size = split_sheet(path)[0].stat().st_size
-    return TableStream(columns, chunks, size // 32, named=not _has_suffix(path, SMILES_SUFFIXES))
+    return TableStream(columns, chunks, size // 32, not _has_suffix(path, SMILES_SUFFIXES), notes)
 
 
 def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:

@@ -21,6 +21,7 @@ from graphslice.data.tables import is_table_name, open_table
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
+from graphslice.evaluation.prediction_tables import write_predictions
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.package_data import is_packaged_model
@@ -259,7 +260,9 @@ def predict_rows(
         return Predictions.concatenate(list(predictor.predict_stream(smiles, pool, columns, interval=interval)))
 
 
-def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits: Splits | None) -> dict:
+def evaluate(
+    predictor: Predictor, dataset: LabelledDataset, split: str, splits: Splits | None, out: Path | None = None
+) -> dict:
     """Evaluate a model on a split of a dataset.
 
     Args:
@@ -267,6 +270,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
         dataset: labelled molecules, with the targets of the model (see :func:`align_targets`).
         split: one of ``splits``, or ``"all"``.
         splits: ``int64`` rows of each split.
+        out: where to write the labels and predictions, see
+            :func:`~graphslice.evaluation.prediction_tables.write_predictions`; None to write none.
 
     Returns:
         The result of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
@@ -276,7 +281,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
         :func:`~graphslice.evaluation.coverage.add_coverage`.
 
     Raises:
-        InputError: if there is no such split, it has no labels, or no molecule of it can be predicted.
+        InputError: if there is no such split, it has no labels, no molecule of it can be predicted, or ``out`` cannot
+            be written.
     """
     if split == "all":
         rows = np.arange(len(dataset))
@@ -289,7 +295,7 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
     else:
         rows = splits[split]
     rows = rows[dataset.all_labels.known()[rows]]
-    if np.isnan(dataset.targets[rows]).all():
+    if not len(rows):
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")
@@ -300,6 +306,8 @@ def evaluate(predictor: Predictor, dataset: LabelledDataset, split: str, splits:
         raise InputError(
             f"no molecule of {dataset.name} {split} could be predicted; the first: {predictions.errors[0]}"
         )
+    if out is not None:
+        write_predictions(out, dataset, rows, predictions)
     predicted_rows, indices = rows[predicted], predictions.places(predicted)
     result = score_rows(dataset, predicted_rows, predictions.values[indices])
     if predictions.interval is not None:

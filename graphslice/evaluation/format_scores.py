@@ -69,6 +69,8 @@ def describe_scores(
         digits: number of decimals.
     """
     by_target = {name: one for name, one in result["targets"].items() if prediction_count(one)[0] > 0}
+    if not by_target and any("bounds" in one for one in result["targets"].values()):
+        return f"{split.removesuffix(':')}: the labels are bounds alone, so there are no errors to report"
     by_target = by_target or result["targets"]
     unlabelled = [name for name in result["targets"] if name not in by_target]
     kinds = {target["kind"] for target in by_target.values()}

@@ -1,4 +1,4 @@
-"""Predictions of labelled molecules as CSV: ``test_predictions.csv`` and ``out_of_fold.csv``."""
+"""Predictions of labelled molecules as tables: ``test_predictions.csv``, ``out_of_fold.csv``, ``evaluate -o``."""
 
 from __future__ import annotations
 
@@ -10,32 +10,40 @@ import pyarrow as pa
 from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
 from graphslice.data.arrow import list_array, number_array, text_array
-from graphslice.data.datamodule import MoleculeData
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import pointers
+from graphslice.data.store import GraphStore
 from graphslice.data.tables import write_table
 from graphslice.inference.predictions import Predictions, output_arrays
 from graphslice.tasks import Task
 
 
-def write_predictions(path: Path, data: MoleculeData, rows: np.ndarray, predictions: Predictions) -> None:
-    """Write the labels and predictions of some rows as CSV.
+def write_predictions(
+    path: Path, dataset: LabelledDataset, rows: np.ndarray, predictions: Predictions, store: GraphStore | None = None
+) -> None:
+    """Write the labels and predictions of some rows as a table.
 
     The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its label
-    ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes. Labels and predictions of
-    atoms and bonds are lists in the order of the SMILES.
+    ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes, ``error`` only if a row
+    has no prediction. Labels and predictions of atoms and bonds are lists in the order of the SMILES.
 
     Args:
-        path: path of the file.
-        data: molecules of the run.
+        path: a CSV, TSV or Parquet file.
+        dataset: the labelled molecules.
         rows: ``int64 [R]``, rows of the dataset.
-        predictions: predictions of these rows, of atoms or bonds in the order of the preprocessed dataset.
+        predictions: predictions of these rows.
+        store: the molecules, if labels and predictions of atoms or bonds are in the order of their graphs.
+
+    Raises:
+        InputError: if the file cannot be written.
     """
-    dataset = data.dataset
-    labels = dataset.labels(rows)
-    if (ptr := predictions.ptr) is not None:
-        order = data.store.order(rows)
-        predictions = predictions.in_smiles_order(order)
-        labels = labels[np.repeat(ptr[:-1], np.diff(ptr)) + order[:, 0]]
+    labels, ptr = dataset.labels(rows), None
+    if predictions.ptr is not None:
+        ptr = pointers(dataset.all_labels.counts_of(rows))
+        if store is not None:
+            order = store.order(rows)
+            predictions = predictions.in_smiles_order(order)
+            labels = labels[np.repeat(ptr[:-1], np.diff(ptr)) + order[:, 0]]
     columns: dict[str, pa.Array] = {
         name: pa.array(cells) if name == "row" else text_array(cells)
         for name, cells in dataset.identity_columns(rows).items()
@@ -46,16 +54,16 @@ def write_predictions(path: Path, data: MoleculeData, rows: np.ndarray, predicti
         bounded = None if bounds is None or task.classes or ptr is not None else bounds[:, t]
         columns[f"{task.name}_true"] = array if bounded is None else _with_bounds(array, bounded)
     columns |= output_arrays(predictions)
-    del columns["error"]
+    if not any(predictions.errors):
+        del columns["error"]
     with write_table(path) as sink:
         sink.write(pa.table(columns))
 
 
-def as_predictions(data: MoleculeData, rows: np.ndarray, values: np.ndarray) -> Predictions:
+def as_predictions(dataset: LabelledDataset, rows: np.ndarray, values: np.ndarray) -> Predictions:
     """Return predicted values of some rows, ``float32 [R, W]`` or ``[M, W]`` of atoms or bonds, without intervals."""
-    labels = data.dataset.all_labels
-    ptr = None if labels.level == MOLECULE else pointers(labels.counts_of(rows))
-    return Predictions(values, [None] * len(rows), data.dataset.tasks, ptr=ptr)
+    ptr = None if dataset.level == MOLECULE else pointers(dataset.all_labels.counts_of(rows))
+    return Predictions(values, [None] * len(rows), dataset.tasks, ptr=ptr)
 
 
 def _label_array(task: Task, labels: np.ndarray, ptr: np.ndarray | None) -> pa.Array:

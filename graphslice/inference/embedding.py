@@ -20,8 +20,8 @@ from graphslice.data.tables import TableStream, file_columns, malformed_rows, op
 from graphslice.inference.files import (
     FileReport,
     check_feature_columns,
+    check_output,
     chunk_smiles,
-    reject_input_as_output,
     smiles_column_index,
     write_rows,
 )
@@ -55,6 +55,7 @@ def embed_file(
     *,
     smiles_column: str | None = None,
     workers: int | None = None,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
     """Compute the embeddings of all rows of a table and write them to a file.
@@ -66,7 +67,7 @@ def embed_file(
         predictor: the model.
         source: a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
         out: a ``.npy``, CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
-        smiles_column, workers, progress: as in :func:`~graphslice.inference.files.predict_file`.
+        smiles_column, workers, overwrite, progress: as in :func:`~graphslice.inference.files.predict_file`.
 
     Returns:
         The number of rows, of failed rows, and notes for the user.
@@ -74,9 +75,9 @@ def embed_file(
     Raises:
         InputError: if the input cannot be read or the output cannot be written.
     """
+    check_output(source if isinstance(source, Path) else None, out, overwrite)
     name = str(source) if isinstance(source, Path) else "the list of SMILES"
     if isinstance(source, Path):
-        reject_input_as_output(source, out)
         opened: AbstractContextManager[TableStream] = open_table(source)
     else:
         chunks = iter([pa.table({"smiles": text_array(source)})])
@@ -92,7 +93,7 @@ def embed_file(
                 report = _write_matrix(chunks, out, progress)
             else:
                 report = write_rows((_append_embeddings(*chunk) for chunk in chunks), out, progress)
-        return replace(report, notes=features.notes())
+        return replace(report, notes=[*table.notes, *features.notes()])
 
 
 def _is_matrix(out: Path | None) -> bool:

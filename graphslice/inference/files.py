@@ -69,6 +69,7 @@ def predict_file(
     workers: int | None = None,
     interval: float | None = None,
     nearest: bool = False,
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
     """Predict every row of a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or of a folder of such files.
@@ -97,6 +98,7 @@ def predict_file(
         engine: ``"local"``, or ``"ray"`` for a Ray cluster on which every machine can read the file.
         workers: number of featurization processes (with Ray: of prediction processes). Default: one per core.
         interval, nearest: as in :meth:`Predictor.predict`.
+        overwrite: replace an existing file.
         progress: called from time to time with the number of rows done since the last call.
 
     Returns:
@@ -108,7 +110,7 @@ def predict_file(
     source, out = Path(source), None if out is None else Path(out)
     predictor.check_calibrated(interval, nearest)
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
-    reject_input_as_output(source, out)
+    check_output(source, out, overwrite)
     if source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
             raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
@@ -123,13 +125,23 @@ def predict_file(
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _predict_chunks(predictor, table.chunks, column, features, options, pool)
             report = write_rows(chunks, out, progress)
-        return replace(report, notes=features.notes())
+        return replace(report, notes=[*table.notes, *features.notes()])
 
 
-def reject_input_as_output(source: Path, out: Path | None) -> None:
-    """Raise :class:`InputError` if the output would overwrite the input or a file of the input folder."""
-    if out is not None and out.exists() and source.exists() and any(map(out.samefile, table_files(source))):
+def check_output(source: Path | None, out: Path | None, overwrite: bool) -> None:
+    """Raise :class:`InputError` if the output is an input file, or exists and may not be replaced.
+
+    Args:
+        source: the input file or folder; None if there is none.
+        out: the output file; None for standard output.
+        overwrite: an existing file may be replaced.
+    """
+    if out is None or not out.exists():
+        return
+    if source is not None and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is an input file: choose another output")
+    if out.is_file() and not overwrite:
+        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
 
 
 def smiles_column_index(

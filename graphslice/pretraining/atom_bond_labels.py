@@ -13,8 +13,8 @@ from graphslice.config import BOND, GraphConfig
 from graphslice.data.arrow import number_array
 from graphslice.data.columns import check_unique, find_smiles_column
 from graphslice.data.featurize import featurizer_pool, parse
-from graphslice.data.infer_tasks import ListLengths, list_cells
 from graphslice.data.labels import Labels, pointers
+from graphslice.data.list_columns import ListLengths, list_cells
 from graphslice.data.parse_cells import column_cells, is_empty, list_or_none
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table, reject_other_atom_order

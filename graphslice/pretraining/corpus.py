@@ -207,8 +207,7 @@ def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str
     chunks, known = [], dict.fromkeys(labels, False)
     for path in tables:
         with open_table(path) as table:
-            columns = table.columns
-        smiles = find_smiles_column(columns, None, str(path), smiles_column)
+            columns, smiles = table.columns, find_smiles_column(table.columns, None, str(path), smiles_column)
         present = [name for name in labels if name in columns]
         check_unique(columns, [smiles, *present], str(path))
         known |= dict.fromkeys(columns, True)

@@ -138,7 +138,10 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
         if is_set:
             raise InputError(f"--trainer.{name} cannot be used with pretrain: leave it out")
     if config.graph.standardize != "none":
-        raise InputError("--graph.standardize cannot be used with pretrain: leave it out")
+        raise InputError(
+            "pretraining reads molecules as they are written: leave out --graph.standardize, and give --standardize "
+            "parent when you fine-tune the model"
+        )
     check_losses(config.trainer, tasks)
     for label in labels:
         if re.search(r"[,=\"]", label):

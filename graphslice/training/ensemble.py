@@ -235,7 +235,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     calibration = calibrate_ensemble(out, models, splits, "test" if data_config.is_cross_validation else "valid", data)
     for split in ("valid", "test"):
         rows = rows_in_split(splits, split)
-        if len(rows) == 0 or np.isnan(dataset.targets[rows]).all():
+        if not dataset.all_labels.known()[rows].any():
             continue
         predictions = calibration.probabilities(
             predict_held_out(models, splits, split, data.store, rows).mean, dataset.tasks
@@ -245,11 +245,11 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
             ensemble = Predictor(checkpoints, device, calibration=calibration)
             predicted = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
             interval = predicted.interval
-            write_predictions(out / TEST_PREDICTIONS, data, rows, replace(predicted, values=predictions))
+            write_predictions(out / TEST_PREDICTIONS, dataset, rows, replace(predicted, values=predictions), data.store)
         arguments = (out, dataset, split, rows, predictions, metric, console)
         metrics[split] = evaluate_split(*arguments, calibration, interval)
         if split == "test" and data_config.is_cross_validation:
-            write_predictions(out / OUT_OF_FOLD, data, rows, as_predictions(data, rows, predictions))
+            write_predictions(out / OUT_OF_FOLD, dataset, rows, as_predictions(dataset, rows, predictions), data.store)
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             console.print(note, highlight=False)
             console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)

@@ -113,22 +113,24 @@ def evaluate_run(
     predictor = Predictor(read_checkpoint(folder), device)
     metrics: dict = {"metric": metric}
     valid, predictions = held_out.rows, calibration.probabilities(held_out.predictions, dataset.tasks)
-    if len(valid) and not np.isnan(dataset.targets[valid]).all():
+    known = dataset.all_labels.known()
+    if known[valid].any():
         if not np.isfinite(predictions).all():
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
         metrics["valid"] = evaluate_split(
             folder, dataset, "valid", valid, predictions, metric, console, calibration, None
         )
         if not len(data.splits["valid"]):
-            write_predictions(folder / OUT_OF_FOLD, data, valid, as_predictions(data, valid, predictions))
+            held_out_predictions = as_predictions(dataset, valid, predictions)
+            write_predictions(folder / OUT_OF_FOLD, dataset, valid, held_out_predictions, data.store)
     test = data.splits.get("test", np.empty(0, np.int64))
-    if len(test) and not np.isnan(dataset.targets[test]).all():
+    if known[test].any():
         predicted = predictor.predict_store_rows(data.store, test, interval=COVERAGE_LEVEL)
         if any(predicted.errors):
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
         arguments = (folder, dataset, "test", test, predicted.values, metric, console)
         metrics["test"] = evaluate_split(*arguments, calibration, predicted.interval)
-        write_predictions(folder / TEST_PREDICTIONS, data, test, predicted)
+        write_predictions(folder / TEST_PREDICTIONS, dataset, test, predicted, data.store)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.origin) is not None:

@@ -283,14 +283,14 @@ class AuxiliaryHead(nn.Module):
 
         Returns:
             The absolute errors in units of the standard deviation of each target, 0 where unknown, ``float [M, T]``;
-            and for each target the number of labels, ``float [T]``.
+            and 1 where a label is known, else 0, ``float [M, T]``.
         """
         labels = (getattr(batch, f"{self.level}_targets") - self.mean) / self.std
         known = ~torch.isnan(labels)
         features = rows[:, 0] if self.reader is None else self.reader(rows, getattr(batch, f"{self.level}_index"))
         with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the main head
             errors = (self.head(features) - labels.nan_to_num()).abs()
-        return torch.where(known, errors, 0), known.sum(dim=0).to(errors.dtype)
+        return torch.where(known, errors, 0), known.to(errors.dtype)
 
 
 class AuxiliaryHeads(nn.ModuleDict):
@@ -314,13 +314,17 @@ class AuxiliaryHeads(nn.ModuleDict):
             rows, batch: as in :meth:`AuxiliaryHead.forward`.
 
         Returns:
-            For each level, the weighted sum of the errors, and the number of labels by which it is to be divided.
+            For each level, the sum of the errors with the weights of their rows and of auxiliary targets, and the sum
+            of the weights of the rows, by which it is to be divided.
         """
         parts = []
-        for head in self.values():
-            errors, counts = head(rows, batch)
+        for level, head in self.items():
+            errors, weights = head(rows, batch)
+            if batch.weights is not None:
+                own = batch.weights if level == MOLECULE else batch.weights[getattr(batch, f"{level}_index")[:, 0]]
+                weights = weights * own[:, None]
             losses = torch.where(cast(AuxiliaryHead, head).two_valued, errors.square(), errors)
-            parts.append((self.weight * losses.sum(), counts.sum()))
+            parts.append((self.weight * (losses * weights).sum(), weights.sum()))
         return parts
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:
@@ -330,8 +334,7 @@ class AuxiliaryHeads(nn.ModuleDict):
             rows, batch: as in :meth:`AuxiliaryHead.forward`.
         """
         for level, head in self.items():
-            errors, counts = head(rows, batch)
-            self._errors.setdefault(level, []).append(torch.stack([errors.sum(dim=0), counts]))
+            self._errors.setdefault(level, []).append(torch.stack([part.sum(dim=0) for part in head(rows, batch)]))
 
     def mean_errors(self, world: int) -> dict[str, float]:
         """Return the mean absolute error of each target over the accumulated batches, and reset them.

@@ -26,7 +26,7 @@ from graphslice.tuning.space import Space, search_space, values_of, with_values
 from graphslice.tuning.study import (
     STOPPED,
     Record,
-    distributions,
+    ask,
     fail,
     import_optuna,
     open_study,
@@ -136,18 +136,18 @@ def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console
         index: index of this process.
         console: where to report.
     """
-    study = open_study(out, seed=setup.config.trainer.seed + 1_000_003 * index)
-    while _has_budget(records(study), limits):
-        trial = study.ask(distributions(setup.space))
+    study = open_study(out)
+    while _has_budget(records(study), limits, setup.defaults):
+        trial = ask(study, setup.space, setup.config.trainer.seed + 1_000_003 * index)
         _run_trial(study, trial, setup, limits)
         console.print(_describe_trial(records(study), trial.number, setup), highlight=False, markup=False)
 
 
-def _has_budget(trials: Sequence[Record], limits: Limits) -> bool:
+def _has_budget(trials: Sequence[Record], limits: Limits, defaults: dict[str, Any]) -> bool:
     """True if another trial can be started; the defaults always can."""
-    if any(trial.state == "waiting" for trial in trials):
+    if any(trial.state == "waiting" and trial.params == defaults for trial in trials):
         return True
-    if limits.trials is not None and sum(trial.reason != STOPPED for trial in trials) >= limits.trials:
+    if limits.trials is not None and sum(trial.counts for trial in trials) >= limits.trials:
         return False
     return time.time() < _search_end(trials, limits)
 

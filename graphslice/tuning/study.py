@@ -11,15 +11,17 @@ from graphslice.errors import InputError
 from graphslice.tuning.space import LogRange, Space
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
 
 #: SQLite database of the study.
 STUDY = "study.sqlite3"
 _NAME = "graphslice"
 # Keys of user attributes of the study: what identifies the search, its options, its seconds so far.
 _IDENTITY, _OPTIONS, _SECONDS = "identity", "options", "seconds"
-#: Reason of a trial that was stopped before its end; such trials are no part of the budget.
-STOPPED = "stopped"
+# Key of the user attribute that holds the values of an enqueued trial.
+_VALUES = "values"
+#: Reasons of a trial that was stopped before its end, and once it was enqueued again. It is no part of the budget.
+STOPPED, REPEATED = "stopped", "stopped, then repeated"
 
 
 @dataclass
@@ -44,6 +46,11 @@ class Record:
     reason: str
     seeds: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def counts(self) -> bool:
+        """True if the trial is part of the budget: it was started, and not stopped."""
+        return self.state != "waiting" and self.reason not in (STOPPED, REPEATED)
+
 
 def import_optuna() -> Any:
     """Import Optuna, without its messages.
@@ -59,13 +66,12 @@ def import_optuna() -> Any:
     return optuna
 
 
-def open_study(folder: Path, higher_is_better: bool | None = None, seed: int = 0) -> Study:
+def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
     """Open the study of a folder.
 
     Args:
         folder: the folder of the search.
         higher_is_better: direction of the metric, with which a study is created if there is none.
-        seed: seed of the sampler, together with the number of trials so far.
 
     Raises:
         InputError: if there is no study and none is to be created, or its file cannot be read.
@@ -81,12 +87,19 @@ def open_study(folder: Path, higher_is_better: bool | None = None, seed: int = 0
         if higher_is_better is not None and not optuna.get_all_study_names(storage):
             direction = "maximize" if higher_is_better else "minimize"
             optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
-        study = optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)
+        return optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)
     except Exception as error:  # of SQLAlchemy, Alembic or Optuna
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; choose another --out") from None
-    # A continued search would repeat its random values with the same seed.
-    study.sampler = optuna.samplers.TPESampler(seed=(seed + len(study.trials)) % 2**32, n_startup_trials=8)
-    return study
+
+
+def ask(study: Study, space: Space, seed: int) -> Trial:
+    """Start the next trial.
+
+    Its values depend on the seed and on the trials that count, so that a continued search equals an uninterrupted one.
+    """
+    seed = (seed + sum(trial.counts for trial in records(study))) % 2**32
+    study.sampler = import_optuna().samplers.TPESampler(seed=seed, n_startup_trials=8)
+    return study.ask(_distributions(space))
 
 
 def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> None:
@@ -156,7 +169,7 @@ def add_seconds(study: Study, seconds: float) -> None:
     study.set_user_attr(_SECONDS, spent_seconds(study) + seconds)
 
 
-def distributions(space: Space) -> dict[str, Any]:
+def _distributions(space: Space) -> dict[str, Any]:
     """Return the search space as Optuna's distributions."""
     optuna = import_optuna()
     return {
@@ -168,30 +181,31 @@ def distributions(space: Space) -> dict[str, Any]:
 
 
 def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
-    """Mark the trials of a killed process as failed, and enqueue the defaults unless they are complete.
+    """Enqueue the trials that were stopped, those of a killed process too, and the defaults unless they are complete.
 
     Args:
         study: the study, which no other process uses.
         defaults: the values of all hyperparameters in the configuration of the user.
     """
-    state = import_optuna().trial.TrialState
-    for trial in study.trials:
-        if trial.state == state.RUNNING:
+    for trial in records(study):
+        if trial.state == "running":
             fail(study, trial.number, STOPPED)
-    trials = records(study)
-    if not any(trial.state in ("complete", "waiting") and is_default(trial, defaults) for trial in trials):
-        study.enqueue_trial(dict(defaults))
+    for trial in records(study):
+        if trial.reason == STOPPED:
+            _enqueue(study, trial.params)
+            _set_reason(study, trial.number, REPEATED)
+    if not any(trial.state in ("complete", "waiting") and trial.params == defaults for trial in records(study)):
+        _enqueue(study, defaults)
 
 
-def is_default(trial: Record, defaults: Mapping[str, Any]) -> bool:
-    """True if a trial has the defaults; a waiting trial has, since no others are enqueued."""
-    return trial.state == "waiting" or trial.params == dict(defaults)
+def _enqueue(study: Study, values: Mapping[str, Any]) -> None:
+    study.enqueue_trial(dict(values), user_attrs={_VALUES: dict(values)})
 
 
 def fail(study: Study, number: int, reason: str) -> None:
-    """Mark a running trial as failed."""
-    _set_reason(study, number, reason)
+    """Mark a running trial as failed; raises ``ValueError`` if it is finished."""
     study.tell(number, state=import_optuna().trial.TrialState.FAIL)
+    _set_reason(study, number, reason)
 
 
 def _set_reason(study: Study, number: int, reason: str) -> None:
@@ -217,7 +231,7 @@ def records(study: Study) -> list[Record]:
             {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower()),
             trial.value if trial.state.name == "COMPLETE" else None,
             trial.duration.total_seconds() if trial.duration is not None else 0.0,
-            trial.params,
+            trial.params or trial.user_attrs.get(_VALUES, {}),
             attributes.get(f"reason-{trial.number}", ""),
             dict(sorted(seeds.get(trial.number, {}).items())),
         )

@@ -66,6 +66,18 @@ def test_auxiliary_columns_of_a_frame_are_kept_in_its_table():
     assert dataset_from_frame(frame, config).table.column_names == ["smiles", "y", "w", "logd"]
 
 
+def test_auxiliary_labels_of_rows_without_a_weight_are_not_read(table):
+    """Rows of the auxiliary file have the mean weight of the others."""
+    path = table(y=Y, logd=LOGD, w=[0, 0.5, 0.5, 0.5, "", 0.5, 0.5, 1.5, 1.5])
+    other = table("more.csv", logd=range(9))
+    config = DataConfig(dataset=path, targets="y", auxiliary="logd", weight_column="w", auxiliary_file=other)
+    dataset = load_dataset(config)
+    labels = dataset.auxiliary["molecule"].values
+    assert np.isnan(labels[[0, 4]]).all() and labels[2] == 2
+    assert dataset.is_auxiliary().tolist() == [False] * 9 + [True] * 9
+    assert dataset.weights(np.arange(9, 18)).tolist() == pytest.approx([5.5 / 7] * 9)
+
+
 TWICE = [2.0 if y is None else 2 * y + 1 for y in Y]
 WRONG = {
     "target": ({"auxiliary": "y", "targets": "y"}, "auxiliary names 'y', which is a target"),

@@ -276,6 +276,14 @@ def test_split_of_malformed_row_is_ignored(tmp_path):
     assert row_lists(dataset.splits) == {"train": [0], "valid": [2]} and set(dataset.rejected) == {1}
 
 
+def test_reason_of_a_label_with_a_unit_names_the_unit(load):
+    dataset = load({"smiles": ["C", "N", "O", "F"], "y": ["1.5", "> 100 uM", "3", "4"]})
+    assert dataset.rejected == {
+        1: "target 'y' is not a finite number: '> 100 uM' (it has the unit 'uM': write > 100, and all numbers of the "
+        "column in one unit)"
+    }
+
+
 def test_decimal_commas_are_rejected(tmp_path):
     """Single labels are rejected by row; if most labels have commas, only the integers would remain, so it raises."""
     dataset = load_dataset(write(tmp_path / "few.csv", "smiles;y\nC;1.5\nN;12,5\nO;3\n"))

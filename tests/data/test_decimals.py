@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
-from graphslice.data.decimals import decimal_advice, decimal_readings, plain_number, plain_numbers
+from graphslice.data.decimals import decimal_advice, decimal_readings, number_advice, plain_number, plain_numbers
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import texts
 from graphslice.errors import InputError
@@ -49,6 +49,29 @@ from graphslice.errors import InputError
 )
 def test_numbers_are_converted_in_the_given_notation_alone(cell, comma, point):
     assert (plain_number(cell, "comma"), plain_number(cell, "point")) == (comma, point)
+
+
+@pytest.mark.parametrize(
+    ("cell", "number", "unit"),
+    [
+        ("> 100 uM", "> 100", "uM"),
+        ("100 nM", "100", "nM"),
+        ("5 %", "5", "%"),
+        ("5%", "5", "%"),
+        ("\u22641.5e-3mg/mL", "\u22641.5e-3", "mg/mL"),
+        (" -.5 \xb5g ", "-.5", "\xb5g"),
+        ("1,5 kcal/mol", "1,5", "kcal/mol"),
+    ],
+)
+def test_units_are_named_with_the_number_to_write(cell, number, unit):
+    assert number_advice(cell).startswith(f"it has the unit '{unit}': write {number}, and all numbers of the column")
+
+
+@pytest.mark.parametrize(
+    "cell", ["uM", "n.d.", "about 5 uM", "5 or 6", "1-2 h", "5 +- 1", "CCO", "12", "1e400", ">-1E+5", "", "%"]
+)
+def test_other_cells_have_no_unit(cell):
+    assert number_advice(cell) == ""
 
 
 @given(st.floats(-1e12, 1e12).map(lambda number: round(number, 6)), st.sampled_from(",. '\xa0"))

@@ -111,6 +111,47 @@ def test_hidden_first_sheet_is_passed_over(tmp_path):
     assert read(path) == (["smiles"], [["CC"]])
 
 
+README = [["About this file"], ["Measured in 2024"]]
+OTHERS = (
+    "only the first sheet of {0}, 'Sheet 1', is read: to read another, name it as in '{0}:Sheet 2'; those with rows "
+    "are 'Sheet 2', 'Sheet 5'"
+)
+
+
+def test_error_of_a_first_sheet_without_smiles_names_the_others(tmp_path):
+    path = write(tmp_path / "t.xlsx", README, ROWS, [["no rows"]], [], ROWS)
+    for config in (DataConfig(dataset=str(path)), DataConfig(dataset=str(path), smiles_column="SMILES code")):
+        with pytest.raises(InputError, match=re.escape("'About this file'; " + OTHERS.format(path))):
+            load_dataset(config)
+    with pytest.raises(InputError, match=r"are 'About this file'$"):
+        load_dataset(DataConfig(dataset=f"{path}:Sheet 1"))
+
+
+def test_error_of_an_empty_first_sheet_names_the_others(tmp_path):
+    path = write(tmp_path / "t.xlsx", README[:1], ROWS, [], [], ROWS)
+    with pytest.raises(InputError, match=re.escape("has no rows; " + OTHERS.format(path))):
+        read(path)
+
+
+def test_note_names_other_sheets_with_rows(tmp_path):
+    path = write(tmp_path / "t.xlsx", ROWS, ROWS, [["no rows"]], [], ROWS)
+    assert load_dataset(DataConfig(dataset=str(path), targets="y")).notes == (OTHERS.format(path),)
+    assert load_dataset(DataConfig(dataset=f"{path}:Sheet 1", targets="y")).notes == ()
+
+
+def test_note_names_other_sheets_of_each_file_of_a_folder(tmp_path):
+    paths = [write(tmp_path / name, ROWS, ROWS, [], [], ROWS) for name in ("a.xlsx", "b.xlsx")]
+    assert load_dataset(DataConfig(dataset=str(tmp_path), targets="y")).notes == tuple(map(OTHERS.format, paths))
+
+
+def test_unreadable_other_sheet_is_not_named(tmp_path):
+    path = write(tmp_path / "t.xlsx", ROWS, ROWS)
+    edit(path, "xl/worksheets/sheet2.xml", "<sheetData>", "<sheetData")
+    assert read(path)[1] == TEXTS
+    with open_table(path) as table:
+        assert table.notes == []
+
+
 def test_unknown_sheet_is_an_input_error(tmp_path):
     path = write(tmp_path / "t.xlsx", ROWS, ROWS)
     with pytest.raises(InputError, match=r"has no sheet 'Sheet2' \(did you mean 'Sheet 2'\?\); it has 'Sheet 1', "):

@@ -95,6 +95,11 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (["", "toxic", " None", ""], {}, "'y' is ' None' in row 3, among words"),
         (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
         (
+            ["5 nM", "6 nM"],
+            {"task": "regression"},
+            r"\(row 1 is '5 nM'; it has the unit 'nM': write 5, and all numbers",
+        ),
+        (
             ["1.5", "2", "3", "4", *["low"] * 9],
             {},
             r"4 different numbers, and words such as 'low' in row 5: leave",

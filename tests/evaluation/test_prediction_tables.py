@@ -51,6 +51,27 @@ def test_metrics_follow_from_the_written_predictions(mixed_run):
     assert np.abs(found["gap_ev_true"] - found["gap_ev_pred"]).mean() == pytest.approx(metrics["mae"], rel=1e-5)
 
 
+def test_evaluate_writes_the_predictions_of_the_run(mixed_run, cli, tmp_path):
+    folder, _ = mixed_run
+    out = tmp_path / "p.csv"
+    assert cli("evaluate", folder, "-o", out)[0] == 0
+    pd.testing.assert_frame_equal(pd.read_csv(out), pd.read_csv(folder / "test_predictions.csv"), rtol=1e-4)
+    code, _, err = cli("evaluate", folder, "-o", out)
+    assert code == 2 and f"{out} exists already: choose another --out, or give --overwrite" in err
+    code, _, err = cli("evaluate", folder, "--dataset", out, "-o", out, "--overwrite")
+    assert code == 2 and f"{out} is an input file" in err
+
+
+def test_evaluate_writes_the_reason_for_a_missing_prediction(mixed_run, cli, tmp_path):
+    folder, table = mixed_run
+    table.assign(smiles=["oops", *table["smiles"][1:]]).to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = cli("evaluate", folder, "--dataset", tmp_path / "t.csv", "--split", "all", "-o", tmp_path / "p.tsv")
+    found = pd.read_csv(tmp_path / "p.tsv", sep="\t")
+    assert code == 0 and len(found) == 60 and found["row"].tolist() == list(range(1, 61)), err
+    assert found["error"].notna().tolist() == [row in (0, 3) for row in range(60)] and found["gap_ev_pred"].isna()[0]
+    assert found["gap_ev_true"][0] == pytest.approx(table["gap_ev"][0])
+
+
 def test_split_and_rejected_rows_have_identifiers(mixed_run):
     folder, table = mixed_run
     found = pd.read_csv(folder / "split.csv")

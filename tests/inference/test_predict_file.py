@@ -25,6 +25,7 @@ from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.store import GraphStore, StoreInfo, StoreRows
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
+from graphslice.inference.embedding import embed_file
 from graphslice.inference.files import predict_file
 
 
@@ -75,9 +76,22 @@ def test_interrupted_prediction_keeps_the_former_output(stops, predictor, tmp_pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv", progress=progress)
+        predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv", overwrite=True, progress=progress)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
     assert (tmp_path / "out.csv").read_text() == "the old file"
+
+
+def test_existing_file_is_replaced_only_with_overwrite(predictor, tmp_path):
+    """The rule of the command line, also for embeddings."""
+    (tmp_path / "in.csv").write_text("smiles\nC\n")
+    for function in (predict_file, embed_file):
+        out = tmp_path / f"{function.__name__}.csv"
+        out.write_text("mine")
+        with pytest.raises(InputError, match=f"{out} exists already: choose another --out, or give --overwrite"):
+            function(predictor, tmp_path / "in.csv", out)
+        assert out.read_text() == "mine"
+        function(predictor, tmp_path / "in.csv", out, overwrite=True)
+        assert out.read_text().startswith("smiles,")
 
 
 @pytest.mark.parametrize("link", ["same", "symlink", "hardlink"])
@@ -116,7 +130,7 @@ def test_binary_and_text_columns_keep_their_values(predictor, tmp_path):
     pq.write_table(pa.table({"smiles": ["C", "CC", "CCO"], "blob": blobs}), tmp_path / "in.parquet")
     (tmp_path / "in.csv").write_text("smiles,name\nC,é\n", encoding="utf-8")
     for name, column, expected in (("in.parquet", "blob", blobs), ("in.csv", "name", ["é"])):
-        predict_file(predictor, tmp_path / name, tmp_path / "out.parquet")
+        predict_file(predictor, tmp_path / name, tmp_path / "out.parquet", overwrite=True)
         assert pq.read_table(tmp_path / "out.parquet").column(column).to_pylist() == expected
 
 
@@ -133,6 +147,14 @@ def test_every_file_format(name, predictor, tmp_path):
     output = pd.read_csv(tmp_path / "out.csv")
     assert list(output) == ["smiles", "name", "gap_ev_pred", "error"] and output["name"].tolist() == ["a", "b"]
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
+
+
+def test_report_names_other_sheets_of_a_workbook(predictor, tmp_path):
+    with pd.ExcelWriter(tmp_path / "in.xlsx") as workbook:
+        for sheet in ("A", "B"):
+            pd.DataFrame({"smiles": ["C", "CC"]}).to_excel(workbook, sheet_name=sheet)
+    (note,) = predict_file(predictor, tmp_path / "in.xlsx", tmp_path / "out.csv").notes
+    assert "only the first sheet of" in note and "those with rows are 'B'" in note
 
 
 def test_every_record_of_an_sdf_file_has_a_prediction_or_a_reason(predictor, tmp_path, monkeypatch):
@@ -210,7 +232,7 @@ def test_smiles_column_of_the_training_is_the_default(predictor, tmp_path, monke
     predict_file(predictor, tmp_path / "in.smi", tmp_path / "smi.csv")
     assert pd.read_csv(tmp_path / "smi.csv")["gap_ev_pred"].tolist() == output["gap_ev_pred"].tolist()
     (tmp_path / "without.csv").write_text("smiles\nCCO\n")
-    predict_file(predictor, tmp_path / "without.csv", tmp_path / "out.csv")
+    predict_file(predictor, tmp_path / "without.csv", tmp_path / "out.csv", overwrite=True)
     assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
 
 

@@ -97,7 +97,12 @@ def test_rejected_rows_are_listed(runs):
 
 
 def test_commands_with_atom_and_bond_level_models(runs, table, cli, tmp_path):
-    code, out, _ = cli("evaluate", runs / "atom")
+    code, out, _ = cli("evaluate", runs / "atom", "-o", runs / "evaluated.csv")
+    written, trained = (pd.read_csv(runs / name) for name in ("evaluated.csv", "atom/test_predictions.csv"))
+    assert written["row"].tolist() == trained["row"].tolist() and list(written) == list(trained)
+    for name in written.filter(regex="_(true|pred|low|high)$"):
+        for one, other in zip(written[name], trained[name], strict=True):
+            np.testing.assert_allclose(json.loads(one), json.loads(other), rtol=1e-3, atol=1e-5)
     assert code == 0 and "atoms of 20 molecules" in out
     code, out, _ = cli("evaluate", runs / "bond", "--dataset", table, "--split", "all")
     assert code == 0 and "bonds of 200 molecules" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from rdkit import Chem
+from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem import smiles_to_graph
@@ -75,7 +77,7 @@ def test_errors_match_loop_over_labels(store, labels):
                     counts[t] += 1
             at += 1
     np.testing.assert_allclose(found[0].sum(dim=0).detach().numpy(), sums, rtol=1e-5)
-    assert found[1].tolist() == counts.tolist() == [7, 8]
+    assert found[1].sum(dim=0).tolist() == counts.tolist() == [7, 8]
 
 
 def test_mean_errors_have_the_unit_of_the_targets(store, labels):
@@ -86,8 +88,8 @@ def test_mean_errors_have_the_unit_of_the_targets(store, labels):
     found = heads.mean_errors(1)
     head = heads["bond"]
     with torch.no_grad():
-        errors, counts = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
-    assert list(found) == ["charge", "spin", "order"] and counts.tolist() == [3]
+        errors, known = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
+    assert list(found) == ["charge", "spin", "order"] and known.sum() == 3
     assert found["order"] == pytest.approx(float(errors.sum() / 3 * np.std(labels["bond"].values)), rel=1e-5)
     assert heads.mean_errors(1) == {}
 
@@ -167,6 +169,27 @@ def test_losses_of_molecules_are_absolute_errors_and_of_two_values_squared_ones(
     )
 
 
+def test_losses_with_weights_are_those_of_repeated_rows(store, labels):
+    """Errors of a validation are not weighted."""
+    molecules = replace(
+        Labels.of_molecules(np.array([[1.0, 0.0], [2.5, NAN], [NAN, 1.0], [-3.0, 1.0]])), names=("a", "b")
+    )
+    labels = labels | {"molecule": molecules}
+    heads, counts, vectors = AuxiliaryHeads(16, labels, 0.25), np.array([3, 1, 0, 2]), torch.randn(4, 8, 16)
+    weighted = replace(Labels.of_molecules(np.zeros((4, 1))), weights=counts.astype(float))
+    batch = collate_rows(store, np.arange(4), targets=weighted, auxiliary=labels)
+    repeats = np.repeat(np.arange(4), counts)
+    repeated = heads.losses(vectors[repeats], collate_rows(store, repeats, auxiliary=labels))
+    for (total, weight), (expected, count) in zip(heads.losses(vectors, batch), repeated, strict=True):
+        assert float(weight) == float(count) > 0 and float(total.detach()) == pytest.approx(
+            float(expected.detach()), rel=1e-5
+        )
+    heads.validate(vectors, batch)
+    errors = heads.mean_errors(1)
+    heads.validate(vectors, collate_rows(store, np.arange(4), auxiliary=labels))
+    assert errors == heads.mean_errors(1)
+
+
 @pytest.fixture(scope="module")
 def screened(demo_rows, tmp_path_factory):
     """A table with a column of labels that few of its rows lack, and another of further molecules."""
@@ -199,6 +222,21 @@ def test_auxiliary_columns_are_trained_and_not_predicted(refit, screened, tiny_c
     again = resume(tmp_path / "run")
     assert again.metrics["test"] == made.metrics["test"]
     assert "carbons" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_note_says_that_auxiliary_columns_have_no_effect_without_the_network(
+    weight, screened, tiny_config, tmp_path, monkeypatch
+):
+    def fixed(parts, labels, tasks, *_):
+        return np.array([weight, 1 - weight, 0, 0])[:, None]
+
+    monkeypatch.setattr("graphslice.training.stack.fit_weights", fixed)
+    data = {"targets": "gap_ev", "auxiliary": "carbons"}
+    console = Console(file=io.StringIO(), width=1_000)
+    train(tiny_config(screened / "t.csv", data=data, trainer={"baselines": "on"}), tmp_path / "run", console=console)
+    note = "no weight for 'gap_ev': the auxiliary columns, which train it, have no effect on the prediction"
+    assert (note in console.file.getvalue()) == (weight == 0)
 
 
 def test_compound_of_the_test_set_is_left_out_of_the_auxiliary_rows(screened, tiny_config, tmp_path):

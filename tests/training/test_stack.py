@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 
@@ -206,3 +207,26 @@ def test_report_counts_bounds(censored_run):
     target = json.loads((out / "metrics.json").read_text())["valid"]["targets"]["gap_ev"]
     assert f"among the labels: {rows['gap_ev'].str.startswith('>').sum()} of gap_ev" in page
     assert f"of {target['bounds']} bounds of gap_ev" in page
+
+
+def test_bounds_alone_in_the_test_set_are_counted(configured, table, tmp_path, capsys):
+    """Also of an ensemble; the report and ``graphslice evaluate`` do the same."""
+    cells = table["gap_ev"].astype(str).where(np.arange(60) < 50, [f"{'<>'[row % 2]}5" for row in range(60)])
+    split = np.array(["train"] * 42 + ["valid"] * 8 + ["test"] * 10)
+    for ensemble, baselines in ((1, "on"), (2, "off")):
+        out, console = tmp_path / f"run-{ensemble}", Console(file=io.StringIO(), width=1_000)
+        config = configured(table.assign(gap_ev=cells, split=split), ensemble=ensemble, baselines=baselines)
+        metrics = train(config, out, console=console).metrics
+        found = pd.read_csv(out / "test_predictions.csv")
+        respected = ((found["gap_ev_pred"] > 5) == (found["gap_ev_true"] == ">5")).mean()
+        assert metrics["test"]["targets"]["gap_ev"]["bounds_respected"] == pytest.approx(respected)
+        lines = [
+            "test: the labels are bounds alone, so there are no errors to report",
+            f"test: predictions respect {respected:.0%} of 10 bounds of gap_ev",
+        ]
+        printed = console.file.getvalue()
+        assert all(line in printed for line in lines) and "nan" not in printed
+        main(["evaluate", str(out)])
+        printed = capsys.readouterr().out
+        assert all(line in printed for line in lines) and "nan" not in printed
+        assert f"T{lines[1][1:]}" in gs.write_report(out).read_text()

@@ -103,7 +103,15 @@ def test_default_initialisation_is_kept(table, tmp_path):
     assert model.config.origin == "small" and model.config.graph.standardize == "parent"
 
 
-@pytest.mark.parametrize(("data", "message"), [({"level": "atom"}, "--standardize parent needs molecule-level")])
-def test_atom_level_targets_are_not_standardized(data, message, table, tiny_config, tmp_path):
-    with pytest.raises(InputError, match=message):
-        train(tiny_config(table, data=data, graph={"standardize": "parent"}), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("train", ["--level", "atom", "--standardize", "parent"], "leave it out with --level atom"),
+        ("train", ["--level", "bond", "--standardize", "parent"], "leave it out with --level bond"),
+        ("pretrain", ["--graph.standardize", "parent"], "leave out --graph.standardize, and give --standardize parent"),
+    ],
+)
+def test_standardization_that_is_not_possible_ends_with_one_sentence(command, options, message, table, cli, tmp_path):
+    tables = [table] if command == "pretrain" else ["--dataset", table]
+    code, _, err = cli(command, *tables, *options, "--out", tmp_path / "run")
+    assert code == 2 and message in err and not (tmp_path / "run").exists()

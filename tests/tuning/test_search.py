@@ -202,6 +202,36 @@ def test_interrupted_trial_is_stopped_and_not_counted(make_setup, tmp_path):
     assert sum(trial.state == "complete" for trial in trials) == 3
 
 
+def test_interrupted_search_equals_an_uninterrupted_one(make_setup, tmp_path):
+    """Beyond the first random trials; the interrupted trial has another number."""
+    calls = []
+
+    def interrupted(config, seed=0, report=None):
+        calls.append(config)
+        if len(calls) in (4, 11):
+            raise KeyboardInterrupt
+        return error(config, seed, report)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(make_setup(interrupted), tmp_path / "a", limits(14))
+    continued = [trial for trial in run(make_setup(interrupted), tmp_path / "a", limits(14)) if trial.counts]
+    whole = run(make_setup(), tmp_path / "b", limits(14))
+    assert [(trial.params, trial.value, trial.seeds) for trial in continued] == [
+        (trial.params, trial.value, trial.seeds) for trial in whole
+    ]
+
+
+def test_waiting_trial_needs_time_unless_it_has_the_defaults(make_setup, tmp_path):
+    def interrupted(config, seed=0, report=None):
+        raise KeyboardInterrupt
+
+    run(make_setup(), tmp_path, limits(2))
+    with pytest.raises(KeyboardInterrupt):
+        run(make_setup(interrupted), tmp_path, limits(3))
+    assert [trial.state for trial in run(make_setup(), tmp_path, limits(seconds=0.0))][2:] == ["failed", "waiting"]
+
+
 # --- the choice -----------------------------------------------------------------------------------
 
 

@@ -6,10 +6,10 @@ import pytest
 from graphslice.errors import InputError
 from graphslice.tuning.space import LogRange
 from graphslice.tuning.study import (
-    STOPPED,
+    REPEATED,
     STUDY,
+    ask,
     check_identity,
-    distributions,
     fail,
     import_optuna,
     open_study,
@@ -30,8 +30,8 @@ def study(tmp_path):
     return open_study(tmp_path, higher_is_better=False)
 
 
-def ask(study):
-    return study.ask(distributions(SPACE))
+def start(study, seed=0):
+    return ask(study, SPACE, seed)
 
 
 def test_missing_optuna_names_the_pip_command(monkeypatch):
@@ -42,14 +42,14 @@ def test_missing_optuna_names_the_pip_command(monkeypatch):
 
 def test_first_trial_has_the_defaults(study):
     prepare_trials(study, DEFAULTS)
-    assert ask(study).params == DEFAULTS
-    assert ask(study).params != DEFAULTS
+    assert start(study).params == DEFAULTS
+    assert start(study).params != DEFAULTS
 
 
 def test_trials_are_kept_in_the_file(study, tmp_path):
-    trial = ask(study)
+    trial = start(study)
     study.tell(trial, 0.5)
-    fail(study, ask(study).number, "no memory")
+    fail(study, start(study).number, "no memory")
     set_seed_score(study, trial.number, 2, 0.25)
     first, second = records(open_study(tmp_path))
     assert (first.state, first.value, first.params, first.seeds) == ("complete", 0.5, trial.params, {2: 0.25})
@@ -58,24 +58,37 @@ def test_trials_are_kept_in_the_file(study, tmp_path):
 
 def test_trials_of_a_killed_process_are_stopped_and_the_defaults_repeated(study, tmp_path):
     prepare_trials(study, DEFAULTS)
-    ask(study)
+    start(study)
     again = open_study(tmp_path)
     prepare_trials(again, DEFAULTS)
     first, second = records(again)
-    assert (first.state, first.reason, second.state) == ("failed", STOPPED, "waiting")
-    assert ask(again).params == DEFAULTS
+    assert (first.state, first.reason, second.state) == ("failed", REPEATED, "waiting")
+    assert start(again).params == DEFAULTS
 
 
 def test_complete_defaults_are_not_repeated(study, tmp_path):
     prepare_trials(study, DEFAULTS)
-    study.tell(ask(study), 0.5)
+    study.tell(start(study), 0.5)
     prepare_trials(open_study(tmp_path), DEFAULTS)
     assert len(records(study)) == 1
 
 
+def test_stopped_trial_is_repeated_once_with_its_values(study, tmp_path):
+    study.tell(start(study), 0.5)
+    stopped = start(study).params
+    for _ in range(2):
+        prepare_trials(open_study(tmp_path), study.trials[0].params)
+    assert [(trial.state, trial.counts) for trial in records(study)] == [
+        ("complete", True),
+        ("failed", False),
+        ("waiting", False),
+    ]
+    assert records(study)[2].params == stopped == start(study, seed=5).params
+
+
 def test_continued_search_tries_other_values(study, tmp_path):
-    first = ask(study).params
-    assert ask(open_study(tmp_path, seed=0)).params != first
+    first = start(study).params
+    assert start(open_study(tmp_path)).params != first
 
 
 @pytest.mark.parametrize(
@@ -104,7 +117,7 @@ def test_study_over_other_values_raises(study, tmp_path):
 
 
 def test_foreign_studies_raise(study, tmp_path):
-    ask(study)
+    start(study)
     with pytest.raises(InputError, match="was not written by graphslice tune"):
         check_identity(study, IDENTITY, tmp_path)
     with pytest.raises(InputError, match="was not written by graphslice tune"):

@@ -148,7 +148,7 @@ def test_changed_data_raises(demo_rows, tiny_config, tmp_path):
         tune(tiny_config(tmp_path / "d.csv"), tmp_path / "t", trials=1, console=QUIET)
 
 
-def test_interrupt_keeps_the_best_and_the_search_continues(demo_csv, tiny_config, tmp_path, monkeypatch):
+def test_interrupt_keeps_the_best_and_the_search_continues(tuned, demo_csv, tiny_config, tmp_path, monkeypatch):
     score, calls = Objective.score, []
 
     def interrupted(self, config, seed=0, report=None):
@@ -165,8 +165,12 @@ def test_interrupt_keeps_the_best_and_the_search_continues(demo_csv, tiny_config
     assert [row["state"] for row in read_trials(tmp_path / "t")] == ["complete", "complete", "failed"]
     assert not (tmp_path / "t" / "run").exists()
     resume(tmp_path / "t", console=QUIET)
-    states = [row["state"] for row in read_trials(tmp_path / "t")]
-    assert states == ["complete", "complete", "failed", "complete"] and (tmp_path / "t" / "run" / "best.ckpt").exists()
+    rows = read_trials(tmp_path / "t")
+    assert [row["state"] for row in rows] == ["complete", "complete", "failed", "complete"]
+    options = [name for name in rows[0] if "." in name]
+    assert [rows[2][name] for name in options] == [rows[3][name] for name in options]
+    assert [row["value"] for row in rows if row["value"]] == [row["value"] for row in read_trials(tuned)]
+    assert (tmp_path / "t" / "run" / "best.ckpt").exists()
 
 
 def test_interrupt_before_the_first_trial_leaves_no_configuration(demo_csv, tiny_config, tmp_path, monkeypatch):

@@ -1,0 +1,123 @@
+"""Columns of lists of numbers: labels of atoms or bonds, and which of the two they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rdkit import rdBase
+
+from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
+from graphslice.config import ATOM, BOND
+from graphslice.data.labels import pluralize
+from graphslice.data.parse_cells import column_cells, list_or_none
+from graphslice.data.parse_rows import parse_lists
+from graphslice.errors import InputError
+
+# Number of rows from which the level (atom or bond) of a column of lists is inferred.
+_SAMPLE_ROWS = 50
+
+
+@dataclass
+class ListLengths:
+    """Lengths of the lists of a column and sizes of their molecules, from which the level is inferred.
+
+    Attributes:
+        sizes: for each sampled list, its length and the numbers of atoms and bonds of its molecule.
+        lists: true if there was any list, even with an invalid SMILES.
+    """
+
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)
+    lists: bool = False
+
+    def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
+        """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
+        with rdBase.BlockLogs():
+            for text, numbers in zip(smiles, lists, strict=True):
+                self.lists = True
+                if len(self.sizes) >= _SAMPLE_ROWS and len(self.levels) == 1:
+                    return
+                with suppress(MoleculeError):
+                    mol = parse_molecule(str(text), MAX_ATOMS)
+                    self.sizes.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
+
+    @property
+    def levels(self) -> list[str]:
+        """Levels that fit most of the lists (single lists may be wrong): atom, bond, both or neither."""
+        fits = {level: sum(n[0] == n[column] for n in self.sizes) for level, column in ((ATOM, 1), (BOND, 2))}
+        return [level for level, count in fits.items() if count and count == max(fits.values())]
+
+    def level(self, target: str) -> str:
+        """Return the level of the lists.
+
+        Args:
+            target: name of the column, for messages.
+
+        Raises:
+            InputError: if the level is ambiguous or unknown.
+        """
+        if len(levels := self.levels) == 1:
+            return levels[0]
+        if not self.sizes:
+            raise InputError(f"the lists of {target!r} are in rows without a valid SMILES")
+        subject = f"the lists of {target!r} ({self.first}) "
+        if levels:
+            raise InputError(f"{subject}fit the numbers of atoms and of bonds equally well: the level is ambiguous")
+        raise InputError(f"{subject}fit neither the numbers of atoms of their molecules nor those of bonds")
+
+    @property
+    def first(self) -> str:
+        """Description of the first list."""
+        if not self.sizes:
+            return "in rows without a valid SMILES"
+        numbers, atoms, bonds = self.sizes[0]
+        return f"the first has {numbers}, its molecule {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
+
+
+def reject_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str], name: str) -> None:
+    """Raise :class:`InputError` if a molecule-level target holds lists; the message names their level.
+
+    Args:
+        chunks: all rows of the table.
+        smiles: name of the SMILES column.
+        targets: names of the target columns.
+        name: name of the table, for messages.
+    """
+    for target in targets:
+        lengths = ListLengths()
+        for chunk in chunks:
+            lists = list_cells(chunk, target)
+            lengths.look(column_cells(chunk, smiles, lists), lists.values())
+            if lengths.lists:
+                break
+        if lengths.lists:
+            options = " or ".join(f"--level {level}" for level in lengths.levels or (ATOM, BOND))
+            raise InputError(f"{name}: the target {target!r} holds lists of numbers ({lengths.first}): give {options}")
+
+
+def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
+    """Return the lists of numbers in a column, by row of the chunk."""
+    cells = chunk.column(column)
+    kind = cells.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return {}
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        rows = np.flatnonzero(pc.match_substring(cells, "[").fill_null(False).to_numpy()).tolist()
+    else:
+        rows = np.flatnonzero(cells.is_valid().to_numpy()).tolist()
+    rows_and_cells = zip(rows, column_cells(chunk, column, rows), strict=True)
+    lists = {row: list_or_none(cell) for row, cell in rows_and_cells}
+    return {row: numbers for row, numbers in lists.items() if numbers is not None}
+
+
+def numbers_of_lists(chunks: Sequence[pa.Table], targets: Sequence[str], name: str) -> pa.Table:
+    """Return the numbers of all lists, one per cell of a table; raise :class:`InputError` if there are none."""
+    rows = [parse_lists(chunk, targets)[0].values for chunk in chunks]
+    values = np.concatenate([np.empty((0, len(targets))), *rows])
+    if not len(values):
+        raise InputError(f"{name}: no row of {', '.join(targets)} has a list of numbers, such as [0.1, -0.2, 0.1]")
+    return pa.table(list(values.T), names=list(targets))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -21,7 +22,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
@@ -49,10 +50,13 @@ def run(options: Namespace, arguments: list[str]) -> None:
             "keeps at most 10,000): prediction errors on these are smaller than on new molecules",
             file=sys.stderr,
         )
-    if result["unanswered"]:
-        row, reason = result["first_unanswered"]
+    document = {"dataset": dataset.name, "split": split, **result, "unusable": len(lost), "notes": [*dataset.notes]}
+    if (first := document.pop("first_unanswered")) is not None:
+        row, reason = first
+        document["first_unanswered"] = {"row": row + 1, "error": reason}
         print(
             f"{result['unanswered']:,} molecules have no prediction and are not evaluated; the first, row {row + 1}: "
             f"{reason}",
             file=sys.stderr,
         )
+    return document

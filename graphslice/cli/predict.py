@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -13,6 +14,7 @@ from graphslice.cli.options import (
     add_smiles_column,
     load_model,
     output_file,
+    table_document,
     table_path,
 )
 from graphslice.errors import InputError
@@ -44,15 +46,16 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_engine_options(parser)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Predict and write a table to a file or to standard output; raise InputError for unusable input."""
     import pyarrow as pa
 
     from graphslice.calibration import coverage_of_level, min_calibration_molecules
     from graphslice.data.arrow import text_array
     from graphslice.data.columns import quoted_list
-    from graphslice.data.tables import count_rows, write_table
-    from graphslice.inference.files import predict_file, with_predictions
+    from graphslice.data.tables import count_rows
+    from graphslice.inference.files import predict_file, with_predictions, write_rows
+    from graphslice.inference.predictions import output_columns
 
     if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
         raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
@@ -79,27 +82,25 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 nearest=options.nearest,
                 progress=advance,
             )
-        rows, failed, reason, notes = report.rows, report.failed, report.first_error, report.notes
     else:
         if options.smiles_column is not None:
             raise InputError("--smiles-column names a column of a table, but the input is SMILES: leave it out")
         predictions = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
-        with write_table(out) as sink:
-            sink.write(with_predictions(pa.table({"smiles": text_array(molecules)}), predictions))
-        failures = [reason for reason in predictions.errors if reason]
-        rows, failed, reason, notes = len(molecules), len(failures), failures[0] if failures else None, []
+        report = write_rows(iter([with_predictions(pa.table({"smiles": text_array(molecules)}), predictions)]), out)
     sys.stdout.flush()
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
     if options.interval is not None and predictor.calibration is not None:
         coverage = coverage_of_level(options.interval)
         if unbounded := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
-            print(
+            report.notes.append(
                 f"intervals of {quoted_list(unbounded)} are unbounded: {options.interval:g}% coverage needs at least "
-                f"{min_calibration_molecules(coverage):,} calibration molecules",
-                file=sys.stderr,
+                f"{min_calibration_molecules(coverage):,} calibration molecules"
             )
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    rows, failed = report.rows, report.failed
     if failed == rows:
-        raise InputError(f"none of the {rows:,} rows could be predicted; the first reason: {reason}")
+        raise InputError(f"none of the {rows:,} rows could be predicted; the first reason: {report.first_error}")
     if failed:
         print(f"{failed:,} of {rows:,} rows have no prediction: see the reasons in column 'error'", file=sys.stderr)
+    columns = output_columns(predictor.tasks, predictor.num_models > 1, options.interval, options.nearest)
+    return table_document(options, report, columns=columns)

@@ -18,6 +18,7 @@ from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_co
 from graphslice.data.featurize import Pool, featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
+    TableSink,
     TableStream,
     file_columns,
     malformed_rows,
@@ -62,7 +63,7 @@ class FileReport:
 def predict_file(
     predictor: Predictor,
     source: str | Path,
-    out: str | Path | None,
+    out: str | Path | TableSink | None,
     *,
     smiles_column: str | None = None,
     engine: str = "local",
@@ -90,7 +91,7 @@ def predict_file(
     Args:
         predictor: the model.
         source: the input file or folder.
-        out: a CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
+        out: a CSV, TSV or Parquet file, written atomically; or a sink. None writes CSV to stdout.
         smiles_column: the SMILES column. Default: that of the training data if the file has it, else detected by name.
             The feature columns of the model must exist; cells that are empty or not numbers are replaced by the mean
             of the training set.
@@ -105,7 +106,7 @@ def predict_file(
     Raises:
         InputError: if the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
-    source, out = Path(source), None if out is None else Path(out)
+    source, out = Path(source), Path(out) if isinstance(out, str) else out
     predictor.check_calibrated(interval, nearest)
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
     reject_input_as_output(source, out)
@@ -126,9 +127,9 @@ def predict_file(
         return replace(report, notes=features.notes())
 
 
-def reject_input_as_output(source: Path, out: Path | None) -> None:
+def reject_input_as_output(source: Path, out: Path | TableSink | None) -> None:
     """Raise :class:`InputError` if the output would overwrite the input or a file of the input folder."""
-    if out is not None and out.exists() and source.exists() and any(map(out.samefile, table_files(source))):
+    if isinstance(out, Path) and out.exists() and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is an input file: choose another output")
 
 
@@ -167,7 +168,7 @@ def check_feature_columns(names: Sequence[str], columns: Sequence[str], name: st
 
 
 def write_rows(
-    chunks: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None = None
+    chunks: Iterable[pa.Table], out: Path | TableSink | None, progress: Callable[[int], None] | None = None
 ) -> FileReport:
     """Write chunks of a table with a column ``error``; arguments and errors as in :func:`predict_file`."""
     report = FileReport(0, 0, None)

@@ -1,4 +1,4 @@
-"""Keys of the JSON documents that programs read: of commands with ``--json``.
+"""Keys of the JSON documents that programs read: of commands with ``--json``, and of the tools of ``graphslice mcp``.
 
 A document is described by a dictionary of its keys. A value is a text ``"type: meaning"``, a dictionary (an object,
 whose own meaning is its entry ``""``) or a list of one dictionary (a list of such objects). A key ``name?`` may be
@@ -8,6 +8,7 @@ dictionaries, and tests hold the output of every command to :func:`schema`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 _TYPES: dict[str, dict[str, Any]] = {
@@ -222,6 +223,104 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         "files": "strings: paths of the files that were written",
         "notes": "strings: what the exported model lacks",
     },
+}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool of ``graphslice mcp``.
+
+    Attributes:
+        meaning: what it does.
+        inputs: its arguments, in the notation of this module.
+        document: keys of its result.
+        writes: whether it writes files.
+    """
+
+    meaning: str
+    inputs: dict[str, str]
+    document: dict[str, Any]
+    writes: bool = False
+
+
+_MODEL = {"model?": "string: name of a model, or run directory in the folder (default: the first model of the server)"}
+_INTERVAL = {"interval?": "number: coverage in percent, such as 90: adds prediction intervals and in_domain"}
+#: The tools of ``graphslice mcp``.
+TOOLS = {
+    "predict": Tool(
+        "Predict the properties of molecules. A row without a prediction says why in `error`.",
+        {
+            "smiles": "strings: 1 to 1,000 SMILES",
+            **_MODEL,
+            **_INTERVAL,
+            "nearest?": "boolean: add the most similar training molecule",
+        },
+        DOCUMENTS["predict"],
+    ),
+    "predict_file": Tool(
+        "Predict every row of a table (CSV, TSV, Excel, Parquet, SDF, .smi) and write it with columns of predictions.",
+        {
+            "table": "string: path of the table",
+            "out": "string: path of a new CSV, TSV or Parquet file",
+            **_MODEL,
+            **_INTERVAL,
+        },
+        DOCUMENTS["predict"],
+        writes=True,
+    ),
+    "describe_model": Tool(
+        "Describe a model: its targets, classes, architecture and scores.",
+        _MODEL,
+        {
+            "level": "string: molecule, atom or bond",
+            "targets": {"": "task type of each target", "<target>": "string: regression, binary or multiclass"},
+            "classes": {"": "classes of each classification target", "<target>": "strings: names of the classes"},
+            "models": "integer: number of members of an ensemble; 1 for a single model",
+            "mixer": "string: mixer of the network",
+            "layers": "integer: number of layers",
+            "dim": "integer: number of channels",
+            "parameters": "integer: number of parameters of each network",
+            "trees": "boolean: whether base models are stacked with the network",
+            "features": "strings: descriptors, and columns of a table, that the model reads in addition to the graph",
+            "device": "string: device of the predictions",
+            "folder": "string?: run directory; null for a packaged model",
+            "calibrated": "boolean: whether it gives prediction intervals",
+            "metrics": "object: contents of metrics.json, as in train; empty without the file",
+        },
+    ),
+    "explain": Tool(
+        "Explain predictions: the contribution of each atom (Shapley values), for molecule-level targets.",
+        {
+            "smiles": "strings: 1 to 20 SMILES",
+            **_MODEL,
+        },
+        _EXPLANATIONS,
+    ),
+    "train": Tool(
+        "Train a model on a table with a SMILES column and target columns, into a run directory. It takes minutes.",
+        {
+            "dataset": "string: path of the table",
+            "out": "string: path of the new run directory",
+            "targets?": "string: target columns, separated by commas (default: the only possible column)",
+            "smiles_column?": "string: column of the SMILES (default: detected by its name)",
+            "split?": "string: random, scaffold, cluster, or a column of train, valid, test",
+            "minutes?": "number: upper limit of the time of each network",
+            "epochs?": "integer: passes over the training set",
+            "ensemble?": "integer: number of ensemble members",
+        },
+        _RUN,
+        writes=True,
+    ),
+    "evaluate": Tool(
+        "Evaluate a model on a table with labels.",
+        {
+            "dataset": "string: path of the table",
+            **_MODEL,
+            "targets?": "string: label columns, separated by commas",
+            "split?": "string: train, valid, test or all",
+        },
+        DOCUMENTS["evaluate"],
+    ),
 }
 
 

@@ -16,7 +16,7 @@ documents
 < compat processes atomic_write folder_lock torch_files threads < torch_io < config < run_files tasks < chem engines
 < batch < program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
 < inference < evaluation < doctor < training < pretraining < report < analysis
-< compare tuning < api < cli < __main__"""
+< compare tuning < api < mcp < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}
 
 #: Third-party packages that a package must not import at module level.

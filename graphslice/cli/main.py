@@ -45,6 +45,7 @@ COMMANDS = {
     "submit": "Write OGB-LSC submission files.",
     "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
     "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
+    "mcp": "Serve tools for language models: the Model Context Protocol over standard input and output.",
     "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export-checkpoint": "Convert a model to a checkpoint of Graphormer v1 or Hugging Face.",

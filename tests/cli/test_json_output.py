@@ -18,11 +18,11 @@ from rdkit import Chem
 import graphslice as gs
 from graphslice.cli.json_output import JsonOutput
 from graphslice.cli.main import COMMANDS, main
-from graphslice.documents import DOCUMENTS, schema
+from graphslice.documents import DOCUMENTS, TOOLS, schema
 from graphslice.processes import ChildDied
 
 #: Commands that print no results.
-SERVERS: set[str] = set()
+SERVERS = {"mcp"}
 ERROR = {"error": "string: the message"}
 
 
@@ -96,7 +96,7 @@ def test_schema_of_the_notation():
     }
 
 
-@pytest.mark.parametrize("keys", DOCUMENTS.values())
+@pytest.mark.parametrize("keys", [*DOCUMENTS.values(), *(tool.document for tool in TOOLS.values())])
 def test_schemas_are_valid(keys):
     jsonschema.Draft202012Validator.check_schema(schema(keys))
     with pytest.raises(jsonschema.ValidationError):
@@ -256,6 +256,7 @@ def test_doctor(cli, monkeypatch):
         (["train", "--dataset", "absent.csv"], "absent.csv"),
         (["evaluate", "gap"], "comes with the package"),
         (["predct", "gap"], "unknown command 'predct'"),
+        (["mcp", "--folder", "."], "unknown option '--json'"),
     ],
 )
 def test_errors_are_documents(arguments, message, fail):

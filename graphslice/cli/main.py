@@ -50,6 +50,8 @@ COMMANDS = {
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export-checkpoint": "Convert a model to a checkpoint of Graphormer v1 or Hugging Face.",
 }
+# Commands of which several processes may be parts of one run.
+_DISTRIBUTED = ("train", "pretrain")
 # Types of options in messages.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
@@ -67,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     from graphslice.processes import is_first_process
 
     with open(os.devnull, "w") as nowhere:
-        output = JsonOutput(sys.stdout if is_first_process() else nowhere)
+        is_quiet = arguments[0] in _DISTRIBUTED and not is_first_process()
+        output = JsonOutput(nowhere if is_quiet else sys.stdout)
         with redirect_stdout(sys.stderr):
             return _run(arguments, output)
 

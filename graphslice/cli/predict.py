@@ -50,11 +50,9 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Predict and write a table to a file or to standard output; raise InputError for unusable input."""
     import pyarrow as pa
 
-    from graphslice.calibration import coverage_of_level, min_calibration_molecules
     from graphslice.data.arrow import text_array
-    from graphslice.data.columns import quoted_list
     from graphslice.data.tables import count_rows
-    from graphslice.inference.files import predict_file, with_predictions, write_rows
+    from graphslice.inference.files import interval_notes, predict_file, with_predictions, write_rows
     from graphslice.inference.predictions import output_columns
 
     if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
@@ -88,13 +86,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         predictions = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
         report = write_rows(iter([with_predictions(pa.table({"smiles": text_array(molecules)}), predictions)]), out)
     sys.stdout.flush()
-    if options.interval is not None and predictor.calibration is not None:
-        coverage = coverage_of_level(options.interval)
-        if unbounded := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
-            report.notes.append(
-                f"intervals of {quoted_list(unbounded)} are unbounded: {options.interval:g}% coverage needs at least "
-                f"{min_calibration_molecules(coverage):,} calibration molecules"
-            )
+    report.notes += interval_notes(predictor, options.interval)
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     rows, failed = report.rows, report.failed

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphslice.calibration import Calibration
+from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column, quoted_list
@@ -179,6 +179,19 @@ def write_rows(
             if progress:
                 progress(len(chunk))
     return report
+
+
+def interval_notes(predictor: Predictor, interval: float | None) -> list[str]:
+    """Return a remark if intervals of a coverage in percent are unbounded, else none."""
+    if interval is None or predictor.calibration is None:
+        return []
+    coverage = coverage_of_level(interval)
+    if not (unbounded := predictor.calibration.unbounded_targets(predictor.tasks, coverage)):
+        return []
+    return [
+        f"intervals of {quoted_list(unbounded)} are unbounded: {interval:g}% coverage needs at least "
+        f"{min_calibration_molecules(coverage):,} calibration molecules"
+    ]
 
 
 # --- chunks of a table with their predictions -----------------------------------------------------

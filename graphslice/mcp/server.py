@@ -32,7 +32,7 @@ from graphslice.data.excel import split_sheet
 from graphslice.data.tables import plain_rows
 from graphslice.documents import TOOLS, schema
 from graphslice.errors import InputError, nearest, shown
-from graphslice.inference.files import with_predictions
+from graphslice.inference.files import interval_notes, with_predictions
 from graphslice.inference.predictions import output_columns
 from graphslice.mcp.folder import Folder
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
@@ -93,8 +93,9 @@ class Tools:
         predictions = predictor.predict(smiles, details=True, interval=interval, nearest=nearest)
         table = with_predictions(pa.table({"smiles": text_array(smiles)}), predictions)
         columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, nearest)
-        failed = len(smiles) - predictions.errors.count(None)
-        return {"rows": [*plain_rows(table)], "columns": columns, "total": len(smiles), "failed": failed, "notes": []}
+        counts = {"total": len(smiles), "failed": len(smiles) - predictions.errors.count(None)}
+        notes = interval_notes(predictor, interval)
+        return {"rows": [*plain_rows(table)], "columns": columns, **counts, "notes": notes}
 
     def explain(self, smiles: list[str], model: str | None = None) -> dict[str, Any]:
         """Explain predictions by atom contributions."""
@@ -139,7 +140,8 @@ class Tools:
     async def _command(self, *arguments: str, **options: Any) -> dict[str, Any]:
         """Run a command in a process of its own and return its document; options that are None are left out."""
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-        command = [sys.executable, "-m", "graphslice", *arguments, *flags, "--json"]
+        # -P: no module is imported from the folder.
+        command = [sys.executable, "-P", "-m", "graphslice", *arguments, *flags, "--json"]
         done = await anyio.run_process(
             command, stdin=subprocess.DEVNULL, stderr=None, check=False, cwd=str(self.folder.path)
         )

@@ -271,9 +271,10 @@ def test_messages_go_to_standard_error(cli, run_directory):
     assert parse(document[1])
 
 
-def test_only_the_first_process_writes_the_document(cli, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert cli("predict", "absent", "CCO", "--json")[:2] == (2, "")
+def test_only_the_first_process_of_a_run_writes_the_document(cli, monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert cli("train", "--dataset", "absent.csv", "--json")[:2] == (2, "")
+    assert "no model at" in parse(cli("predict", "absent", "CCO", "--json")[1])["error"]
 
 
 @pytest.mark.slow

@@ -97,6 +97,7 @@ def test_explain(server, run_directory):
 
 
 def test_predict_file(server, folder):
+    (folder / "json.py").write_text("raise SystemExit('a module of the folder was imported')")
     document = server.call("predict_file", table="demo.csv", out="predicted.csv")
     assert document["total"] == 60 and len(pd.read_csv(folder / "predicted.csv")) == 60
     assert "predicted.csv exists already" in server.fail("predict_file", table="demo.csv", out="predicted.csv")
@@ -187,7 +188,8 @@ def test_arguments_are_never_options(folder, monkeypatch):
     with pytest.raises(InputError, match="stopped"):
         anyio.run(partial(tools.train, **arguments))
     paths = [f"--dataset={folder}/demo.csv", f"--out={folder}/--overwrite"]
-    assert commands[0][3:] == ["train", *paths, "--targets=--resume", "--split=-o", "--epochs=2", "--json"]
+    assert commands[0][1:4] == ["-P", "-m", "graphslice"]
+    assert commands[0][4:] == ["train", *paths, "--targets=--resume", "--split=-o", "--epochs=2", "--json"]
 
 
 def messages(*calls: tuple[str, dict]) -> str:

@@ -132,13 +132,35 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     "predict": {
         "rows?": [
             {
-                "": "the rows of the input, in its order; absent with --out",
+                "": "the rows of the input, in its order; absent with --out and --summary",
                 "error": "string?: why the row has no prediction; null if it has one",
                 "<column>": "any: the columns of the input (SMILES on the command line: `smiles`), and those named in "
                 "`columns`",
             }
         ],
-        "columns": "strings: the columns that predictions add to the input",
+        "summaries?": [
+            {
+                "": "the molecules, with --summary in place of `rows`",
+                "smiles": "string: the input",
+                "error": "string?: why there is no prediction; null if there is one",
+                "in_domain?": "boolean: whether the molecule is like the training set; only with a calibration",
+                "similarity?": "number: Tanimoto similarity to the nearest training molecule",
+                "targets": [
+                    {
+                        "": "the targets, none with an error",
+                        "target": "string: name of the target",
+                        "prediction": "number: a number in `unit`, or the probability of the class `predicted`",
+                        "predicted": "string: class of the probability; empty for numbers",
+                        "unit": "string: unit of the prediction; empty if it is not known",
+                        "interval": "numbers?: bounds of the prediction interval; null without one",
+                        "classes": "strings?: classes in the prediction set; null without one",
+                        "percentile": "number?: percentage of the reference molecules with a smaller prediction",
+                        "description": "string: what was measured",
+                    }
+                ],
+            }
+        ],
+        "columns": "strings: the columns that predictions add to the input; empty with --summary",
         **_TABLE,
     },
     "fingerprint": {
@@ -275,6 +297,8 @@ TOOLS = {
             "level": "string: molecule, atom or bond",
             "targets": {"": "task type of each target", "<target>": "string: regression, binary or multiclass"},
             "classes": {"": "classes of each classification target", "<target>": "strings: names of the classes"},
+            "units": {"": "units of the targets, where they are known", "<target>": "string: unit"},
+            "descriptions": {"": "descriptions of targets that have one", "<target>": "string: what was measured"},
             "models": "integer: number of members of an ensemble; 1 for a single model",
             "mixer": "string: mixer of the network",
             "layers": "integer: number of layers",

@@ -37,6 +37,10 @@ class Task:
             transformed back.
         knots: for ``"rank"``, pairs of a normal score and a label, both ascending, fitted to the training set by
             :func:`fit_transforms`: predictions are within their range. Empty before that, and for other transforms.
+        unit: unit of a regression target; empty if it is not known.
+        description: what was measured, and which direction is better; may be empty.
+        reference: predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes
+            the probability of the last one. Empty if there is none.
     """
 
     name: str
@@ -44,6 +48,9 @@ class Task:
     classes: tuple[str, ...] = ()
     transform: str = "none"
     knots: tuple[tuple[float, float], ...] = ()
+    unit: str = ""
+    description: str = ""
+    reference: tuple[float, ...] = ()
 
     @property
     def knot_array(self) -> np.ndarray:
@@ -71,8 +78,10 @@ class Task:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as plain values, as stored in a checkpoint."""
-        knots = {"knots": [list(knot) for knot in self.knots]} if self.knots else {}
-        return {**asdict(replace(self, knots=())), "classes": list(self.classes), **knots}
+        values = {**asdict(self), "classes": list(self.classes), "reference": list(self.reference)}
+        values["knots"] = [list(knot) for knot in self.knots]
+        optional = ("knots", "unit", "description", "reference")  # which earlier versions do not know
+        return {name: value for name, value in values.items() if value or name not in optional}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Task:
@@ -82,10 +91,13 @@ class Task:
             KeyError, TypeError, ValueError: if :meth:`to_dict` cannot have returned the values.
         """
         knots = tuple((float(score), float(number)) for score, number in values.get("knots", ()))
-        task = cls(**{**values, "classes": tuple(values["classes"]), "knots": knots})
-        texts = (task.name, task.kind, task.transform, *task.classes)
+        reference = tuple(float(number) for number in values.get("reference", ()))
+        task = cls(**{**values, "classes": tuple(values["classes"]), "knots": knots, "reference": reference})
+        texts = (task.name, task.kind, task.transform, task.unit, task.description, *task.classes)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("a target has a name that is not a string")
+        if not (np.isfinite(reference).all() and (np.diff(reference) >= 0).all()):
+            raise ValueError(f"the reference of the target {task.name} is not ascending")
         counts = {REGRESSION: (0, 0), BINARY: (2, 2), MULTICLASS: (3, 10**6)}
         least, most = counts[task.kind]
         if not least <= len(task.classes) <= most or task.transform not in TRANSFORMS:

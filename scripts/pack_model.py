@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument(
         "--bare", action="store_true", help="without calibration: for a model used only for fine-tuning"
     )
+    parser.add_argument("--units", default="", metavar="TARGET=UNIT,...", help="units of the targets")
     parser.add_argument("--table", type=Path, help="source of the dataset, with a column smiles")
     options = parser.parse_args()
     corpus = GraphStore.open(options.corpus or options.run / CORPUS)
@@ -79,6 +80,8 @@ def main() -> None:
     made = replace(strip_checkpoint(read_checkpoint(options.run), options.bare), extra={"elements": known})
     if options.table and made.calibration:
         made = replace(made, calibration=with_smiles(made.calibration, corpus, options.table))
+    units = dict(pair.split("=") for pair in options.units.split(",") if pair)
+    made.tasks = [replace(task, unit=units.get(task.name, "")) for task in made.tasks]
     if options.peak_lr:
         optimizer = replace(made.config.optimizer, peak_lr=options.peak_lr)
         made = replace(made, config=replace(made.config, optimizer=optimizer))

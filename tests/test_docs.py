@@ -17,15 +17,8 @@ from graphslice.tasks import BINARY, Task
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/mixers.md", "docs/kernels.md", "docs/benchmarks.md"]
 PAGES += ["docs/models.md", "docs/results.md", "docs/intervals.md", "docs/log.md", "docs/tutorial.md"]
-PAGES += [
-    "docs/tuning.md",
-    "docs/programs.md",
-    "docs/skill/SKILL.md",
-    "AGENTS.md",
-    "scripts/README.md",
-    "data/README.md",
-    "examples/README.md",
-]
+PAGES += ["docs/adme.md", "docs/tuning.md", "docs/programs.md", "docs/skill/SKILL.md", "AGENTS.md"]
+PAGES += ["scripts/README.md", "data/README.md", "examples/README.md"]
 
 
 def test_tables_match_the_results(monkeypatch):
@@ -93,7 +86,7 @@ def test_commands_of_the_skill_run(monkeypatch, tmp_path, demo_rows, cli, tiny_f
     monkeypatch.chdir(tmp_path)
     lines = [line for block in code_blocks("docs/skill/SKILL.md", "sh") for line in block.splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith("graphslice ")]
-    assert len(commands) == 8 and {line.split()[0] for line in lines} == {"python3", ".venv/bin/pip", "graphslice"}
+    assert len(commands) == 9 and {line.split()[0] for line in lines} == {"python3", ".venv/bin/pip", "graphslice"}
     for command in commands:
         code, out, err = cli(*command, *(tiny_flags if command[0] == "train" else ()))
         assert code == 0, err

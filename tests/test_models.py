@@ -24,8 +24,8 @@ def held_out() -> pd.DataFrame:
 
 
 def test_packaged_models_are_small_and_list_their_elements():
-    assert MODELS.keys() == {"small", "gap"}
-    assert sum(path.stat().st_size for path in MODELS.values()) < 8e6
+    assert MODELS.keys() == {"small", "gap", "adme"}
+    assert sum(path.stat().st_size for path in MODELS.values()) < 15e6
     elements = {name: read_checkpoint(name).extra["elements"] for name in MODELS}
     assert elements["small"][:2] == [0, 2]  # hydrogen and lithium; OGB counts from 0
     assert {5, 6, 7} < set(elements["gap"]) < set(elements["small"])
@@ -74,3 +74,18 @@ def test_training_is_initialised_from_small_by_default(demo_csv, tmp_path):
     train(config, tmp_path / "run")
     made = read_checkpoint(tmp_path / "run").config
     assert (config.init_from, made.init_from) == (None, PRETRAINED_MODEL) and made.optimizer.peak_lr < usual
+
+
+def test_summary_prints_a_table_for_each_molecule(cli):
+    code, out, err = cli("predict", "gap", "CCO", "oops", "--summary")
+    assert (code, err) == (0, "")
+    first, second = out.strip().split("\n\n")
+    assert "applicability domain" in first and "90% interval" in first and "dipole" in first
+    assert second.startswith("oops: ")
+    assert cli("predict", "gap", "oops", "--summary")[0] == 2
+
+
+def test_summary_is_for_smiles_alone(cli, tmp_path):
+    (tmp_path / "table.csv").write_text("smiles\nCCO\n")
+    code, _, err = cli("predict", "gap", str(tmp_path / "table.csv"), "--summary")
+    assert code == 2 and "leave it out for tables" in err

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -19,6 +20,10 @@ from graphslice.cli.options import (
 )
 from graphslice.errors import InputError
 from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
+
+if TYPE_CHECKING:
+    from graphslice.inference.predictor import Predictor
+    from graphslice.inference.summary import TargetSummary
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.cli.prediction_modules"
@@ -41,6 +46,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         help="coverage in percent, such as 90: add conformal prediction intervals (or prediction sets of classes), "
         "the similarity to the nearest training molecule, and in_domain (applicability domain)",
     )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="print a table of all targets for each molecule given as SMILES: prediction, unit, 90%% interval, and "
+        "percentile among the reference molecules of the model",
+    )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
     add_engine_options(parser)
@@ -56,11 +67,17 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.inference.predictions import output_columns
 
     if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
-        raise InputError(f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap")
+        raise InputError(
+            f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap or adme"
+        )
     predictor = load_model(options)
     molecules = options.molecules
     table = table_path(molecules)
     out = output_file(options, table)
+    if options.summary:
+        if table is not None or options.out is not None:
+            raise InputError("--summary prints the predictions of SMILES: leave it out for tables and with --out")
+        return print_summaries(predictor, molecules, options.interval)
     if table is not None:
         from rich.console import Console
 
@@ -96,3 +113,69 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         print(f"{failed:,} of {rows:,} rows have no prediction: see the reasons in column 'error'", file=sys.stderr)
     columns = output_columns(predictor.tasks, predictor.num_models > 1, options.interval, options.nearest)
     return table_document(options, report, columns=columns)
+
+
+def print_summaries(predictor: Predictor, smiles: list[str], level: float | None) -> dict[str, Any]:
+    """Print a table of all targets for each molecule, and return the document.
+
+    Args:
+        predictor: the model.
+        smiles: the molecules.
+        level: coverage of the intervals in percent; None: 90 if the model is calibrated.
+
+    Raises:
+        InputError: if no molecule can be predicted, or the targets are properties of atoms or bonds.
+    """
+    from graphslice.inference.summary import summarize
+
+    if level is None and predictor.calibration is not None:
+        level = 90.0
+    predictions = predictor.predict(smiles, details=True, interval=level)
+    if all(predictions.errors):
+        raise InputError(
+            f"none of the {len(smiles):,} rows could be predicted; the first reason: {predictions.errors[0]}"
+        )
+    documents: list[dict[str, Any]] = []
+    for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
+        targets = summarize(predictions, row) if error is None else []
+        documents.append({"smiles": text, "error": error, "targets": [asdict(target) for target in targets]})
+        if error is not None:
+            print(f"{text}: {error}\n")
+            continue
+        neighbours = predictions.neighbours
+        known = ""
+        if neighbours is not None:
+            where = "inside" if neighbours.in_domain[row] else "outside"
+            known = f": {where} the applicability domain, similarity {neighbours.similarity[row]:.2f}"
+            documents[-1] |= {
+                "in_domain": bool(neighbours.in_domain[row]),
+                "similarity": float(neighbours.similarity[row]),
+            }
+        print(f"{text}{known}", *_summary_lines(targets, level), "", sep="\n")
+    failed = len(smiles) - predictions.errors.count(None)
+    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": []}
+
+
+def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:
+    """Lay out the summaries in aligned columns; those without any content are left out."""
+    columns = {
+        "target": [each.target for each in targets],
+        "prediction": [
+            f"{each.predicted}: {each.prediction:.2f}" if each.predicted else f"{each.prediction:.4g} {each.unit}"
+            for each in targets
+        ],
+        f"{level:g}% interval or set" if level else "": [_interval_text(each) for each in targets],
+        "percentile": ["" if each.percentile is None else f"{each.percentile:.0f}" for each in targets],
+        "description": [each.description for each in targets],
+    }
+    filled = [[name, *texts] for name, texts in columns.items() if any(texts)]
+    widths = [max(map(len, column)) for column in filled]
+    rows = zip(*filled, strict=True)
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _interval_text(target: TargetSummary) -> str:
+    if target.interval is not None:
+        low, high = target.interval
+        return f"{low:.4g} to {high:.4g}"
+    return "" if target.classes is None else " or ".join(target.classes) or "none"

@@ -78,11 +78,11 @@ class Tools:
             )
         return str(path)
 
-    def load(self, name: str | None) -> Model:
-        """Load a model, again if its files have changed; the last four stay in memory."""
+    def load(self, name: str | None, use: str = "predict") -> Model:
+        """Load a model for a use, again if its files have changed; the last four stay in memory."""
         path = self.find(name)
         files = [Path(path), *Path(path).rglob("*.ckpt")]
-        return _load(path, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
+        return _load(path, use, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
 
     def predict(
         self, smiles: list[str], model: str | None = None, interval: float | None = None, nearest: bool = False
@@ -102,13 +102,17 @@ class Tools:
         from graphslice.analysis.inspection import explain  # imports torch, which takes seconds
 
         _check_count(smiles, _MAX_EXPLAINED, "call explain several times")
-        predictor = self.load(model)
+        predictor = self.load(model, "explain")  # its networks become torch modules, which round otherwise
         return explain(predictor, smiles).to_dict(predictor.targets)
 
     def describe_model(self, model: str | None = None) -> dict[str, Any]:
         """Describe a model."""
         loaded = self.load(model)
-        return {**loaded.describe(), "calibrated": loaded.calibration is not None, "metrics": loaded.metrics}
+        texts = {
+            f"{name}s": {task.name: getattr(task, name) for task in loaded.tasks if getattr(task, name)}
+            for name in ("unit", "description")
+        }
+        return {**loaded.describe(), **texts, "calibrated": loaded.calibration is not None, "metrics": loaded.metrics}
 
     async def predict_file(
         self, table: str, out: str, model: str | None = None, interval: float | None = None
@@ -157,7 +161,7 @@ class Tools:
 
 
 @lru_cache(maxsize=4)
-def _load(path: str, changed: int) -> Model:
+def _load(path: str, use: str, changed: int) -> Model:
     return load(path)
 
 

@@ -47,6 +47,7 @@ _FORMS: dict[str, tuple[str, int]] = {
     "knots": ("float64", 2),
     "link": ("int64", 1),
 }
+_SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors": "float16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ class KernelMachine:
     link: np.ndarray
 
     def __post_init__(self) -> None:
-        if error := _array_error(self.to_arrays()) or _index_error(self):
+        if error := _array_error({name: getattr(self, name) for name in _FORMS}) or _index_error(self):
             raise InputError(f"the arrays are not a valid kernel machine: {error}; fit it again")
 
     @property
@@ -139,8 +140,13 @@ class KernelMachine:
         return probabilities / totals[:, None]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors."""
-        return {name: getattr(self, name) for name in _FORMS}
+        """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors.
+
+        Some have a smaller dtype, if that holds their values exactly.
+        """
+        arrays = {name: getattr(self, name) for name in _FORMS}
+        smaller = {name: arrays[name].astype(dtype) for name, dtype in _SMALLER.items()}
+        return arrays | {name: small for name, small in smaller.items() if np.array_equal(small, arrays[name])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KernelMachine:
@@ -152,7 +158,7 @@ class KernelMachine:
         if set(arrays) != set(_FORMS):
             names = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
             raise InputError(f"the arrays are not a valid kernel machine: missing or unknown: {names}; fit it again")
-        return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
+        return cls(**{name: _widened(arrays[name], *form) for name, form in _FORMS.items()})
 
 
 def fit_kernel(
@@ -427,6 +433,13 @@ def _decide(x, shift, scale, ptr, vectors, values, sizes, descriptors, coefficie
 
 
 # --- validation ------------------------------------------------------------------------------------
+
+
+def _widened(array: Any, dtype: str, dimensions: int) -> Any:
+    """Convert a smaller dtype to that of an attribute; anything else is left to the validation."""
+    if isinstance(array, np.ndarray) and array.ndim == dimensions and np.can_cast(array.dtype, dtype, "safe"):
+        return np.ascontiguousarray(array, dtype)
+    return array
 
 
 def _array_error(arrays: dict[str, np.ndarray]) -> str:

@@ -8,6 +8,7 @@ docs/benchmarks/labels.jsonl; what is there already is not done again. Every res
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -80,13 +81,14 @@ def _with_auxiliary(table: str) -> Callable[[pd.DataFrame, Path, Path], list[str
     return write
 
 
-def _joint(tables: tuple[str, ...]) -> Callable[[pd.DataFrame, Path, Path], list[str]]:
+def _joint(tables: tuple[str, ...], log: bool) -> Callable[[pd.DataFrame, Path, Path], list[str]]:
     def write(rows: pd.DataFrame, folder: Path, data: Path) -> list[str]:
         joined = rows
         for table in tables:
             other = pd.read_csv(data / TDC[table].file)[["smiles", "y"]]
-            other = other.groupby("smiles", as_index=False)["y"].mean().assign(**{table: lambda o: np.log10(o["y"])})
-            joined = joined.merge(other[["smiles", table]], on="smiles", how="outer")
+            other = other.groupby("smiles")["y"].mean() if log else other.groupby("smiles")["y"].first()
+            other = np.log10(other) if log else other
+            joined = joined.merge(other.rename(table).reset_index(), on="smiles", how="outer")
         joined = joined[~_families(joined["smiles"]).isin(_families(_test_smiles(rows, data)))]
         _true(joined.assign(split="train"), folder, data)
         return ["--targets", ",".join(["y", *tables])]
@@ -96,7 +98,7 @@ def _joint(tables: tuple[str, ...]) -> Callable[[pd.DataFrame, Path, Path], list
 
 def _test_smiles(rows: pd.DataFrame, data: Path) -> pd.Series:
     """The SMILES of the test rows of the table that the training rows are of."""
-    for name in _JOINT:
+    for name in itertools.chain(*_JOINT):
         table = pd.read_csv(data / TDC[name].file)
         if rows["smiles"].tolist() == table.loc[table["split"] != "test", "smiles"].tolist():
             return table.loc[table["split"] == "test", "smiles"]
@@ -107,7 +109,10 @@ def _families(smiles: pd.Series) -> pd.Series:
     return pd.Series(hash_molecules(parse(smiles.tolist(), GraphConfig())[0]).family, index=smiles.index)
 
 
-_JOINT = ("half_life_obach", "vdss_lombardo", "clearance_hepatocyte_az", "clearance_microsome_az")
+# Tables of which one model learns all targets: logarithms of numbers, and classes.
+_NUMBERS = ("half_life_obach", "vdss_lombardo", "clearance_hepatocyte_az", "clearance_microsome_az")
+_CLASSES = tuple(f"{enzyme}_substrate_carbonmangels" for enzyme in ("cyp2c9", "cyp2d6", "cyp3a4"))
+_JOINT = (_NUMBERS, _CLASSES)
 _BOUNDS = {"true labels": _true} | {way: _censoring(way) for way in ("bounds", "as value", "left out")}
 COMPARISONS = {
     "bounds: caco2_wang": Comparison("caco2_wang", ("MAE", "Spearman"), _BOUNDS),
@@ -125,11 +130,12 @@ COMPARISONS = {
 COMPARISONS |= {
     f"joint: {target}": Comparison(
         target,
-        ("Spearman", "MAE"),
-        {"alone": _true, "joint": _joint(tuple(name for name in _JOINT if name != target))},
-        log=True,
+        ("Spearman", "MAE") if tables is _NUMBERS else TDC[target].metrics,
+        {"alone": _true, "joint": _joint(tuple(name for name in tables if name != target), tables is _NUMBERS)},
+        log=tables is _NUMBERS,
     )
-    for target in _JOINT
+    for tables in _JOINT
+    for target in tables
 }
 
 
@@ -248,5 +254,5 @@ All seeds have the same rows, so the interval is of the training alone, not of o
 - **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or
   are left out. The labels of vdss_lombardo are decimal logarithms.
 - **Auxiliary**: the other table is given as `--auxiliary-file`; compounds of the test rows are left out of it.
-- **Joint**: one model of four targets, the decimal logarithms of the labels of four tables; compounds of the test rows
-  of the target that is scored are left out of the others."""
+- **Joint**: one model of the targets of several tables: the decimal logarithms of the labels of four, or the classes of
+  three; compounds of the test rows of the target that is scored are left out of the others."""

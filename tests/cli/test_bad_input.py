@@ -102,7 +102,7 @@ REJECTED = {
     "predict-missing-file": (predict_of("absent.csv"), "no file at"),
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
     "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
-    "predict-start": (["predict", "small", "CCO"], "use gap"),
+    "predict-start": (["predict", "small", "CCO"], "use gap or adme"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "the input is SMILES"),
     "predict-column-of-store": (
         predict_of("text.arrow", "--smiles-column", "y"),

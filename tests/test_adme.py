@@ -1,0 +1,105 @@
+"""The packaged model ``adme``, and the scripts that make it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+
+ROOT = Path(__file__).parents[1]
+ENDPOINTS = pd.read_csv(ROOT / "graphslice" / "weights" / "adme_endpoints.csv", keep_default_na=False)
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+@pytest.fixture(scope="module")
+def adme():
+    return gs.load("adme", "cpu")
+
+
+def test_labels_of_a_molecule_are_joined(scripts):
+    from build_adme import join
+
+    endpoints = pd.DataFrame({"name": ["y", "toxic"], "kind": ["regression", "binary"]})
+    rows = [("CCO", "y", 1.0), ("OCC", "y", 2.0), ("C(O)C", "y", 9.0), ("not a molecule", "y", 3.0)]
+    rows += [("CCO", "toxic", 1), ("OCC", "toxic", 0), ("CCC", "toxic", 1), ("C(C)C", "toxic", 1), ("CCC", "toxic", 0)]
+    table = join(pd.DataFrame(rows, columns=["smiles", "endpoint", "label"]), endpoints)
+    assert table["smiles"].tolist() == ["CCO", "CCC"]
+    assert table["y"].tolist()[0] == 2 and np.isnan(table["y"][1])  # the median
+    assert np.isnan(table["toxic"][0]) and table["toxic"][1] == 1  # a tie, and a majority
+
+
+def test_model_has_all_endpoints_with_units_and_percentiles(adme):
+    assert adme.targets == ENDPOINTS["name"].tolist()
+    for task, unit, kind in zip(adme.tasks, ENDPOINTS["unit"], ENDPOINTS["kind"], strict=True):
+        assert (task.kind, task.unit) == (kind, "" if kind == "binary" else unit)
+        assert task.description and len(task.reference) == 101
+    assert (ROOT / "graphslice" / "weights" / "adme.ckpt").stat().st_size < 12e6
+
+
+def test_known_drugs_are_predicted_as_chemistry_has_them(adme):
+    smiles = {
+        "ibuprofen": "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
+        "astemizole": "COc1ccc(CCN2CCC(CC2)Nc2nc3ccccc3n2Cc2ccc(F)cc2)cc1",  # withdrawn for its block of hERG
+        "sucrose": "OCC1OC(OC2(CO)OC(CO)C(O)C2O)C(O)C(O)C1O",
+    }
+    values = pd.DataFrame(adme.predict(list(smiles.values())), index=list(smiles), columns=adme.targets)
+    assert values.loc["astemizole", "herg"] > 0.8 > values.loc["ibuprofen", "herg"]
+    assert values.loc["sucrose", "solubility"] > values["solubility"].drop("sucrose").max()
+    assert values.loc["sucrose", "logd"] < 0 < values.loc["astemizole", "logd"]
+    assert values.loc["ibuprofen", "ppb"] > 90
+
+
+def test_prediction_depends_on_the_molecule_alone(adme):
+    smiles = ["CCO", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O"]
+    together = adme.predict(smiles)
+    np.testing.assert_allclose(together[1], adme.predict(["Oc1ccccc1"])[0], rtol=1e-5)
+    assert np.isnan(adme.predict(["oops", *smiles])[0]).all()
+
+
+def test_table_of_predictions_has_intervals_and_the_domain(cli):
+    code, out, _ = cli("predict", "adme", "CCO", "oops", "--interval", "90")
+    good, bad = csv.DictReader(io.StringIO(out))
+    assert code == 0 and float(good["logd_low"]) < float(good["logd_pred"]) < float(good["logd_high"])
+    assert good["in_domain"] in ("True", "False") and bad["error"] and not bad["logd_pred"]
+
+
+def test_summary_lists_units_percentiles_and_descriptions(cli):
+    code, out, _ = cli("predict", "adme", "CC(=O)Oc1ccccc1C(=O)O", "--summary")
+    assert code == 0
+    for text in ("half_life", " h ", "percentile", "block of the hERG channel", "90% interval"):
+        assert text in out
+
+
+def test_card_matches_the_results(scripts):
+    import card_adme
+
+    lines = [json.loads(line) for line in card_adme.RESULTS.read_text().splitlines()]
+    assert card_adme.DOCUMENT.read_text() == card_adme.rendered(lines)
+    assert {line["endpoint"] for line in lines if "stack" in line} == set(ENDPOINTS["name"])
+
+
+def test_intervals_in_cross_validation_cover_what_they_promise(scripts):
+    from card_adme import RESULTS
+
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    covered = [line["coverage_90"] * line["molecules"] for line in lines if "stack" in line]
+    total = sum(line["molecules"] for line in lines if "stack" in line)
+    assert 0.87 < sum(covered) / total < 0.93
+
+
+def test_weights_are_stored_in_sixteen_bits():
+    checkpoint = read_checkpoint("adme")
+    assert checkpoint.stacking is not None and list(checkpoint.stacking.models) == ["kernel"]
+    for machine, weight in zip(checkpoint.stacking.models["kernel"], checkpoint.stacking.weights[1], strict=True):
+        assert machine.to_arrays()["descriptors"].dtype == np.float16
+        assert len(machine.sizes) > 0 or weight == 0

@@ -188,7 +188,9 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
             called = import_module(f"graphslice.cli.{name.replace('-', '_')}")
             called.add_arguments(subparser, arguments[1:])
             if name in DOCUMENTS:
-                subparser.add_argument("--json", action="store_true", help="print one JSON document: see docs/json.md")
+                subparser.add_argument(
+                    "--json", action="store_true", help="print one JSON document, with the keys of docs/programs.md"
+                )
             positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)

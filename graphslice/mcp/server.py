@@ -143,7 +143,7 @@ class Tools:
 
     async def _command(self, *arguments: str, **options: Any) -> dict[str, Any]:
         """Run a command in a process of its own and return its document; options that are None are left out."""
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+        flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
         # -P: no module is imported from the folder.
         command = [sys.executable, "-P", "-m", "graphslice", *arguments, *flags, "--json"]
         done = await anyio.run_process(

@@ -111,7 +111,8 @@ def test_evaluate(server, run_directory):
 
 @pytest.mark.slow
 def test_train_writes_a_run_that_other_tools_use(server, folder):
-    document = server.call("train", dataset="demo.csv", out="runs/new", targets="gap_ev", epochs=1)
+    arguments = {"dataset": "demo.csv", "targets": "gap_ev", "smiles_column": "smiles", "epochs": 1, "minutes": 1}
+    document = server.call("train", out="runs/new", **arguments)
     assert document["folder"] == str(folder / "runs" / "new") and (folder / "runs" / "new" / "best.ckpt").is_file()
     for name in ("runs/new", document["folder"]):
         assert server.call("describe_model", model=name)["metrics"] == document["metrics"]

@@ -134,6 +134,11 @@ def test_table_keeps_its_columns_and_types(run, run_directory, tmp_path):
     assert first["yes"] is True and second["yes"] is None
 
 
+def test_of_two_columns_with_one_name_the_last_is_kept(run, run_directory, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles,a,a\nCCO,1,2\n")
+    assert run("predict", run_directory, tmp_path / "in.csv")["rows"][0]["a"] == "2"
+
+
 def test_output_file_replaces_the_rows(run, run_directory, demo_csv, tmp_path):
     for command in ("predict", "fingerprint"):
         out = tmp_path / f"{command}.csv"

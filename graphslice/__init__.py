@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from graphslice.errors import InputError
     from graphslice.inference import Predictor
     from graphslice.nn import GraphTransformer
-    from graphslice.report import write_report
+    from graphslice.report.write import write_report
 
 # Imported on first use: the model needs no RDKit, the chemistry no torch.
 _LAZY_EXPORTS = {
@@ -44,7 +44,7 @@ _LAZY_EXPORTS = {
     "ops": "graphslice.ops",
     "smiles_to_graph": "graphslice.chem",
     "train": "graphslice.api.fitting",
-    "write_report": "graphslice.report",
+    "write_report": "graphslice.report.write",
 }
 
 __all__ = [

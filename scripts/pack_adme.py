@@ -194,6 +194,8 @@ def main() -> None:
     weights = choose_weights(found, labels, tasks, rows)
     values, spread = stacked(found, weights, tasks, rows)
     calibration = calibrated(found, values, spread, data, rows, rows)
+    names = tuple(dataset.smiles[row] for row in calibration.domain.rows.tolist())
+    calibration = replace(calibration, domain=replace(calibration.domain, smiles=names))
     # Without weight, a machine is a constant that is never evaluated.
     machines = [
         machine

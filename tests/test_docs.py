@@ -17,7 +17,7 @@ from graphslice.tasks import BINARY, Task
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/mixers.md", "docs/kernels.md", "docs/benchmarks.md"]
 PAGES += ["docs/models.md", "docs/results.md", "docs/intervals.md", "docs/log.md", "docs/tutorial.md"]
-PAGES += ["docs/adme.md", "docs/tuning.md", "docs/programs.md", "docs/skill/SKILL.md", "AGENTS.md"]
+PAGES += ["docs/adme.md", "docs/tuning.md", "docs/serve.md", "docs/programs.md", "docs/skill/SKILL.md", "AGENTS.md"]
 PAGES += ["scripts/README.md", "data/README.md", "examples/README.md"]
 
 

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ documents
 < compat processes atomic_write folder_lock torch_files threads < torch_io < config < run_files tasks < chem engines
 < batch < program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
 < inference < evaluation < doctor < training < pretraining < report < analysis
-< compare tuning < api < mcp < cli < __main__"""
+< compare tuning < api < mcp serve < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}
 
 #: Third-party packages that a package must not import at module level.
@@ -131,8 +132,13 @@ def test_packages_do_not_import_forbidden_libraries(module):
             "import graphslice as gs, sys; m = gs.load(sys.argv[1], 'cpu'); m.predict(['CCO'])",
             ["pandas", "lightning_fabric", "ogb", "torch._dynamo", "torch_geometric", "matplotlib"],
         ),
+        pytest.param(
+            "import graphslice.serve.app",
+            ["torch", "pandas", "lightning_fabric", "matplotlib"],
+            marks=pytest.mark.skipif(find_spec("fastapi_offline") is None, reason="needs graphslice[serve]"),
+        ),
     ],
-    ids=["config", "version", "help", "chemistry", "model", "program", "predictor", "checkpoint", "predict"],
+    ids=["config", "version", "help", "chemistry", "model", "program", "predictor", "checkpoint", "predict", "serve"],
 )
 def test_unused_libraries_are_not_loaded(code, absent):
     run = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n"

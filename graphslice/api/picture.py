@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:
+    from graphslice.analysis.formatting import Explanation
     from graphslice.inference.inputs import Columns
     from graphslice.inference.predictor import Predictor
 
@@ -54,6 +55,13 @@ def draw_attributions(
     model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
 ) -> Picture:
     """Draw atom contributions on a molecule: see :meth:`Model.draw`."""
+    return explain_molecule(model, smiles, target, orders, columns)[1]
+
+
+def explain_molecule(
+    model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
+) -> tuple[Explanation, Picture]:
+    """Return the atom contributions to one target, and their picture; arguments and errors as in :meth:`Model.draw`."""
     from graphslice.analysis.atom_maps import draw_atoms
     from graphslice.analysis.attribution import attribute
     from graphslice.analysis.formatting import explain_target, match_target
@@ -66,4 +74,4 @@ def draw_attributions(
     explanation = explain_target(attribution, prediction, model.tasks, index, model.num_models)
     with tempfile.TemporaryDirectory() as folder:
         files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, explanation, Path(folder) / "atoms")}
-    return Picture(files[".svg"].decode(), files[".png"])
+    return explanation, Picture(files[".svg"].decode(), files[".png"])

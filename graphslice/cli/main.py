@@ -39,6 +39,7 @@ COMMANDS = {
     "compare": "Compare attention variants (mixers): same data, same budget, same seeds.",
     "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
     "predict": "Predict properties of a file of molecules, or of SMILES.",
+    "serve": "Serve models over HTTP: a JSON API and a page for the browser.",
     "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
     "report": "Regenerate the HTML report of a run.",
     "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",

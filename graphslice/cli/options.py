@@ -28,7 +28,7 @@ from graphslice.config import (
     read_yaml,
 )
 from graphslice.errors import InputError
-from graphslice.package_data import MODELS
+from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
     import torch
@@ -326,12 +326,22 @@ def table_document(options: Namespace, report: FileReport, **more: Any) -> dict[
     return {**out, **more, "total": report.rows, "failed": report.failed, "notes": report.notes}
 
 
+def reject_pretrained(model: str) -> None:
+    """Raise InputError for the packaged model that is for fine-tuning only."""
+    if model == PRETRAINED_MODEL and is_packaged_model(model):
+        raise InputError(f"{model} is a pretrained model for fine-tuning and predicts no property: use gap or adme")
+
+
 def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load
 
-    device = options.device  # predictions on the CPU may need no torch
-    return load(options.model, device if device == "cpu" else parse_device(device))
+    return load(options.model, inference_device(options.device))
+
+
+def inference_device(name: str | None) -> str | torch.device | None:
+    """Return the device of --device for a predictor: "cpu" as it is, since predictions on it may need no torch."""
+    return name if name == "cpu" else parse_device(name)
 
 
 def parse_device(name: str | None) -> torch.device | None:

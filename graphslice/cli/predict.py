@@ -15,11 +15,11 @@ from graphslice.cli.options import (
     add_smiles_column,
     load_model,
     output_file,
+    reject_pretrained,
     table_document,
     table_path,
 )
 from graphslice.errors import InputError
-from graphslice.package_data import PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
     from graphslice.inference.predictor import Predictor
@@ -66,10 +66,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.inference.files import interval_notes, predict_file, with_predictions, write_rows
     from graphslice.inference.predictions import output_columns
 
-    if options.model == PRETRAINED_MODEL and is_packaged_model(PRETRAINED_MODEL):
-        raise InputError(
-            f"{PRETRAINED_MODEL} is a pretrained model for fine-tuning and predicts no property: use gap or adme"
-        )
+    reject_pretrained(options.model)
     predictor = load_model(options)
     molecules = options.molecules
     table = table_path(molecules)

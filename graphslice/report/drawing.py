@@ -10,6 +10,8 @@ from rdkit import Chem, rdBase
 from rdkit.Chem.Draw import rdMolDraw2D
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
+from graphslice.chem.parse import MoleculeError, parse_molecule
+
 # Width and height of a drawing in pixels, about as large as the page shows it.
 _WIDTH, _HEIGHT = 220, 165
 # Larger molecules are not drawn: the drawing would be slow and illegible.
@@ -39,8 +41,10 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
     Returns:
         An SVG element; None if the SMILES is invalid, or the molecule is too large or cannot be drawn.
     """
-    mol = _parse(smiles)
-    if mol is None or mol.GetNumAtoms() > _MAX_ATOMS:
+    try:
+        with rdBase.BlockLogs():
+            mol = parse_molecule(smiles, _MAX_ATOMS, keep_atom_maps=True)
+    except MoleculeError:
         return None
     drawer = rdMolDraw2D.MolDraw2DSVG(_WIDTH, _HEIGHT)
     options: Any = drawer.drawOptions()

@@ -22,7 +22,7 @@ from graphslice.documents import DOCUMENTS, TOOLS, schema
 from graphslice.processes import ChildDied
 
 #: Commands that print no results.
-SERVERS = {"mcp"}
+SERVERS = {"mcp", "serve"}
 ERROR = {"error": "string: the message"}
 
 

@@ -34,6 +34,7 @@ def test_help_of_a_command(command, cli):
         "inspect": ["--orders"],
         "doctor": ["--json"],
         "mcp": ["--folder"],
+        "serve": ["--port"],
     }
     assert all(option in out for option in expected.get(command, ["-o"]))
 

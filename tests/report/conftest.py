@@ -14,7 +14,7 @@ HOSTILE = "<script>alert(1)</script>"
 @pytest.fixture(scope="session")
 def make_report(tiny_config, tmp_path_factory):
     """Return ``make_report(table, **sections)``, which trains a tiny run with a report and returns its directory."""
-    from graphslice.report import write_report
+    from graphslice.report.write import write_report
     from graphslice.training import train
 
     def make(table: pd.DataFrame, **sections) -> Path:

@@ -21,7 +21,7 @@ import graphslice as gs
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
-from graphslice.report import write_report
+from graphslice.report.write import write_report
 from graphslice.training import train
 
 HOSTILE = "<script>alert(1)</script>"  # a target name of hostile_table

@@ -15,7 +15,7 @@ from rdkit.Chem import AllChem
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
-from graphslice.report import write_report
+from graphslice.report.write import write_report
 from graphslice.run_files import read_splits
 from graphslice.training import resume, train
 from graphslice.training.loop import TrainingLoop

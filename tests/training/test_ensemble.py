@@ -17,7 +17,7 @@ from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_evaluation_data
-from graphslice.report import write_report
+from graphslice.report.write import write_report
 from graphslice.run_files import find_members, read_splits
 from graphslice.training import resume, train
 from graphslice.training.complete_config import member_configs

@@ -65,12 +65,12 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path: Path, width: int, scheme: str) -> None:
-        """Load a file in a viewport of ``width`` pixels, with the colour scheme ``light`` or ``dark``."""
+    def open(self, page: Path | str, width: int, scheme: str) -> None:
+        """Load a file or a URL in a viewport of ``width`` pixels, with the colour scheme ``light`` or ``dark``."""
         self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 

@@ -1,0 +1,81 @@
+"""``graphslice serve``."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.cli.options import inference_device, reject_pretrained
+from graphslice.errors import InputError
+from graphslice.package_data import MODELS
+
+#: Module that :func:`run` imports.
+MODULE = "graphslice.api.model"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    parser.usage = "graphslice serve RUN [RUN ...] [options]"
+    shipped = f", or packaged models: {', '.join(MODELS)}" if MODELS else ""
+    parser.add_argument("models", nargs="+", help=f"run directories, checkpoints{shipped}")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0 takes a free one)")
+    parser.add_argument(
+        "--max-molecules", type=int, default=1_000, help="largest number of molecules of a request (default: 1000)"
+    )
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a request (default: 60)")
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    """Serve models until the process is stopped; raise InputError for unusable input."""
+    if options.max_molecules < 1 or not options.time_limit > 0:
+        raise InputError("--max-molecules and --time-limit must be greater than 0")
+    try:
+        import uvicorn
+
+        from graphslice.serve.app import Service, create_app
+    except ModuleNotFoundError as error:
+        raise InputError(f"graphslice serve needs the package {error.name}: pip install 'graphslice[serve]'") from None
+    from graphslice.data.featurize import featurizer_pool
+    from graphslice.serve.served_model import ServedModel
+
+    listener = _listen(options.host, options.port)
+    with listener, featurizer_pool(workers=2) as pool:
+        models = [ServedModel(name, model, pool) for name, model in _load_models(options.models, options.device)]
+        service = Service(models, pool, options.max_molecules, options.time_limit)
+        is_local = options.host in ("127.0.0.1", "localhost", "::1")
+        app = create_app(service, hosts=("localhost", "127.0.0.1", "[::1]") if is_local else None)
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        print(f"serving {', '.join(service.models)} at {address}, the API at {address}/docs; Ctrl-C stops", flush=True)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            service.close()
+
+
+def _load_models(paths: list[str], device: str | None) -> list:
+    """Load models; return pairs of a name, the last part of the path or all of it where that is not unique."""
+    from graphslice.api.model import load
+
+    counts = Counter(Path(path).resolve().name for path in paths)
+    models = []
+    for path in dict.fromkeys(paths):
+        reject_pretrained(path)
+        name = Path(path).resolve().name
+        models.append((name if counts[name] == 1 else path, load(path, inference_device(device))))
+    return models
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind a socket, before models are loaded, so that an occupied port is reported at once."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        reason = str(getattr(error, "strerror", None) or error).partition(" (")[0]
+        raise InputError(f"cannot listen at {host}:{port}: {reason}; choose another --port or --host") from None

@@ -1,0 +1,1 @@
+"""Predictions over HTTP: a JSON API and a page for the browser."""

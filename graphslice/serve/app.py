@@ -1,0 +1,218 @@
+"""The web application: endpoints of the JSON API, and the files of the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel, ConfigDict, FailFast, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from graphslice._version import __version__
+from graphslice.data.featurize import Pool
+from graphslice.errors import InputError, nearest
+from graphslice.inference.inputs import as_feature_columns
+from graphslice.serve.guard import Guard
+from graphslice.serve.served_model import ServedModel, draw_molecules
+
+_Result = TypeVar("_Result")
+
+# Molecules that are computed at a time: between two chunks other requests have their turn.
+_CHUNK = 128
+# Bytes of a request for each of its molecules.
+_MOLECULE_BYTES = 2_048
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_MODEL = Field(None, description="name of the model, as in /models (default: the first)")
+
+
+class PredictRequest(BaseModel):
+    """Molecules to predict."""
+
+    model_config = _STRICT
+    smiles: Annotated[list[str], FailFast()] = Field(min_length=1, examples=[["CCO", "c1ccccc1O"]])
+    model: str | None = _MODEL
+    interval: float | None = Field(
+        None, description="coverage in percent, such as 90: adds prediction intervals, similarity and in_domain"
+    )
+    nearest: bool = Field(False, description="add the most similar training molecule")
+    columns: Annotated[dict[str, Annotated[list[float | None], FailFast()]], FailFast()] = Field(
+        {}, description="feature columns that the model reads: one number for each molecule"
+    )
+
+
+class ExplainRequest(BaseModel):
+    """A molecule whose prediction is explained."""
+
+    model_config = _STRICT
+    smiles: str = Field(max_length=5_000, examples=["CCO"])
+    model: str | None = _MODEL
+    target: str | None = Field(None, description="name of a target, or a part of it (default: the first)")
+    orders: int = Field(64, ge=2, le=256, description="sampled atom permutations; more reduces the standard error")
+    columns: dict[str, float | None] = Field({}, description="feature columns that the model reads")
+
+
+class DrawRequest(BaseModel):
+    """Molecules to draw."""
+
+    model_config = _STRICT
+    smiles: Annotated[list[str], FailFast()] = Field(max_length=_CHUNK, examples=[["CCO"]])
+
+
+class Problem(BaseModel):
+    """Body of every status from 400 on."""
+
+    error: str = Field(description="what is wrong, in a sentence")
+
+
+class PredictResponse(BaseModel):
+    """Predictions."""
+
+    model: str
+    rows: list[dict[str, Any]] = Field(
+        description="for each molecule smiles, the columns of `graphslice predict`, and error: null, or why it has no "
+        "prediction; bounds that are infinite are null"
+    )
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 404, 413, 422, 503)}
+
+
+class Service:
+    """The endpoints.
+
+    Predictions are computed by one thread, explanations by another; a chunk of a request waits behind those that came
+    before. Molecules of several requests are never computed in one batch, whose size would move the last digit.
+
+    Args:
+        models: the models; requests that name none use the first.
+        pool: processes that parse and draw, or None.
+        max_molecules: largest number of molecules of a request.
+        seconds: time limit of a request, from when its body has arrived.
+    """
+
+    def __init__(self, models: Sequence[ServedModel], pool: Pool, max_molecules: int, seconds: float) -> None:
+        self.models = {served.name: served for served in models}
+        self._pool, self.max_molecules, self._seconds = pool, max_molecules, seconds
+        self._predicting = ThreadPoolExecutor(1, "graphslice-predict")
+        self._explaining = ThreadPoolExecutor(1, "graphslice-explain")
+
+    def health(self) -> dict[str, Any]:
+        """Report that the server lives."""
+        return {"status": "ok", "version": __version__, "models": len(self.models)}
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the models, and the largest number of molecules of a request."""
+        return {"models": [served.describe() for served in self.models.values()], "max_molecules": self.max_molecules}
+
+    async def predict(self, body: PredictRequest, request: Request) -> Response:
+        """Predict the targets of molecules. Invalid molecules have an error in their row."""
+        served, count = self._find(body.model), len(body.smiles)
+        if count > self.max_molecules:
+            raise HTTPException(413, f"{count:,} molecules are too many: send {self.max_molecules:,} at a time")
+        served.model.check_calibrated(body.interval, body.nearest)
+        columns = as_feature_columns(served.model.feature_columns, body.columns, count)
+        rows: list[dict[str, Any]] = []
+        async with asyncio.timeout(self._seconds):
+            for start in range(0, count, _CHUNK):
+                if await request.is_disconnected():
+                    break
+                part = slice(start, start + _CHUNK)
+                values = {name: numbers[part] for name, numbers in columns.items()}
+                arguments = body.smiles[part], values, body.interval, body.nearest
+                rows += await self._in(self._predicting, served.predict, *arguments)
+            return await self._in(self._predicting, _json_response, {"model": served.name, "rows": rows})
+
+    async def explain(self, body: ExplainRequest) -> Response:
+        """Compute the contributions of the atoms of a molecule to a target (Shapley values), with a picture."""
+        served, columns = self._find(body.model), {name: [value] for name, value in body.columns.items()}
+        async with asyncio.timeout(self._seconds):
+            arguments = body.smiles, body.target, columns, body.orders
+            return JSONResponse(await self._in(self._explaining, served.explain, *arguments))
+
+    async def draw(self, body: DrawRequest) -> Response:
+        """Draw molecules as SVG elements; null where a molecule is invalid or has more than 120 atoms."""
+        async with asyncio.timeout(self._seconds):
+            return JSONResponse({"svg": await self._in(self._predicting, draw_molecules, body.smiles, self._pool)})
+
+    def close(self) -> None:
+        """Stop the threads."""
+        for executor in (self._predicting, self._explaining):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _find(self, name: str | None) -> ServedModel:
+        if name is None:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise HTTPException(404, f"there is no model {name!r}{nearest(name, self.models)}: see /models")
+        return self.models[name]
+
+    async def _in(self, executor: ThreadPoolExecutor, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(executor, partial(function, *arguments))
+
+
+def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAPI:
+    """Make the application of a service; ``hosts``: accepted names of this server, None for all."""
+    app = FastAPIOffline(
+        title="GraphSlice",
+        version=__version__,
+        description="Molecular properties from SMILES. The page for the browser is at [/](/).",
+    )
+    app.get("/health")(service.health)
+    app.get("/models")(service.describe)
+    app.post("/predict", responses=_ERRORS, response_model=PredictResponse)(service.predict)
+    app.post("/explain", responses=_ERRORS)(service.explain)
+    app.post("/draw", responses=_ERRORS)(service.draw)
+    for name in ("index.html", "page.css", "page.js", "openchemlib.js"):
+        app.get("/" if name == "index.html" else f"/{name}", include_in_schema=False)(_page_file(name))
+    for kind in (InputError, RequestValidationError, TimeoutError, StarletteHTTPException, Exception):
+        app.add_exception_handler(kind, _problem)
+    app.add_middleware(
+        Guard, max_bytes=_MOLECULE_BYTES * service.max_molecules, hosts=hosts, without_policy=("/docs", "/redoc")
+    )
+    return app
+
+
+def _page_file(name: str) -> Callable[[], Response]:
+    """Return an endpoint for a file of the page, which is read once."""
+    content = files("graphslice.serve").joinpath("page", name).read_bytes()
+    if name.endswith(".css"):  # the colours and tables of the HTML report
+        content = files("graphslice.report").joinpath("templates", "style.css").read_bytes() + content
+    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
+    return lambda: Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
+
+
+def _problem(request: Request, error: Exception) -> Response:
+    """Make of every error a status and a JSON object with one sentence."""
+    status, sentence, headers = 500, "internal error: see the log of the server", None
+    if isinstance(error, InputError):
+        status, sentence = 422, str(error)
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        status = 400 if first["type"] == "json_invalid" else 422
+        sentence = f"{'.'.join(map(str, first['loc'][1:])) or 'body'}: {first['msg']}"
+    elif isinstance(error, TimeoutError):
+        status, sentence = 503, "the server did not finish in time: send fewer molecules, or try again later"
+        headers = {"retry-after": "5"}
+    elif isinstance(error, StarletteHTTPException):
+        status, sentence = error.status_code, error.detail
+        if sentence == HTTPStatus(status).phrase:
+            sentence = f"{request.method} {request.url.path}: {sentence.lower()}; see /docs"
+    if status == 400:  # also too deeply nested, and numbers of thousands of digits
+        sentence = "the body of the request cannot be read: it must be JSON in UTF-8"
+    return JSONResponse({"error": sentence}, status, headers)
+
+
+def _json_response(content: dict[str, Any]) -> Response:
+    """Encode a response, which may be large, in the calling thread."""
+    return Response(json.dumps(content, allow_nan=False), media_type="application/json")

@@ -1,0 +1,316 @@
+// The page of graphslice serve: reads molecules, asks the API in batches, and shows what it returns.
+const $ = (id) => document.getElementById(id);
+const SHOWN = 1000, BATCH = 250, SEPARATORS = [",", ";", "\t"];
+let models = [], maxMolecules = BATCH, shown = null, running = null, editor = null;
+
+function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+async function api(path, body, signal) {
+  const options = body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal };
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Error("The server does not respond.");
+  }
+  const content = await response.json().catch(() => ({ error: `The server returned status ${response.status}.` }));
+  if (!response.ok) throw new Error(content.error);
+  return content;
+}
+
+function say(text, isError = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("error", isError);
+}
+
+// --- input ---------------------------------------------------------------------------------------
+
+// A text is a table if its first line names a SMILES column or has a comma or semicolon, which plain SMILES do not have.
+const isSmilesName = (name) => /^\W*(canonical_)?(smiles|smi|mol|structure)\W*$/i.test(name);
+function readTable(text) {
+  const first = text.split("\n", 1)[0];
+  const isSeparator = (one) => first.split(one).some(isSmilesName) || (one !== "\t" && !first.includes("|"));
+  const separator = SEPARATORS.find((one) => first.includes(one) && isSeparator(one));
+  if (!separator && !isSmilesName(first)) return null;
+  const rows = [[]];
+  let cell = "", quoted = false;
+  for (let i = 0; i < text.length; i++) {
+    const letter = text[i];
+    if (quoted && letter === '"' && text[i + 1] === '"') cell += text[++i];
+    else if (letter === '"' && (quoted || cell === "")) quoted = !quoted;
+    else if (!quoted && (letter === separator || letter === "\n")) {
+      rows.at(-1).push(cell);
+      cell = "";
+      if (letter === "\n") rows.push([]);
+    } else if (letter !== "\r" || quoted) cell += letter;
+  }
+  rows.at(-1).push(cell);
+  const [header, ...body] = rows;
+  return { header: header.map((name) => name.trim()), rows: body.filter((row) => row.length > 1 || row[0].trim()) };
+}
+
+function readLine(line) {
+  const [, smiles, name] = line.trim().match(/^(\S+(?:\s+\|.*\|)?)\s*(.*)$/);
+  return { smiles, name };
+}
+
+function readMolecules() {
+  const text = $("text").value.replace(/^\ufeff/, ""), table = readTable(text);
+  if (!table) return text.split("\n").filter((line) => line.trim()).map(readLine);
+  const [smiles, name] = [$("smiles-column"), $("name-column")].map((select) => Number(select.value));
+  return table.rows.map((row) => ({ smiles: row[smiles] ?? "", name: row[name] ?? "", row, header: table.header }));
+}
+
+function showColumns() {
+  const table = readTable($("text").value.replace(/^\ufeff/, ""));
+  $("columns").hidden = !table;
+  if (!table) return;
+  const options = () => table.header.map((name, i) => element("option", { value: i, textContent: name || `column ${i + 1}` }));
+  $("smiles-column").replaceChildren(...options());
+  $("name-column").replaceChildren(element("option", { value: -1, textContent: "none" }), ...options());
+  $("smiles-column").value = Math.max(0, table.header.findIndex(isSmilesName));
+  $("name-column").value = table.header.findIndex((name) => /(id|name)$/i.test(name));
+}
+
+// Numbers of the feature columns that the model reads.
+function featureColumns(model, molecules) {
+  const number = (text) => (text === undefined || text.trim() === "" || isNaN(text) ? null : Number(text));
+  const columns = {};
+  for (const name of model.columns) {
+    const index = molecules[0].header?.indexOf(name) ?? -1;
+    if (index < 0) throw new Error(`The model reads a feature column ${name}: give a CSV table that has it.`);
+    columns[name] = molecules.map((molecule) => number(molecule.row[index]));
+  }
+  return columns;
+}
+
+// --- predictions ---------------------------------------------------------------------------------
+
+async function predict() {
+  if (running) return running.abort();
+  const model = models.find((one) => one.name === $("model").value), molecules = readMolecules();
+  if (!model || !molecules.length) return say("Give at least one SMILES.", true);
+  running = new AbortController();
+  $("go").textContent = "Stop";
+  $("progress").hidden = false;
+  shown = { model, molecules, rows: [] };
+  $("results").hidden = true;
+  $("table").replaceChildren();
+  try {
+    const columns = featureColumns(model, molecules), size = Math.min(BATCH, maxMolecules);
+    const interval = model.intervals && $("interval").value ? Number($("interval").value) : null;
+    for (let start = 0; start < molecules.length; start += size) {
+      say(`${start.toLocaleString()} of ${molecules.length.toLocaleString()} molecules …`);
+      Object.assign($("progress"), { max: molecules.length, value: start });
+      const part = molecules.slice(start, start + size);
+      const values = Object.fromEntries(Object.entries(columns).map(([name, all]) => [name, all.slice(start, start + size)]));
+      const body = { smiles: part.map((one) => one.smiles), model: model.name, interval, nearest: model.intervals, columns: values };
+      addRows((await api("/predict", body, running.signal)).rows);
+    }
+    say(summary());
+  } catch (error) {
+    say(error.name === "AbortError" ? `Stopped. ${summary()}` : error.message, error.name !== "AbortError");
+  }
+  running = null;
+  $("go").textContent = "Predict";
+  $("progress").hidden = true;
+}
+
+function summary() {
+  const { rows } = shown, failed = rows.filter((row) => row.error !== null).length;
+  const outside = rows.filter((row) => row.in_domain === false).length;
+  const texts = [`${(rows.length - failed).toLocaleString()} molecules predicted.`];
+  if (failed) texts.push(`${failed.toLocaleString()} without a prediction.`);
+  if (outside) texts.push(`${outside.toLocaleString()} outside the applicability domain.`);
+  if (rows.length > SHOWN) texts.push(`The first ${SHOWN.toLocaleString()} are shown; the CSV file has all.`);
+  return texts.join(" ");
+}
+
+function addRows(rows) {
+  const table = $("table"), { model } = shown, begin = shown.rows.length;
+  $("results").hidden = false;
+  if (!begin) {
+    const names = ["Structure", "Name", ...Object.keys(model.targets), ...(model.intervals ? ["In domain"] : [])];
+    const header = (name) => {
+      const unit = model.units[name], textContent = unit ? `${name} (${unit})` : name;
+      return element("th", { textContent, scope: "col", title: model.descriptions[name] ?? "" });
+    };
+    table.append(element("thead", {}, element("tr", {}, ...names.map(header))));
+    table.append(element("tbody"));
+  }
+  shown.rows.push(...rows);
+  Object.keys(model.targets).forEach((target, t) => {  // the scale of the bars of each target
+    const values = shown.rows.flatMap((row) => ["_low", "_high", "_pred"].map((part) => row[target + part]));
+    const numbers = values.filter((value) => typeof value === "number");
+    const isClass = target in model.classes;
+    table.style.setProperty(`--min${t}`, isClass ? 0 : numbers.reduce((a, b) => Math.min(a, b), Infinity));
+    table.style.setProperty(`--max${t}`, isClass ? 1 : numbers.reduce((a, b) => Math.max(a, b), -Infinity));
+  });
+  table.tBodies[0].append(...rows.slice(0, Math.max(0, SHOWN - begin)).map((row, i) => makeRow(row, begin + i)));
+}
+
+function makeRow(row, index) {
+  const { model, molecules } = shown, picture = element("div");
+  picture.dataset.smiles = row.smiles;
+  visible.observe(picture);
+  const name = element("td", { className: "name" }, molecules[index].name || `${index + 1}`);
+  name.append(element("code", { className: "smiles", textContent: row.smiles }));
+  const made = element("tr", {}, element("td", { className: "structure" }, picture), name);
+  const targets = Object.keys(model.targets);
+  if (row.error !== null) {
+    made.append(element("td", { className: "outside", colSpan: targets.length + 1, textContent: row.error }));
+    return made;
+  }
+  made.append(...targets.map((target, t) => targetCell(model, row, target, t)));
+  if (model.intervals) {
+    const cell = element("td", { className: row.in_domain ? "" : "outside", textContent: row.in_domain ? "yes" : "no" });
+    cell.append(element("span", { className: "bounds", textContent: `similarity ${row.similarity.toFixed(2)}` }));
+    cell.dataset.label = "in domain";
+    made.append(cell);
+  }
+  if (model.level === "molecule") {
+    const button = element("button", { type: "button", textContent: "Explain" });
+    button.setAttribute("aria-expanded", "false");
+    button.setAttribute("aria-label", `Explain the prediction of ${molecules[index].name || row.smiles}`);
+    button.onclick = () => toggleDetail(made, button, row, molecules[index]);
+    name.append(button);
+  }
+  return made;
+}
+
+const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value ?? "unbounded"));
+
+function targetCell(model, row, target, t) {
+  const cell = element("td", { className: "target" }), value = row[`${target}_pred`];
+  cell.dataset.label = target;
+  if (Array.isArray(value)) {
+    cell.append(element("code", { className: "values", textContent: value.map(short).join(" ") }));
+    return cell;
+  }
+  cell.append(short(value));
+  let low = row[`${target}_low`], high = row[`${target}_high`], at = value, bounds = "";
+  if (target in model.classes) {
+    const names = model.classes[target], chances = names.map((name) => row[`${target}_prob_${name}`]);
+    const known = chances.filter((chance) => chance !== undefined);
+    at = known.length > 1 ? Math.max(...known) : value === names[1] ? known[0] : 1 - known[0];
+    [low, high] = [0, at];
+    bounds = `probability ${at.toFixed(2)}`;
+    if (`${target}_set` in row) bounds += `, set {${row[`${target}_set`].replaceAll("|", ", ")}}`;
+  } else if (low !== undefined) bounds = `${short(low)} to ${short(high)}`;
+  if (`${target}_std` in row) bounds += `${bounds && "; "}± ${short(row[`${target}_std`])}`;
+  const place = (number) => `calc((${number} - var(--min${t})) / max(1e-9, var(--max${t}) - var(--min${t})) * 100%)`;
+  const bar = element("div", { className: "bar" }), mark = element("b");
+  mark.style.left = place(at);
+  if (typeof low === "number" && typeof high === "number") {
+    const interval = element("i");
+    interval.style.left = place(low);
+    interval.style.right = `calc(100% - ${place(high)})`;
+    bar.append(interval);
+  }
+  bar.append(mark);
+  cell.append(element("span", { className: "bounds", textContent: bounds }), bar);
+  return cell;
+}
+
+async function toggleDetail(row, button, prediction, molecule) {
+  const open = button.getAttribute("aria-expanded") === "true";
+  button.setAttribute("aria-expanded", String(!open));
+  if (open) return row.nextElementSibling.remove();
+  const { model } = shown, content = element("div", { className: "fields" }), result = element("div");
+  const select = element("select", {}, ...Object.keys(model.targets).map((name) => element("option", { textContent: name })));
+  result.setAttribute("aria-live", "polite");
+  content.append(element("label", {}, "Target ", select), result);
+  if (prediction.nearest) {
+    const picture = element("div");
+    picture.dataset.smiles = prediction.nearest;
+    visible.observe(picture);
+    content.append(element("div", { className: "neighbour" }, "Nearest training molecule", picture, element("code", { className: "smiles", textContent: prediction.nearest })));
+  }
+  row.after(element("tr", { className: "detail" }, element("td", { colSpan: row.cells.length }, content)));
+  const columns = Object.fromEntries(Object.entries(molecule.header ? featureColumns(model, [molecule]) : {}).map(([name, [value]]) => [name, value]));
+  const explain = async () => {
+    result.textContent = "Computing atom contributions …";
+    try {
+      const found = await api("/explain", { smiles: prediction.smiles, model: model.name, target: select.value, columns });
+      const picture = element("img", { src: `data:image/svg+xml,${encodeURIComponent(found.svg)}`, alt: `contributions of the atoms to ${found.quantity}` });
+      result.replaceChildren(picture, element("p", { className: "caption", textContent: found.warning ?? "" }));
+    } catch (error) {
+      result.textContent = error.message;
+    }
+  };
+  select.onchange = explain;
+  explain();
+}
+
+// --- drawings of the molecules in view -----------------------------------------------------------
+
+const waiting = new Set();
+const visible = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) waiting[isIntersecting ? "add" : "delete"](target);
+  clearTimeout(visible.timer);
+  visible.timer = setTimeout(drawVisible, 60);
+}, { rootMargin: "300px" });
+
+async function drawVisible() {
+  const pictures = [...waiting].slice(0, 32);
+  if (!pictures.length) return;
+  pictures.forEach((picture) => (waiting.delete(picture), visible.unobserve(picture)));
+  const { svg } = await api("/draw", { smiles: pictures.map((picture) => picture.dataset.smiles) }).catch(() => ({ svg: [] }));
+  pictures.forEach((picture, i) => (picture.innerHTML = svg[i] ?? ""));
+  drawVisible();
+}
+
+// --- controls ------------------------------------------------------------------------------------
+
+function download() {
+  const keys = Object.keys(shown.rows[0]), cell = (value) => {
+    const text = Array.isArray(value) ? JSON.stringify(value) : String(value ?? "");
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const lines = shown.rows.map((row, i) => [shown.molecules[i].name, ...keys.map((key) => row[key])]);
+  const text = [["name", ...keys], ...lines].map((line) => line.map(cell).join(",")).join("\r\n");
+  const link = element("a", { href: URL.createObjectURL(new Blob([text + "\r\n"], { type: "text/csv" })), download: "predictions.csv" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function showModel() {
+  const model = models.find((one) => one.name === $("model").value), reads = model.columns.length ? `; reads ${model.columns.join(", ")}` : "";
+  $("about").textContent = `Predicts ${Object.keys(model.targets).join(", ")}${model.level === "molecule" ? "" : ` of each ${model.level}`}${reads}.`;
+  $("interval").disabled = !model.intervals;
+}
+
+$("form").onsubmit = (event) => (event.preventDefault(), predict());
+$("text").oninput = showColumns;
+$("text").onkeydown = (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) predict();
+};
+$("model").onchange = showModel;
+$("download").onclick = download;
+$("file").onchange = async () => {
+  const [file] = $("file").files;
+  if (!file) return;
+  if (file.size > 2e7) return say("The file has more than 20 MB: use graphslice predict.", true);
+  $("text").value = await file.text();
+  showColumns();
+};
+$("draw").ontoggle = async () => {
+  if (editor || !$("draw").open) return;
+  const { CanvasEditor } = await import("/openchemlib.js");
+  editor = new CanvasEditor($("editor"));
+};
+$("add").onclick = () => {
+  const smiles = editor?.getMolecule().toIsomericSmiles();
+  if (smiles) $("text").value = `${$("text").value.trimEnd()}\n${smiles}\n`.trimStart();
+};
+try {
+  ({ models, max_molecules: maxMolecules } = await api("/models"));
+  $("model").replaceChildren(...models.map(({ name }) => element("option", { textContent: name })));
+  showModel();
+} catch (error) {
+  say(error.message, true);
+}

@@ -1,0 +1,75 @@
+"""``graphslice serve``."""
+
+import json
+import re
+import signal
+import socket
+import sys
+from http.client import HTTPConnection
+
+import pytest
+
+
+def test_without_the_extra_the_command_names_it(cli, run_directory, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    code, out, err = cli("serve", run_directory)
+    assert (code, out) == (2, "") and err == (
+        "graphslice: graphslice serve needs the package uvicorn: pip install 'graphslice[serve]'\n"
+    )
+
+
+@pytest.fixture
+def extra():
+    for package in ("uvicorn", "fastapi_offline"):
+        pytest.importorskip(package)
+
+
+def test_an_occupied_port_is_one_sentence(cli, run_directory, extra):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, out, err = cli("serve", run_directory, "--port", port)
+    assert (code, out) == (2, "") and err == (
+        f"graphslice: cannot listen at 127.0.0.1:{port}: Address already in use; choose another --port or --host\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere"),
+        (["{run}", "small"], "predicts no property"),
+        (["{run}", "--port", "99999999"], "cannot listen"),
+        (["{run}", "--host", "192.0.2.1"], "cannot listen"),
+        (["{run}", "--max-molecules", "0"], "greater than 0"),
+        (["{run}", "--time-limit", "0"], "greater than 0"),
+    ],
+)
+def test_unusable_arguments_are_one_sentence(cli, run_directory, arguments, words, extra):
+    port = [] if "--port" in arguments else ["--port", "0"]
+    code, out, err = cli("serve", *[run_directory if a == "{run}" else a for a in arguments], *port)
+    assert (code, out) == (2, "") and words in err and err.count("\n") == 1
+
+
+def test_a_process_serves_until_ctrl_c(start, wait_for_exit, run_directory, predictor, extra):
+    process = start("serve", run_directory, "--port", "0", "--device", "cpu", "--max-molecules", "20")
+    line = process.stdout.readline()
+    port = int(re.match(r"serving tiny at http://127\.0\.0\.1:(\d+), ", line)[1])
+    connection = HTTPConnection("127.0.0.1", port, timeout=100)
+
+    def post(path: str, body: bytes):
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    body = json.dumps({"smiles": ["CCO", "oops"]}).encode()
+    status, content = post("/predict", body)
+    assert status == 200 and content["rows"][0]["gap_ev_pred"] == pytest.approx(
+        predictor.predict("CCO")[0, 0], rel=1e-6
+    )
+    assert post("/predict", b"x" * 10_000_000)[0] == 413
+    connection.close()
+    assert post("/draw", b'{"smiles": ["CCO", "oops"]}')[1]["svg"][1] is None  # drawn by a child process
+    assert post("/predict", body) == (status, content)
+    process.send_signal(signal.SIGINT)
+    code, _, err = wait_for_exit(process)
+    assert (code, err) == (130, "graphslice: stopped\n")

@@ -1,0 +1,283 @@
+"""The web application, without a network: predictions, limits and bad requests."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import graphslice as gs
+from graphslice.data.featurize import featurizer_pool
+from graphslice.inference.predictions import output_columns
+
+pytest.importorskip("fastapi_offline")
+pytest.importorskip("httpx2")
+
+from fastapi.testclient import TestClient
+
+from graphslice.serve import app as app_module
+from graphslice.serve import guard
+from graphslice.serve.app import Service, create_app
+from graphslice.serve.served_model import ServedModel, draw_molecules
+
+SMILES = ["CCO", "c1ccccc1O", "oops", "CC(=O)Oc1ccccc1C(=O)O", "", "CCN", "C1CC1", "CCCl", "N#CC"]
+
+
+def make_client(*models: ServedModel, max_molecules: int = 1_000, seconds: float = 60) -> TestClient:
+    service = Service(models, None, max_molecules, seconds)
+    return TestClient(create_app(service, ["localhost"]), "http://localhost:8000", raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def model(run_directory):
+    return gs.load(run_directory, "cpu")
+
+
+@pytest.fixture(scope="module")
+def served(model):
+    return ServedModel("tiny", model)
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    return make_client(served)
+
+
+@pytest.fixture(scope="module")
+def with_columns(demo_rows, tiny_config, tmp_path_factory):
+    """A model that reads a column ``dose``, with a name of a target that is HTML."""
+    from graphslice.training import train
+
+    folder = tmp_path_factory.mktemp("served")
+    table = demo_rows.rename(columns={"gap_ev": "<b>gap</b>"}).assign(dose=np.arange(len(demo_rows)) % 5)
+    table.to_csv(folder / "table.csv", index=False)
+    train(tiny_config(folder / "table.csv", data={"targets": "<b>gap</b>", "features": "dose"}), folder / "run")
+    return folder / "run"
+
+
+def predict(client, smiles=SMILES, **options):
+    response = client.post("/predict", json={"smiles": smiles, **options})
+    assert response.status_code == 200, response.text
+    return response.json()["rows"]
+
+
+def test_rows_are_the_predictions_of_the_model(client, model):
+    rows = predict(client)
+    expected = model.predict(SMILES, details=True)
+    assert [row["smiles"] for row in rows] == SMILES
+    assert [row["error"] for row in rows] == expected.errors
+    values = np.array([row["gap_ev_pred"] for row in rows], np.float32)  # None is nan
+    np.testing.assert_array_equal(values, expected.values[:, 0])
+
+
+def test_columns_are_those_of_predict_and_infinite_bounds_are_null(client, model):
+    rows = predict(client, interval=90, nearest=True)
+    assert list(rows[0]) == ["smiles", *output_columns(model.tasks, interval=90.0, nearest=True)]
+    assert rows[0]["gap_ev_low"] is None and rows[0]["error"] is None  # 7 calibration molecules are too few for 90%
+    expected = model.predict(SMILES, interval=60, nearest=True)
+    rows = predict(client, interval=60, nearest=True)
+    lows = np.array([row["gap_ev_low"] for row in rows], np.float32)
+    np.testing.assert_array_equal(lows, expected.interval.low[:, 0])
+    assert [row["nearest"] for row in rows] == expected.neighbours.nearest
+    valid = [row for row, reason in enumerate(expected.errors) if reason is None]
+    assert [rows[row]["in_domain"] for row in valid] == expected.neighbours.in_domain[valid].tolist()
+
+
+def test_chunks_of_a_request_are_computed_in_turn(client, model, monkeypatch):
+    monkeypatch.setattr(app_module, "_CHUNK", 4)
+    values = [row["gap_ev_pred"] for row in predict(client)]
+    np.testing.assert_allclose(np.array(values, float), model.predict(SMILES)[:, 0], rtol=1e-5)
+
+
+def test_concurrent_requests_have_the_rows_of_single_ones(client, demo_smiles):
+    requests = [{"smiles": demo_smiles[i : i + 1 + i % 7], "interval": 60 if i % 2 else None} for i in range(24)]
+    alone = [client.post("/predict", json=request).text for request in requests]
+    with ThreadPoolExecutor(16) as threads:
+        explained = threads.submit(lambda: client.post("/explain", json={"smiles": "CCOCCN"}).status_code)
+        together = list(threads.map(lambda request: client.post("/predict", json=request).text, requests * 2))
+    assert together == alone * 2 and explained.result() == 200
+
+
+def test_contributions_add_up_and_leave_predictions_as_they_are(client):
+    before = predict(client)
+    content = client.post("/explain", json={"smiles": "CC(=O)O"}).json()
+    assert len(content["contributions"]) == 4 and content["quantity"] == "gap_ev"
+    total = sum(content["contributions"]) + content["baseline"]
+    assert (
+        total == pytest.approx(content["prediction"]) == pytest.approx(predict(client, ["CC(=O)O"])[0]["gap_ev_pred"])
+    )
+    assert content["svg"].startswith("<?xml") and predict(client) == before
+
+
+def test_feature_columns(with_columns):
+    client = make_client(ServedModel("run", gs.load(with_columns, "cpu")))
+    (described,) = client.get("/models").json()["models"]
+    assert described["columns"] == ["dose"] and described["targets"] == {"<b>gap</b>": "regression"}
+    rows = predict(client, ["CCO", "CCO", "CCN"], columns={"dose": [1, 4, None]})
+    expected = gs.load(with_columns, "cpu").predict(["CCO", "CCO", "CCN"], columns={"dose": [1, 4, np.nan]})
+    np.testing.assert_array_equal(np.array([row["<b>gap</b>_pred"] for row in rows], np.float32), expected[:, 0])
+    missing = client.post("/predict", json={"smiles": ["CCO"]})
+    assert missing.status_code == 422 and "needs the feature column" in missing.json()["error"]
+    assert client.post("/explain", json={"smiles": "CCO", "columns": {"dose": 2}}).status_code == 200
+
+
+def test_a_model_is_chosen_by_its_name_and_paths_are_not_shown(served, model):
+    client = make_client(served, ServedModel("other", model))
+    assert client.post("/predict", json={"smiles": ["C"], "model": "other"}).json()["model"] == "other"
+    assert client.post("/predict", json={"smiles": ["C"]}).json()["model"] == "tiny"
+    response = client.post("/predict", json={"smiles": ["C"], "model": "othr"})
+    assert response.status_code == 404 and "did you mean 'other'?" in response.json()["error"]
+    described = client.get("/models")
+    assert [one["name"] for one in described.json()["models"]] == ["tiny", "other"]
+    assert str(model.folder) not in described.text and client.get("/health").json()["status"] == "ok"
+
+
+def test_the_run_directory_may_disappear(run_directory, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(run_directory, run)
+    served = ServedModel("gone", gs.load(run, "cpu"))
+    expected = served.model.predict(SMILES, interval=60, nearest=True)
+    shutil.rmtree(run)
+    client = make_client(served)
+    rows = predict(client, interval=60, nearest=True)
+    assert [row["nearest"] for row in rows] == expected.neighbours.nearest
+    assert predict(client, ["C" * 300])[0]["error"] is None  # too large for the compiled program: torch predicts it
+    assert client.post("/explain", json={"smiles": "CCO"}).status_code == 200
+
+
+BAD = {
+    "not-json": (b"{", 400, "JSON"),
+    "empty": (b"", 422, "required"),
+    "not-utf-8": (b'{"smiles": ["\xff"]}', 400, "UTF-8"),
+    "deep": (b"[" * 100_000, 400, "JSON"),
+    "digits": (b'{"smiles": ["C"], "interval": ' + b"9" * 5_000 + b"}", 400, "JSON"),
+    "list": (b"[]", 422, "body"),
+    "text": (b'{"smiles": "CCO"}', 422, "smiles"),
+    "number": (b'{"smiles": ["C", 1]}', 422, "smiles.1"),
+    "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 422, "smiles.0"),
+    "none": (b'{"smiles": []}', 422, "at least 1"),
+    "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals"),
+    "text-interval": (b'{"smiles": ["C"], "interval": "90"}', 422, "interval"),
+    "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
+    "interval": (b'{"smiles": ["C"], "interval": 100}', 422, "coverage"),
+    "column": (b'{"smiles": ["C"], "columns": {"dose": [1]}}', 422, "no feature column"),
+    "path": (b'{"smiles": ["C"], "model": "../../etc/passwd"}', 404, "no model"),
+    "too-many": (json.dumps({"smiles": ["C"] * 10_000}).encode(), 413, "1,000 at a time"),
+    "too-large": (b'{"smiles": ["' + b"C" * 10_000_000 + b'"]}', 413, "bytes"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "words"), BAD.values(), ids=BAD)
+def test_bad_requests_have_a_status_and_a_sentence_and_the_server_lives_on(client, body, status, words):
+    response = client.post("/predict", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == status and words in response.json()["error"]
+    assert predict(client, ["CCO"])[0]["error"] is None
+
+
+def test_a_molecule_of_a_million_atoms_is_an_error_of_its_row(client):
+    rows = predict(client, ["C" * 1_000_000, "CCO"])
+    assert "1000000 atoms, more than the limit" in rows[0]["error"] and rows[1]["error"] is None
+    assert client.post("/draw", json={"smiles": ["C" * 1_000_000]}).json() == {"svg": [None]}
+    assert client.post("/explain", json={"smiles": "C" * 1_000_000}).status_code == 422
+    assert "120 atoms" in client.post("/explain", json={"smiles": "C" * 121}).json()["error"]
+
+
+def test_a_request_that_takes_too_long_is_503_while_the_server_stays_responsive(served):
+    release = threading.Event()
+    slow = SimpleNamespace(name="slow", model=served.model, predict=lambda *_: release.wait(30) and [])
+    with make_client(slow, served, seconds=0.3) as client, ThreadPoolExecutor(1) as threads:
+        late = threads.submit(client.post, "/predict", json={"smiles": ["C"], "model": "slow"})
+        time.sleep(0.1)
+        assert client.get("/health").status_code == 200 and not late.done()
+        assert late.result().status_code == 503 and "in time" in late.result().json()["error"]
+        release.set()
+        assert predict(client, ["CCO"], model="tiny")[0]["error"] is None
+
+
+def test_an_unexpected_error_is_500_and_the_server_lives_on(served):
+    broken = SimpleNamespace(name="broken", model=served.model, predict=lambda *_: 1 / 0)
+    client = make_client(broken, served)
+    response = client.post("/predict", json={"smiles": ["C"]})
+    assert response.status_code == 500 and response.json() == {"error": "internal error: see the log of the server"}
+    assert predict(client, ["CCO"], model="tiny")[0]["error"] is None
+
+
+def test_too_many_requests_at_a_time_are_503(client, monkeypatch):
+    monkeypatch.setattr(guard, "_MAX_REQUESTS", 0)
+    response = client.post("/predict", json={"smiles": ["C"]})
+    assert response.status_code == 503 and response.headers["retry-after"] == "1"
+    assert client.get("/health").status_code == 200
+
+
+def test_a_body_that_does_not_arrive_is_408(monkeypatch):
+    monkeypatch.setattr(guard, "_BODY_SECONDS", 0.01)
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": []}
+    asyncio.run(guard.Guard(None, 100, None)(scope, lambda: asyncio.sleep(60), send))
+    assert sent[0]["status"] == 408 and b"did not arrive within" in sent[1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), {"localhost": 200, "localhost:9": 200, "evil.example": 421, "": 421}.items()
+)
+def test_other_host_names_are_rejected(client, host, status):
+    assert client.get("/health", headers={"host": host}).status_code == status
+
+
+def test_page_and_documentation_load_nothing_from_elsewhere(client):
+    page = client.get("/")
+    assert "script-src 'self'" in page.headers["content-security-policy"] and "unsafe-inline'; img" in str(page.headers)
+    for path in ("/", "/page.css", "/page.js", "/docs", "/redoc"):
+        text = client.get(path).text
+        assert client.get(path).status_code == 200
+        assert not re.search(r"(?:src|href|url|import|from)\s*[=(]*\s*[\"'](?:https?:)?//", text), path
+    assert client.get("/openchemlib.js").headers["content-type"].startswith("text/javascript")
+    assert {"/predict", "/explain", "/draw", "/health", "/models"} == set(client.get("/openapi.json").json()["paths"])
+    assert client.get("/page/../app.py").status_code == client.get("/../cli/serve.py").status_code == 404
+    assert client.get("/predict").json() == {"error": "GET /predict: method not allowed; see /docs"}
+
+
+def test_drawings_have_no_html_of_their_input(client):
+    labelled = 'CC |$<script>alert(1)</script>;"onload="x$|'
+    svg = draw_molecules(["CCO", "oops", labelled, "C" * 200])
+    assert svg[0].startswith('<svg class="molecule"') and svg[1] is None and svg[3] is None
+    assert "<script" not in svg[2] and '"onload' not in svg[2]
+    assert client.post("/draw", json={"smiles": ["CCO", "oops", labelled, "C" * 200]}).json()["svg"] == svg
+
+
+def test_a_crash_while_drawing_costs_its_row_only(monkeypatch):
+    monkeypatch.setattr(
+        "graphslice.serve.served_model.draw_molecule", lambda text, _: os._exit(1) if text == "X" else text
+    )
+    with featurizer_pool(workers=2) as pool:  # forked: the processes have the function above
+        assert draw_molecules(["C", "X", "N"], pool) == ["C", "", "N"]
+
+
+def test_atoms_have_lists(demo_rows, tiny_config, tmp_path):
+    from rdkit import Chem
+
+    from graphslice.training import train
+
+    atoms = [[0.1 * atom.GetDegree() for atom in Chem.MolFromSmiles(s).GetAtoms()] for s in demo_rows["smiles"]]
+    pd.DataFrame({"smiles": demo_rows["smiles"], "charge": map(json.dumps, atoms)}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    train(tiny_config(tmp_path / "a.csv", data={"targets": "charge", "level": "atom"}), tmp_path / "run")
+    model = gs.load(tmp_path / "run", "cpu")
+    client = make_client(ServedModel("atoms", model))
+    rows = predict(client, ["CCO", "oops"])
+    np.testing.assert_array_equal(np.array(rows[0]["charge_pred"], np.float32), model.predict(["CCO"])[0][:, 0])
+    assert rows[1]["charge_pred"] is None
+    assert "atom-level" in client.post("/explain", json={"smiles": "CCO"}).json()["error"]

@@ -1,0 +1,80 @@
+"""The page in a browser, served by a process: typing, predictions, explanations, a file, the CSV file."""
+
+import csv
+import io
+import re
+import time
+
+import pytest
+from headless import BROWSER, Browser
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("fastapi_offline")
+
+ROWS = "document.querySelectorAll('tbody tr')"
+
+
+@pytest.fixture
+def browser(tmp_path):
+    if BROWSER is None:
+        pytest.skip("Chromium is not installed")
+    try:
+        one = Browser(tmp_path / "profile")
+    except (OSError, RuntimeError, TimeoutError) as error:
+        pytest.skip(f"{BROWSER} does not start: {error}")
+    yield one
+    one.close()
+
+
+def wait(browser: Browser, condition: str) -> None:
+    end = time.monotonic() + 90
+    while not browser.value(f"Boolean({condition})"):
+        assert time.monotonic() < end, browser.value("document.body.innerText")
+        time.sleep(0.05)
+
+
+def press(browser: Browser, key: str, **more) -> None:
+    text = "\r" if key == "Enter" else key
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, **more)
+    browser.call("Input.dispatchKeyEvent", type="keyUp", key=key, **more)
+
+
+@pytest.mark.slow
+def test_the_page(browser, start, run_directory, predictor, tmp_path):
+    process = start("serve", run_directory, "--port", "0", "--device", "cpu")
+    url = re.search(r"http://\S+?(?=,)", process.stdout.readline())[0]
+    browser.open(url, 360, "dark")
+    wait(browser, "document.getElementById('model').value === 'tiny'")
+
+    browser.value("document.getElementById('text').focus()")
+    for key in ["C", "C", "O", " ", *"<img src=x onerror=alert(1)>", "Enter", *"oops"]:
+        press(browser, key)
+    press(browser, "Enter", modifiers=2, windowsVirtualKeyCode=13)  # Ctrl+Enter
+    wait(browser, f"{ROWS}.length === 2 && document.querySelector('svg.molecule')")
+    value = predictor.predict("CCO")[0, 0]
+    first, second = (browser.value(f"{ROWS}[{i}].innerText") for i in range(2))
+    assert "<img src=x onerror=alert(1)>" in first and f"{value:.4g}" in first and "unbounded" in first
+    assert "not a valid molecule" in second and browser.value("document.querySelectorAll('img').length") == 0
+    browser.value("document.querySelector('tbody button').click()")
+    wait(browser, "document.querySelector('.detail img')?.naturalWidth > 0")
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+
+    table = tmp_path / "table.csv"
+    table.write_text('number,Compound ID,SMILES\n1,"a ""b"", c",CCN\n2,d,CCCl\n')
+    root = browser.call("DOM.getDocument")["root"]["nodeId"]
+    node = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(table)])
+    wait(browser, "document.getElementById('smiles-column').value === '2'")
+    browser.value("URL.createObjectURL = blob => (blob.text().then(text => window.saved = text), '#')")
+    browser.value("document.getElementById('go').click()")
+    wait(browser, f"{ROWS}.length === 2 && document.getElementById('go').textContent === 'Predict'")
+    browser.value("document.getElementById('download').click()")
+    wait(browser, "window.saved")
+    saved = list(csv.DictReader(io.StringIO(browser.value("window.saved"))))
+    assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("d", "CCCl")]
+    assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
+
+    browser.value("document.getElementById('draw').open = true")
+    wait(browser, "document.getElementById('editor').childElementCount")
+    assert browser.console_errors() == []
+    assert all(one.startswith((url, "data:", "blob:")) for one in browser.requests())

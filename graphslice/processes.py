@@ -31,6 +31,11 @@ TIMEOUT_SECONDS = 900.0
 _running: dict[str, Iterator[Any]] = {}
 
 
+def is_first_process() -> bool:
+    """True in the first process of a distributed run, and in an ordinary process."""
+    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
 def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:

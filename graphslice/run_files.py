@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -327,13 +328,15 @@ def write_training(folder: Path, training: dict) -> None:
 
 def write_metrics(folder: Path, metrics: dict) -> None:
     """Write the scores, ``metrics.json``; undefined scores, such as R^2 of one molecule, become null."""
-    write_json(folder / METRICS, _without_nan(metrics))
+    write_json(folder / METRICS, without_nan(metrics))
 
 
-def _without_nan(values):
-    """Replace non-finite numbers in nested dictionaries by None."""
+def without_nan(values: Any) -> Any:
+    """Replace non-finite numbers in nested dictionaries and lists by None, as JSON has none."""
     if isinstance(values, dict):
-        return {key: _without_nan(value) for key, value in values.items()}
+        return {key: without_nan(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [without_nan(value) for value in values]
     return None if isinstance(values, float) and not np.isfinite(values) else values
 
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "developers/contributing.md",
+    "AGENTS.md": "developers/agents.md",
     "CHANGELOG.md": "developers/changelog.md",
     "SECURITY.md": "developers/security.md",
     "CODE_OF_CONDUCT.md": "developers/conduct.md",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,6 +77,21 @@ class Inspected:
         """Element symbols of its atoms."""
         return [atom.GetSymbol() for atom in Chem.MolFromSmiles(self.smiles).GetAtoms()]
 
+    def to_dict(self, targets: Sequence[str]) -> dict[str, Any]:
+        """Convert to plain values, given the names of the targets."""
+        explanations = {
+            target: {
+                "explained": one.quantity,
+                "contributions": one.values.tolist(),
+                "standard_errors": one.errors.tolist(),
+                "prediction": one.prediction,
+                "baseline": one.baseline,
+                "network_weight": one.weight,
+            }
+            for target, one in zip(targets, self.explanations, strict=True)
+        }
+        return {"number": self.number, "smiles": self.smiles, "elements": self.elements, "targets": explanations}
+
 
 @dataclass
 class Inspection:
@@ -93,7 +109,12 @@ class Inspection:
     left_out: list[tuple[int, str, str]]
     target: int
     more: bool
-    files: list[Path]
+    files: list[Path] = field(default_factory=list)
+
+    def to_dict(self, targets: Sequence[str]) -> dict[str, Any]:
+        """Convert the explanations to plain values, given the names of the targets."""
+        left_out = [dict(zip(("number", "smiles", "error"), one, strict=True)) for one in self.left_out]
+        return {"molecules": [one.to_dict(targets) for one in self.found], "left_out": left_out, "more": self.more}
 
 
 def inspect(
@@ -125,10 +146,33 @@ def inspect(
         InputError: if no molecule is valid, the target is unknown, or ``everything`` is requested of several models;
             then nothing is written.
     """
-    require_molecule_level(predictor)
     check_output_table((), Path(out))
-    drawn = match_target(target, predictor.targets)
     network = predictor.model if everything else None  # raises if there are several models
+    inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
+    inspected = inspection.found
+    traced = [] if network is None else [_molecule_activations(predictor, one) for one in inspected]
+    out = Path(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
+    _remove_old_outputs(out)
+    files = [*_write_explanations(inspected, predictor.targets, inspection.target, out)]
+    files += write_internals(traced, out) if traced else []
+    return replace(inspection, files=files)
+
+
+def explain(
+    predictor: Predictor,
+    molecules: Iterable[str | InputMolecule],
+    *,
+    target: str | None = None,
+    orders: int = 256,
+    progress: Callable[[int], None] | None = None,
+) -> Inspection:
+    """Explain the predictions of a model for molecules; arguments and errors as of :func:`inspect`."""
+    require_molecule_level(predictor)
+    drawn = match_target(target, predictor.targets)
     left_out: list[tuple[int, str, str]] = []
     usable = _valid_molecules(predictor, molecules, left_out)
     inspected = []
@@ -141,17 +185,7 @@ def inspect(
             raise InputError("give at least one molecule to inspect")
         _, text, reason = left_out[0]
         raise InputError(f"cannot inspect {text!r}: {reason}")
-    more = next(usable, None) is not None
-    traced = [] if network is None else [_molecule_activations(predictor, one) for one in inspected]
-    out = Path(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
-    _remove_old_outputs(out)
-    files = [*_write_explanations(inspected, predictor.targets, drawn, out)]
-    files += write_internals(traced, out) if traced else []
-    return Inspection(inspected, left_out, drawn, more, files)
+    return Inspection(inspected, left_out, drawn, next(usable, None) is not None)
 
 
 def read_input_molecules(

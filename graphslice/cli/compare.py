@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -37,7 +38,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_config_options(parser, arguments)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train every variant and print the table; raise InputError for unusable input."""
     from graphslice.compare import compare, parse_variants, table
     from graphslice.compare.plan import FIXED_OPTIONS
@@ -58,3 +59,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
         console.print("stopped; run the same command to continue", highlight=False)
         raise
     print(table(result), end="")
+    return {"folder": str(out), **result}

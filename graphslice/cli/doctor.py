@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -35,11 +34,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
     parser.add_argument("--preset", nargs="+", help=f"presets to test (default: {', '.join(PRESETS)})")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-def run(options: Namespace, arguments: list[str]) -> int:
-    """Print hardware, operator checks and training steps; return 1 if a check failed, else 0."""
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
+    """Print hardware, operator checks and training steps; the exit code is 1 if there are ``problems``."""
     from rich.console import Console
 
     from graphslice.cli.options import parse_device
@@ -51,11 +49,8 @@ def run(options: Namespace, arguments: list[str]) -> int:
     device = parse_device(options.device)
     with Console(stderr=True).status("") as status:
         found = diagnose(device, presets, progress=lambda what: status.update(f"checking {what}"))
-    if options.json:
-        print(json.dumps(found.to_dict(), indent=2))
-    else:
-        _print_tables(found, Console(width=None if sys.stdout.isatty() else 120))
-    return 1 if found.problems else 0
+    _print_tables(found, Console(width=None if sys.stdout.isatty() else 120))
+    return found.to_dict()
 
 
 def _print_tables(found: Diagnosis, console: Console) -> None:

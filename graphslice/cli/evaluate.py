@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -23,7 +24,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
@@ -31,7 +32,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
 
     predictor = load_model(options)
     source = options.dataset or predictor.config.data.dataset
-    out = output_file(options, Path(source) if source else None)
+    out = None if options.out is None else output_file(options, Path(source) if source else None)
     names = ("dataset", "root", "smiles_column", "decimal", "targets")
     given = {name: options[name] for name in names if options[name] is not None}
     dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)
@@ -53,10 +54,13 @@ def run(options: Namespace, arguments: list[str]) -> None:
             "keeps at most 10,000): prediction errors on these are smaller than on new molecules",
             file=sys.stderr,
         )
-    if result["unanswered"]:
-        row, reason = result["first_unanswered"]
+    document = {"dataset": dataset.name, "split": split, **result, "unusable": len(lost), "notes": [*dataset.notes]}
+    if (first := document.pop("first_unanswered")) is not None:
+        row, reason = first
+        document["first_unanswered"] = {"row": row + 1, "error": reason}
         print(
             f"{result['unanswered']:,} molecules have no prediction and are not evaluated; the first, row {row + 1}: "
             f"{reason}",
             file=sys.stderr,
         )
+    return document

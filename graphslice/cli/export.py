@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -30,12 +31,16 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the files and print their names; raise InputError for a model that the format cannot hold."""
-    _export_onnx(options) if options.format == _ONNX else _export_checkpoint(options)
+    files, notes = _export_onnx(options) if options.format == _ONNX else _export_checkpoint(options)
+    print(*files, sep="\n")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return {"files": [str(path) for path in files], "notes": notes}
 
 
-def _export_onnx(options: Namespace) -> None:
+def _export_onnx(options: Namespace) -> tuple[list[Path], list[str]]:
     from graphslice.ensemble_check import read_calibration, read_checkpoints
     from graphslice.inference.onnx_export import export_onnx
 
@@ -44,34 +49,31 @@ def _export_onnx(options: Namespace) -> None:
         raise InputError(f"{out} already exists: choose another --out")
     checkpoints = read_checkpoints(options.model)
     check = export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
-    print(out)
-    print(
+    notes = [
         f"ONNX Runtime predicts as the networks of the model on {check.molecules} molecules: the largest difference is "
-        f"{check.difference:.1g} times the largest prediction of a target",
-        file=sys.stderr,
-    )
+        f"{check.difference:.1g} times the largest prediction of a target"
+    ]
     if check.stacked_difference is not None:
-        print(
-            f"note: base models are not in the file, whose networks have the weight {check.network_weight:.2f} in the "
+        notes.append(
+            f"base models are not in the file, whose networks have the weight {check.network_weight:.2f} in the "
             "predictions of the model; on these molecules the file differs from the model by up to "
-            f"{check.stacked_difference:.1g} times the largest prediction of a target",
-            file=sys.stderr,
+            f"{check.stacked_difference:.1g} times the largest prediction of a target"
         )
+    return [out], notes
 
 
-def _export_checkpoint(options: Namespace) -> None:
+def _export_checkpoint(options: Namespace) -> tuple[list[Path], list[str]]:
     from graphslice.checkpoint import read_checkpoint
     from graphslice.originals.export import export_checkpoint
 
     checkpoint = read_checkpoint(options.model)
-    for path in export_checkpoint(checkpoint, options.out, options.format):
-        print(path)
+    files, notes = export_checkpoint(checkpoint, options.out, options.format), []
     if classes := [task.name for task in checkpoint.tasks if task.classes]:
-        print(f"note: the exported model returns logits of {', '.join(classes)}, not probabilities", file=sys.stderr)
+        notes.append(f"the exported model returns logits of {', '.join(classes)}, not probabilities")
     if checkpoint.stacking is not None:
         weight = checkpoint.stacking.weights[0].mean()
-        print(
-            f"note: only the network is exported, which has the weight {weight:.2f} in the ensemble; base models "
-            "cannot be exported",
-            file=sys.stderr,
+        notes.append(
+            f"only the network is exported, which has the weight {weight:.2f} in the ensemble; base models cannot be "
+            "exported"
         )
+    return files, notes

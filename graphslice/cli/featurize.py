@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -39,7 +40,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--graph", type=GraphConfig)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write a preprocessed dataset and print its rows and size; raise InputError for unusable input."""
     from graphslice.data.preprocess import featurize_dataset
     from graphslice.data.tables import count_rows
@@ -64,3 +65,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if report.failed:
         print(f"{report.failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", file=sys.stderr)
+    return {"out": options.out, "rows": rows, "failed": report.failed, "bytes": size}

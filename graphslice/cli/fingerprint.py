@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -13,6 +14,7 @@ from graphslice.cli.options import (
     add_smiles_column,
     load_model,
     output_file,
+    table_document,
     table_path,
 )
 from graphslice.errors import InputError
@@ -34,7 +36,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the embeddings of molecules; raise InputError for unusable input."""
     from graphslice.data.tables import count_rows
     from graphslice.inference.embedding import embed_file
@@ -64,3 +66,4 @@ def run(options: Namespace, arguments: list[str]) -> None:
         print(
             f"{report.failed:,} of {report.rows:,} rows are not valid molecules and have no embedding", file=sys.stderr
         )
+    return table_document(options, report)

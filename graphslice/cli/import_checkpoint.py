@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -33,7 +34,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--cache", help="directory of downloads (default: the user's cache)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write a run directory and print what was converted; raise InputError for unusable input."""
     from graphslice.checkpoint import write_run_directory
     from graphslice.errors import nearest
@@ -57,6 +58,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
     for note in checkpoint.extra["notes"]:
         _print_error(note)
+    architecture = {name: getattr(config, name) for name in ("mixer", "layers", "dim", "heads")}
+    return {"folder": options.out, **architecture, "notes": checkpoint.extra["notes"]}
 
 
 def _print_error(text: str) -> None:

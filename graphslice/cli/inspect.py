@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -50,7 +50,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write pictures and tables, and print the contribution of each atom; raise InputError for unusable input."""
     from graphslice.analysis.inspection import MAX_DRAWN, TABLE, check_output_table, inspect, read_input_molecules
 
@@ -82,6 +82,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
     if inspection.more:
         print(f"only the first {MAX_DRAWN} molecules are drawn")
     print(f"{len(inspection.files)} files in {out}")
+    files = [str(path) for path in inspection.files]
+    return {"folder": str(out), "files": files, **inspection.to_dict(predictor.targets)}
 
 
 def _print_molecule(one: Inspected, target: int) -> None:

@@ -15,18 +15,24 @@ import re
 import signal
 import sys
 import threading
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
+from graphslice.documents import DOCUMENTS
 from graphslice.errors import InputError, nearest
 
+if TYPE_CHECKING:
+    from graphslice.cli.json_output import JsonOutput
+
 #: Help line of each command. The module of the same name defines ``add_arguments(parser, arguments)``,
-#: ``run(options, arguments)``, which may return an exit code, and ``MODULE``; only the called one is imported.
+#: ``run(options, arguments)``, which returns the document of ``--json`` if :data:`DOCUMENTS` has the command, and
+#: ``MODULE``; only the called one is imported.
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
     "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
@@ -41,48 +47,80 @@ COMMANDS = {
     "submit": "Write OGB-LSC submission files.",
     "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
     "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
+    "mcp": "Serve tools for language models: the Model Context Protocol over standard input and output.",
     "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export": "Export a model to ONNX, or to a checkpoint of Graphormer v1 or Hugging Face.",
 }
 # Former commands, by what they stand for.
 _FORMER = {"export-checkpoint": ["export", "--format", "huggingface"]}
+# Commands of which several processes may be parts of one run.
+_DISTRIBUTED = ("train", "pretrain")
 # Types of options in messages.
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 2 for unusable input, 130 after Ctrl-C, or the command's own."""
+    """Run a command and return its exit code: 0, 1 if a check failed, 2 for unusable input, 130 after Ctrl-C.
+
+    With ``--json`` one document goes to standard output, and everything else that the command prints to standard error.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = [*_FORMER.get(arguments[0], arguments[:1]), *arguments[1:]] if arguments else arguments
     configure_malloc()
+    if "--json" not in arguments:
+        return _run(arguments, None)
+    from graphslice.cli.json_output import JsonOutput
+    from graphslice.processes import is_first_process
+
+    with open(os.devnull, "w") as nowhere:
+        is_quiet = arguments[0] in _DISTRIBUTED and not is_first_process()
+        output = JsonOutput(nowhere if is_quiet else sys.stdout)
+        with redirect_stdout(sys.stderr):
+            return _run(arguments, output)
+
+
+def _run(arguments: list[str], output: JsonOutput | None) -> int:
+    """Run a command; with ``output`` write its document there."""
+
+    def fail(message: str) -> int:
+        message = " ".join(message.split())
+        print(f"graphslice: {message}", file=sys.stderr)
+        if output is not None:
+            output.finish({"error": message})
+        return 2
+
     try:
         parser, command = _parser(arguments)
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
         assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
-        code = command.run(options[options.command], arguments)
+        called = options[options.command]
+        called.json = output
+        document = command.run(called, arguments) or {}
+        if output is not None:
+            output.finish(document)
         sys.stdout.flush()
-        return code or 0
+        return 1 if document.get("problems") else 0
     except InputError as error:
-        return _fail(str(error))
+        return fail(str(error))
     except argparse.ArgumentError as error:
-        return _fail(_usage_error(str(error), parser, arguments))
+        return fail(_usage_error(str(error), parser, arguments))
     except KeyboardInterrupt:
         print("graphslice: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as head, closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if output is None else output.file).fileno())
         return 0
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
             raise
-        return _fail("out of GPU memory: train with a smaller --batch-size, predict with --device cpu")
+        return fail("out of GPU memory: train with a smaller --batch-size, predict with --device cpu")
     except MemoryError:
-        return _fail("out of memory: give fewer molecules at a time, or fewer --workers")
+        return fail("out of memory: give fewer molecules at a time, or fewer --workers")
     except OSError as error:  # such as a full disk
         name = error.filename2 or error.filename  # the output file rather than its temporary file
-        return _fail(f"{error.strerror or error}{f': {name}' if name else ''}")
+        return fail(f"{error.strerror or error}{f': {name}' if name else ''}")
 
 
 class PlainHelp(DefaultHelpFormatter):
@@ -134,11 +172,6 @@ def _load(module: str) -> None:
         raise KeyboardInterrupt
 
 
-def _fail(message: str) -> int:
-    print(f"graphslice: {' '.join(message.split())}", file=sys.stderr)
-    return 2
-
-
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     """Build the parser; return it with the module of the called command. Other commands are listed, not imported."""
     formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
@@ -159,6 +192,10 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
         if arguments[:1] == [name]:
             called = import_module(f"graphslice.cli.{name.replace('-', '_')}")
             called.add_arguments(subparser, arguments[1:])
+            if name in DOCUMENTS:
+                subparser.add_argument(
+                    "--json", action="store_true", help="print one JSON document, with the keys of docs/programs.md"
+                )
             positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)

@@ -33,7 +33,9 @@ from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 if TYPE_CHECKING:
     import torch
 
+    from graphslice.cli.json_output import JsonOutput
     from graphslice.inference import Predictor
+    from graphslice.inference.files import FileReport
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
@@ -180,8 +182,8 @@ def add_init_from(group: Any) -> None:
 
 
 def check_only_resume(arguments: list[str]) -> None:
-    """Raise InputError if an option is given in addition to --resume."""
-    others = [a for a in arguments if a.startswith("-") and not a.startswith("--resume")]
+    """Raise InputError if an option that decides the run is given in addition to --resume."""
+    others = [a for a in arguments if a.startswith("-") and not a.startswith("--resume") and a != "--json"]
     if others:
         raise InputError(f"--resume continues with its own settings: leave out {others[0]}")
 
@@ -296,8 +298,8 @@ def add_output_file(parser: ArgumentParser, text: str) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
-def output_file(options: Namespace, source: Path | None) -> Path | None:
-    """Return the path of --out, None for standard output.
+def output_file(options: Namespace, source: Path | None) -> Path | JsonOutput | None:
+    """Return the path of --out; without it the document of --json, else None for standard output.
 
     Args:
         options: options of the command.
@@ -308,9 +310,17 @@ def output_file(options: Namespace, source: Path | None) -> Path | None:
     """
     from graphslice.inference.files import check_output
 
-    out = None if options.out is None else Path(options.out)
+    if options.out is None:
+        return options.json
+    out = Path(options.out)
     check_output(source, out, options.overwrite)
     return out
+
+
+def table_document(options: Namespace, report: FileReport, **more: Any) -> dict[str, Any]:
+    """Return the document of a command that writes a table, without the rows on standard output."""
+    out = {} if options.out is None else {"out": options.out}
+    return {**out, **more, "total": report.rows, "failed": report.failed, "notes": report.notes}
 
 
 def reject_pretrained(model: str) -> None:

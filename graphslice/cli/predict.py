@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -15,6 +16,7 @@ from graphslice.cli.options import (
     load_model,
     output_file,
     reject_pretrained,
+    table_document,
     table_path,
 )
 from graphslice.errors import InputError
@@ -55,15 +57,14 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_engine_options(parser)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Predict and write a table to a file or to standard output; raise InputError for unusable input."""
     import pyarrow as pa
 
-    from graphslice.calibration import coverage_of_level, min_calibration_molecules
     from graphslice.data.arrow import text_array
-    from graphslice.data.columns import quoted_list
-    from graphslice.data.tables import count_rows, write_table
-    from graphslice.inference.files import predict_file, with_predictions
+    from graphslice.data.tables import count_rows
+    from graphslice.inference.files import interval_notes, predict_file, with_predictions, write_rows
+    from graphslice.inference.predictions import output_columns
 
     reject_pretrained(options.model)
     predictor = load_model(options)
@@ -71,10 +72,9 @@ def run(options: Namespace, arguments: list[str]) -> None:
     table = table_path(molecules)
     out = output_file(options, table)
     if options.summary:
-        if table is not None or out is not None:
+        if table is not None or options.out is not None:
             raise InputError("--summary prints the predictions of SMILES: leave it out for tables and with --out")
-        print_summaries(predictor, molecules, options.interval)
-        return
+        return print_summaries(predictor, molecules, options.interval)
     if table is not None:
         from rich.console import Console
 
@@ -95,34 +95,26 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 overwrite=options.overwrite,
                 progress=advance,
             )
-        rows, failed, reason, notes = report.rows, report.failed, report.first_error, report.notes
     else:
         if options.smiles_column is not None:
             raise InputError("--smiles-column names a column of a table, but the input is SMILES: leave it out")
         predictions = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
-        with write_table(out) as sink:
-            sink.write(with_predictions(pa.table({"smiles": text_array(molecules)}), predictions))
-        failures = [reason for reason in predictions.errors if reason]
-        rows, failed, reason, notes = len(molecules), len(failures), failures[0] if failures else None, []
+        report = write_rows(iter([with_predictions(pa.table({"smiles": text_array(molecules)}), predictions)]), out)
     sys.stdout.flush()
-    for note in notes:
+    report.notes += interval_notes(predictor, options.interval)
+    for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
-    if options.interval is not None and predictor.calibration is not None:
-        coverage = coverage_of_level(options.interval)
-        if unbounded := predictor.calibration.unbounded_targets(predictor.tasks, coverage):
-            print(
-                f"intervals of {quoted_list(unbounded)} are unbounded: {options.interval:g}% coverage needs at least "
-                f"{min_calibration_molecules(coverage):,} calibration molecules",
-                file=sys.stderr,
-            )
+    rows, failed = report.rows, report.failed
     if failed == rows:
-        raise InputError(f"none of the {rows:,} rows could be predicted; the first reason: {reason}")
+        raise InputError(f"none of the {rows:,} rows could be predicted; the first reason: {report.first_error}")
     if failed:
         print(f"{failed:,} of {rows:,} rows have no prediction: see the reasons in column 'error'", file=sys.stderr)
+    columns = output_columns(predictor.tasks, predictor.num_models > 1, options.interval, options.nearest)
+    return table_document(options, report, columns=columns)
 
 
-def print_summaries(predictor: Predictor, smiles: list[str], level: float | None) -> None:
-    """Print a table of all targets for each molecule.
+def print_summaries(predictor: Predictor, smiles: list[str], level: float | None) -> dict[str, Any]:
+    """Print a table of all targets for each molecule, and return the document.
 
     Args:
         predictor: the model.
@@ -141,7 +133,10 @@ def print_summaries(predictor: Predictor, smiles: list[str], level: float | None
         raise InputError(
             f"none of the {len(smiles):,} rows could be predicted; the first reason: {predictions.errors[0]}"
         )
+    documents: list[dict[str, Any]] = []
     for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
+        targets = summarize(predictions, row) if error is None else []
+        documents.append({"smiles": text, "error": error, "targets": [asdict(target) for target in targets]})
         if error is not None:
             print(f"{text}: {error}\n")
             continue
@@ -150,7 +145,13 @@ def print_summaries(predictor: Predictor, smiles: list[str], level: float | None
         if neighbours is not None:
             where = "inside" if neighbours.in_domain[row] else "outside"
             known = f": {where} the applicability domain, similarity {neighbours.similarity[row]:.2f}"
-        print(f"{text}{known}", *_summary_lines(summarize(predictions, row), level), "", sep="\n")
+            documents[-1] |= {
+                "in_domain": bool(neighbours.in_domain[row]),
+                "similarity": float(neighbours.similarity[row]),
+            }
+        print(f"{text}{known}", *_summary_lines(targets, level), "", sep="\n")
+    failed = len(smiles) - predictions.errors.count(None)
+    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": []}
 
 
 def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:

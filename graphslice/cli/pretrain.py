@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -36,17 +37,18 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_settings(parser, arguments)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
-    from graphslice.training.run import Interrupted, is_first_process
+    from graphslice.processes import is_first_process
+    from graphslice.training.run import Interrupted
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.out)
     try:
         config = build_config(options)
-        pretrain(
+        result = pretrain(
             [Path(table) for table in options.tables],
             config,
             folder,
@@ -56,6 +58,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
             command=shlex.join(["graphslice", *arguments]),
             console=console,
         )
+        return result.to_dict()
     except Interrupted:
         if is_first_process():
             console.print(

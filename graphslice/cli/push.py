@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -22,7 +23,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--license", default="unknown", help="identifier of the Hub, such as mit (default: unknown)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Upload a model and its card, and print the name of the commit; raise InputError if the Hub rejects it."""
     from graphslice.api.model import Model, load
     from graphslice.hub import repository_name, upload
@@ -47,4 +48,6 @@ def run(options: Namespace, arguments: list[str]) -> None:
             write_metrics(folder, model.metrics)
         card = model_card(model, model.metrics, repository, options.license)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        print(upload(folder, repository, public=options.public))
+        source = upload(folder, repository, public=options.public)
+    print(source)
+    return {"model": source}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jsonargparse import ArgumentParser, Namespace
 
 #: Module that :func:`run` imports.
@@ -13,8 +15,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("run", help="run directory, where report.html is written")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Regenerate the report of a run; raise InputError for unusable input."""
     from graphslice.report.write import write_report
 
-    print(write_report(options.run))
+    path = write_report(options.run)
+    print(path)
+    return {"report": str(path)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import load_model
@@ -22,9 +24,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the files and print their paths; raise InputError for unusable input."""
     from graphslice.evaluation.submission import submit
 
-    for path in submit(load_model(options), options.dataset, options.root, options.out, overwrite=options.overwrite):
-        print(path)
+    files = submit(load_model(options), options.dataset, options.root, options.out, overwrite=options.overwrite)
+    print(*files, sep="\n")
+    return {"files": [str(path) for path in files]}

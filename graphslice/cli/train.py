@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -26,11 +27,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_config_options(parser, arguments)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
+    from graphslice.processes import is_first_process
     from graphslice.report.write import report_after_training
     from graphslice.run_files import default_run_directory
-    from graphslice.training.run import Interrupted, is_first_process
+    from graphslice.training.run import Interrupted
     from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)
@@ -47,6 +49,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 config, folder, overwrite=options.overwrite, profile=options.profile, command=command, console=console
             )
         report_after_training(result.folder, result.data, console)
+        return result.to_dict()
     except Interrupted:
         if is_first_process():
             console.print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -31,7 +32,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_config_options(parser, arguments)
 
 
-def run(options: Namespace, arguments: list[str]) -> None:
+def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Search, and train the final run; raise InputError for unusable input."""
     from graphslice.config import split_words
     from graphslice.report.write import report_after_training
@@ -59,6 +60,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
                 console=console,
             )
         report_after_training(result.folder, result.data, console)
+        return {"search": str(folder), **result.to_dict()}
     except Interrupted:
         console.print(
             f"stopped; continue with: graphslice tune --resume {folder}", highlight=False, markup=False, soft_wrap=True

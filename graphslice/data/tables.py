@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -359,8 +359,39 @@ def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = decode_lossl
     return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in values]
 
 
-class _Sink(Protocol):
-    def write(self, chunk: pa.Table) -> None: ...
+def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows as values that JSON has: numbers that are not finite become None, other types such as dates text.
+
+    Of two columns with the same name, the last one is taken. Numbers of type float32 get the shortest form that is read
+    back as the same number.
+    """
+    columns = []
+    for column in chunk.columns:
+        is_short = pa.types.is_float32(column.type.value_type if _holds_lists(column.type) else column.type)
+        try:
+            values = column.to_pylist()
+        except (OverflowError, ValueError):  # a date or duration outside Python's range
+            values = column.cast(pa.string()).to_pylist()
+        columns.append([_plain_value(value, is_short) for value in values])
+    for row in zip(*columns, strict=True):
+        yield dict(zip(chunk.column_names, row, strict=True))
+
+
+def _plain_value(value: Any, is_short: bool) -> Any:
+    if isinstance(value, list):
+        return [_plain_value(item, is_short) for item in value]
+    if isinstance(value, float):
+        return None if not np.isfinite(value) else float(str(np.float32(value))) if is_short else value
+    if isinstance(value, bytes):
+        return decode_text(value)
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+class TableSink(Protocol):
+    """Takes a table chunk by chunk."""
+
+    def write(self, chunk: pa.Table) -> None:
+        """Take further rows."""
 
 
 class _CsvSink:
@@ -408,17 +439,20 @@ class _ParquetSink:
 
 
 @contextmanager
-def write_table(path: Path | None) -> Iterator[_Sink]:
+def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
     """Write a CSV, TSV or Parquet file chunk by chunk and atomically: the file appears when it is complete.
 
     Args:
-        path: the file; None for CSV on stdout.
+        path: the file; None for CSV on stdout; or a sink, which is used as it is.
 
     Raises:
         InputError: if it cannot be written.
     """
     if path is None:
         yield _CsvSink(sys.stdout, ",", decode_text)
+        return
+    if not isinstance(path, Path):
+        yield path
         return
     name = path.name.lower()
     if not name.endswith(WRITABLE):

@@ -16,7 +16,7 @@ from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns
 from graphslice.data.featurize import Pool, featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import TableStream, file_columns, malformed_rows, open_table
+from graphslice.data.tables import TableSink, TableStream, file_columns, malformed_rows, open_table
 from graphslice.inference.files import (
     FileReport,
     check_feature_columns,
@@ -51,7 +51,7 @@ def compute_embeddings(predictor: Predictor, store: GraphStore) -> np.ndarray:
 def embed_file(
     predictor: Predictor,
     source: Path | Sequence[str],
-    out: Path | None,
+    out: Path | TableSink | None,
     *,
     smiles_column: str | None = None,
     workers: int | None = None,
@@ -66,7 +66,7 @@ def embed_file(
     Args:
         predictor: the model.
         source: a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
-        out: a ``.npy``, CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
+        out: a ``.npy``, CSV, TSV or Parquet file, written atomically; or a sink. None writes CSV to stdout.
         smiles_column, workers, overwrite, progress: as in :func:`~graphslice.inference.files.predict_file`.
 
     Returns:
@@ -89,15 +89,15 @@ def embed_file(
         features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _embed_chunks(predictor, table, column, features, pool)
-            if out is not None and _is_matrix(out):
+            if isinstance(out, Path) and _is_matrix(out):
                 report = _write_matrix(chunks, out, progress)
             else:
                 report = write_rows((_append_embeddings(*chunk) for chunk in chunks), out, progress)
         return replace(report, notes=[*table.notes, *features.notes()])
 
 
-def _is_matrix(out: Path | None) -> bool:
-    return out is not None and out.suffix == MATRIX_SUFFIX
+def _is_matrix(out: Path | TableSink | None) -> bool:
+    return isinstance(out, Path) and out.suffix == MATRIX_SUFFIX
 
 
 def embedding_column(number: int) -> str:

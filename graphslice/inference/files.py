@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphslice.calibration import Calibration
+from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.checkpoint import Checkpoint
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column, quoted_list
 from graphslice.data.featurize import Pool, featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
+    TableSink,
     TableStream,
     file_columns,
     malformed_rows,
@@ -62,7 +63,7 @@ class FileReport:
 def predict_file(
     predictor: Predictor,
     source: str | Path,
-    out: str | Path | None,
+    out: str | Path | TableSink | None,
     *,
     smiles_column: str | None = None,
     engine: str = "local",
@@ -91,7 +92,7 @@ def predict_file(
     Args:
         predictor: the model.
         source: the input file or folder.
-        out: a CSV, TSV or Parquet file, written atomically. None writes CSV to stdout.
+        out: a CSV, TSV or Parquet file, written atomically; or a sink. None writes CSV to stdout.
         smiles_column: the SMILES column. Default: that of the training data if the file has it, else detected by name.
             The feature columns of the model must exist; cells that are empty or not numbers are replaced by the mean
             of the training set.
@@ -107,7 +108,7 @@ def predict_file(
     Raises:
         InputError: if the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
-    source, out = Path(source), None if out is None else Path(out)
+    source, out = Path(source), Path(out) if isinstance(out, str) else out
     predictor.check_calibrated(interval, nearest)
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
     check_output(source, out, overwrite)
@@ -128,15 +129,15 @@ def predict_file(
         return replace(report, notes=[*table.notes, *features.notes()])
 
 
-def check_output(source: Path | None, out: Path | None, overwrite: bool) -> None:
+def check_output(source: Path | None, out: Path | TableSink | None, overwrite: bool) -> None:
     """Raise :class:`InputError` if the output is an input file, or exists and may not be replaced.
 
     Args:
         source: the input file or folder; None if there is none.
-        out: the output file; None for standard output.
+        out: the output file; None or a sink for others.
         overwrite: an existing file may be replaced.
     """
-    if out is None or not out.exists():
+    if not isinstance(out, Path) or not out.exists():
         return
     if source is not None and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is an input file: choose another output")
@@ -179,7 +180,7 @@ def check_feature_columns(names: Sequence[str], columns: Sequence[str], name: st
 
 
 def write_rows(
-    chunks: Iterable[pa.Table], out: Path | None, progress: Callable[[int], None] | None = None
+    chunks: Iterable[pa.Table], out: Path | TableSink | None, progress: Callable[[int], None] | None = None
 ) -> FileReport:
     """Write chunks of a table with a column ``error``; arguments and errors as in :func:`predict_file`."""
     report = FileReport(0, 0, None)
@@ -190,6 +191,19 @@ def write_rows(
             if progress:
                 progress(len(chunk))
     return report
+
+
+def interval_notes(predictor: Predictor, interval: float | None) -> list[str]:
+    """Return a remark if intervals of a coverage in percent are unbounded, else none."""
+    if interval is None or predictor.calibration is None:
+        return []
+    coverage = coverage_of_level(interval)
+    if not (unbounded := predictor.calibration.unbounded_targets(predictor.tasks, coverage)):
+        return []
+    return [
+        f"intervals of {quoted_list(unbounded)} are unbounded: {interval:g}% coverage needs at least "
+        f"{min_calibration_molecules(coverage):,} calibration molecules"
+    ]
 
 
 # --- chunks of a table with their predictions -----------------------------------------------------

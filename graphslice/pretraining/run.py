@@ -19,12 +19,13 @@ from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked
 from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
+from graphslice.processes import is_first_process
 from graphslice.progress import molecule_progress
 from graphslice.run_files import BEST, CONFIG, CORPUS, LAST, check_not_overwriting, contains_run, find_members
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
 from graphslice.training.losses import check_losses
-from graphslice.training.run import RunResult, is_first_process
+from graphslice.training.run import RunResult
 from graphslice.training.train_run import train
 
 # Default metric, defined for regression and binary targets together.

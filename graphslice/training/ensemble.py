@@ -28,7 +28,7 @@ from graphslice.evaluation.prediction_tables import as_predictions, write_predic
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictor import Predictor, load
-from graphslice.processes import in_processes
+from graphslice.processes import in_processes, is_first_process
 from graphslice.run_files import (
     CONFIG,
     LAST,
@@ -53,7 +53,6 @@ from graphslice.training.run import (
     RunResult,
     finished_result,
     init_run_directory,
-    is_first_process,
     load_molecule_data,
     run,
     saved_splits,

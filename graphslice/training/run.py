@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 from graphslice.hardware import device_name, hardware_info, peak_memory
+from graphslice.processes import is_first_process
 from graphslice.progress import molecule_progress
 from graphslice.run_files import (
     BEST,
@@ -34,6 +34,7 @@ from graphslice.run_files import (
     METRICS,
     MOLECULES,
     REJECTED,
+    REPORT,
     START_FILE,
     is_finished,
     read_metrics,
@@ -78,10 +79,11 @@ class RunResult:
     training: dict
     data: MoleculeData | None = field(default=None, repr=False)
 
-
-def is_first_process() -> bool:
-    """True in the first process of a distributed run, and in an ordinary process."""
-    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
+    def to_dict(self) -> dict:
+        """Convert to plain values: ``folder``, ``report`` (None if none was written), ``metrics`` and ``training``."""
+        report = self.folder / REPORT
+        paths = {"folder": str(self.folder), "report": str(report) if report.is_file() else None}
+        return {**paths, "metrics": self.metrics, "training": self.training}
 
 
 def run(

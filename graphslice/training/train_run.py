@@ -22,6 +22,7 @@ from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked
 from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer
+from graphslice.processes import is_first_process
 from graphslice.run_files import (
     BEST,
     CONFIG,
@@ -39,7 +40,7 @@ from graphslice.training.data_summary import transform_notes
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
-from graphslice.training.run import RunResult, is_first_process, run, saved_splits
+from graphslice.training.run import RunResult, run, saved_splits
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -17,9 +17,10 @@ from graphslice.data.dataset_loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
+from graphslice.processes import is_first_process
 from graphslice.training.complete_config import check_atom_bond_options, complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.run import is_first_process, load_molecule_data, transform_targets
+from graphslice.training.run import load_molecule_data, transform_targets
 from graphslice.training.train_run import fit_and_check
 from graphslice.tuning.objective import Objective
 from graphslice.tuning.space import Space, search_space, values_of, with_values

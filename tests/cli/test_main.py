@@ -33,6 +33,7 @@ def test_help_of_a_command(command, cli):
         "report": ["report.html"],
         "inspect": ["--orders"],
         "doctor": ["--json"],
+        "mcp": ["--folder"],
         "push": ["--license", "--public"],
         "serve": ["--port"],
     }

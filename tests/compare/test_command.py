@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from json_documents import document_of
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,8 @@ def test_run_matches_that_of_train(cli, tiny_yaml, run_directory, tmp_path):
     """Although it is trained in a child process with its share of the cores."""
     code, out, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "2epochs"))
     assert code == 0 and "| `slice-max` |" in out and "1 runs of 2epochs, 1 to do" in err
+    code, out, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "2epochs"), "--json")
+    assert code == 0 and [one["variant"] for one in document_of("compare", out)["runs"]] == ["slice-max"]
     found, expected = (
         json.loads((folder / "metrics.json").read_text())["test"]["mae"]
         for folder in (tmp_path / "c" / "slice-max" / "seed-0", run_directory)

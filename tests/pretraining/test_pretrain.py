@@ -1,11 +1,14 @@
 """``graphslice pretrain``, and fine-tuning from its models."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 
 import numpy as np
 import pandas as pd
 import pytest
+from json_documents import document_of
 from rdkit import Chem
 
 from graphslice.checkpoint import read_checkpoint
@@ -22,7 +25,9 @@ def pretrained(tmp_path_factory, demo_smiles, tiny_flags, cache):
     table.to_csv(folder / "molecules.csv", index=False)
     out = folder / "run"
     flags = ["--targets", "gap,charge", "-o", str(out), *tiny_flags]
-    assert main(["pretrain", str(folder / "molecules.csv"), *flags]) == 0
+    with redirect_stdout(io.StringIO()) as text:
+        assert main(["pretrain", str(folder / "molecules.csv"), *flags, "--json"]) == 0
+    assert document_of("pretrain", text.getvalue())["folder"] == str(out)
     return out
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from json_documents import document_of
 from rich.console import Console
 
 import graphslice as gs
@@ -83,6 +84,12 @@ def test_validation_split_is_rejected_if_other_members_trained_on_it(ensemble, c
         code, _, err = cli("evaluate", ensemble, "--split", split)
         assert code == 2 and f"no split '{split}': it has test and all; the members" in " ".join(err.split())
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
+
+
+def test_document_has_the_scores_of_the_members(ensemble, cli, tmp_path):
+    shutil.copytree(ensemble, tmp_path / "e")
+    document = document_of("train", cli("train", "--resume", tmp_path / "e", "--json")[1])
+    assert document["training"]["members"] == 2 == len(document["metrics"]["members"])
 
 
 def test_predictions_file_has_the_standard_deviation(ensemble, cli, tmp_path):

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from filelock import FileLock
+from json_documents import document_of
 from rich.console import Console
 
 from graphslice.config import RunConfig, read_yaml
@@ -257,8 +258,9 @@ def test_command_searches_trains_and_resumes(cli, demo_csv, tiny_flags, tmp_path
     assert code == 0, err
     assert "trial 0 (defaults): MAE " in err and f"configuration: {out / 'best.yaml'}" in err
     assert (out / "run" / "report.html").exists()
-    code, _, err = cli("tune", "--resume", out)
+    code, text, err = cli("tune", "--resume", out, "--json")
     assert code == 0 and "the run is already finished" in err
+    assert document_of("tune", text)["search"] == str(out)
 
 
 def test_missing_optuna_ends_with_one_sentence(cli, demo_csv, monkeypatch, tmp_path):

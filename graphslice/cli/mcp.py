@@ -1,0 +1,34 @@
+"""``graphslice mcp``."""
+
+from __future__ import annotations
+
+from jsonargparse import ArgumentParser, Namespace
+
+from graphslice.errors import InputError
+
+#: Module that :func:`run` imports.
+MODULE = "graphslice.api.model"
+
+
+def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    """Add the options of the command; ``arguments`` is the command line after the command's name."""
+    parser.add_argument("--folder", required=True, help="folder of all files that the tools may read and write")
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        default=["gap"],
+        metavar="RUN",
+        help="run directories or checkpoints, the first of which is the default of the tools (default: gap, a packaged "
+        "model); runs in the folder can be used too",
+    )
+
+
+def run(options: Namespace, arguments: list[str]) -> None:
+    """Serve tools over standard input and output; raise InputError for unusable input."""
+    try:
+        from graphslice.mcp.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("anyio", "jsonschema", "mcp"):
+            raise
+        raise InputError("graphslice mcp needs the package mcp: pip install 'graphslice[mcp]'") from None
+    serve(options.folder, options.model)

@@ -1,0 +1,310 @@
+"""``--json``: one document of the stated keys on standard output, whatever happens."""
+
+import io
+import json
+import signal
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from json_documents import document_of, parse, validate
+from original_models import original
+from rdkit import Chem
+
+import graphslice as gs
+from graphslice.cli.json_output import JsonOutput
+from graphslice.cli.main import COMMANDS, main
+from graphslice.documents import DOCUMENTS, TOOLS, schema
+from graphslice.processes import ChildDied
+
+#: Commands that print no results.
+SERVERS = {"mcp", "serve"}
+ERROR = {"error": "string: the message"}
+
+
+@pytest.fixture
+def run(cli):
+    """``run(command, *arguments)`` returns the document of a command, which has the stated keys."""
+
+    def run(command: str, *arguments: object) -> dict:
+        code, out, err = cli(command, *arguments, "--json")
+        assert code == 0, err
+        return document_of(command, out)
+
+    return run
+
+
+@pytest.fixture
+def fail(cli):
+    """``fail(*arguments)`` returns the document of a command that ends with exit code 2."""
+
+    def fail(*arguments: object) -> dict:
+        code, out, err = cli(*arguments, "--json")
+        document = parse(out)
+        assert code == 2 and err.endswith(f"graphslice: {document['error']}\n")
+        return document
+
+    return fail
+
+
+# --- the stated keys ------------------------------------------------------------------------------
+
+
+def test_every_command_states_its_document():
+    assert set(DOCUMENTS) == set(COMMANDS) - SERVERS
+
+
+def test_schema_of_the_notation():
+    keys = {
+        "": "all",
+        "a": "integer: first",
+        "b?": "string?: second",
+        "c": [{"x": "numbers: list"}],
+        "d": {"": "map", "<name>": "number: value"},
+    }
+    assert schema(keys) == {
+        "type": "object",
+        "description": "all",
+        "properties": {
+            "a": {"type": "integer", "description": "first"},
+            "b": {"type": ["string", "null"], "description": "second"},
+            "c": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "x": {"type": "array", "items": {"type": ["number", "null"]}, "description": "list"}
+                    },
+                    "required": ["x"],
+                    "additionalProperties": False,
+                },
+            },
+            "d": {
+                "type": "object",
+                "description": "map",
+                "properties": {},
+                "required": [],
+                "additionalProperties": {"type": "number", "description": "value"},
+            },
+        },
+        "required": ["a", "c", "d"],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize("keys", [*DOCUMENTS.values(), *(tool.document for tool in TOOLS.values())])
+def test_schemas_are_valid(keys):
+    jsonschema.Draft202012Validator.check_schema(schema(keys))
+    with pytest.raises(jsonschema.ValidationError):
+        validate({}, keys)
+
+
+# --- predictions ----------------------------------------------------------------------------------
+
+
+def test_predictions_are_those_of_the_table(run, run_directory, tmp_path):
+    flags = ["--interval", 50, "--nearest"]
+    document = run("predict", run_directory, "CCO", "C[N", "c1ccccc1", *flags)
+    expected = gs.load(run_directory, "cpu").predict(["CCO", "C[N", "c1ccccc1"], interval=50, nearest=True).to_frame()
+    rows = pd.DataFrame(document["rows"])
+    assert list(rows["smiles"]) == ["CCO", "C[N", "c1ccccc1"] and document["columns"] == list(expected.columns)
+    pd.testing.assert_frame_equal(rows[document["columns"]], expected, check_dtype=False, rtol=1e-5)
+    assert (document["total"], document["failed"]) == (3, 1)
+    assert document["rows"][1]["error"] == "not a valid SMILES" and document["rows"][1]["gap_ev_pred"] is None
+
+
+def test_unbounded_intervals_are_null_and_noted(run, run_directory):
+    document = run("predict", run_directory, "CCO", "--interval", 99)
+    (row,) = document["rows"]
+    assert row["gap_ev_low"] is row["gap_ev_high"] is row["error"] is None and row["gap_ev_pred"] is not None
+    assert "unbounded" in document["notes"][0]
+
+
+def test_table_keeps_its_columns_and_types(run, run_directory, tmp_path):
+    cells = {"smiles": ["CCO", "CC"], "id": [7, 8], "x": [0.1, float("nan")], "day": [pd.Timestamp("2026-01-31")] * 2}
+    cells |= {"raw": [b"caf\xc3\xa9", b"\xff"], "many": [[0.1, None], None], "yes": [True, None]}
+    pd.DataFrame(cells).to_parquet(tmp_path / "in.parquet")
+    first, second = run("predict", run_directory, tmp_path / "in.parquet")["rows"]
+    assert first["id"] == 7 and first["x"] == 0.1 and second["x"] is None and first["day"].startswith("2026-01-31")
+    assert (first["raw"], second["raw"]) == ("café", "ÿ") and first["many"] == [0.1, None] and second["many"] is None
+    assert first["yes"] is True and second["yes"] is None
+
+
+def test_of_two_columns_with_one_name_the_last_is_kept(run, run_directory, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles,a,a\nCCO,1,2\n")
+    assert run("predict", run_directory, tmp_path / "in.csv")["rows"][0]["a"] == "2"
+
+
+def test_output_file_replaces_the_rows(run, run_directory, demo_csv, tmp_path):
+    for command in ("predict", "fingerprint"):
+        out = tmp_path / f"{command}.csv"
+        document = run(command, run_directory, demo_csv, "-o", out)
+        assert document["out"] == str(out) and "rows" not in document
+        assert document["total"] == len(pd.read_csv(out)) == 60
+
+
+def test_summary_has_units_and_intervals(run):
+    document = run("predict", "gap", "CCO", "C[N", "--summary")
+    first, second = document["summaries"]
+    rows = run("predict", "gap", "CCO", "--interval", 90)["rows"]
+    gap = {one["target"]: one for one in first["targets"]}["gap"]
+    assert gap["interval"] == pytest.approx([rows[0]["gap_low"], rows[0]["gap_high"]], rel=1e-4) and gap["unit"] == "eV"
+    assert first["similarity"] > 0 and second["targets"] == [] and second["error"] == "not a valid SMILES"
+
+
+def test_embeddings(run, run_directory):
+    document = run("fingerprint", run_directory, "CCO", "C[N")
+    first, second = document["rows"]
+    values = [first[f"embedding_{i}"] for i in range(16)]
+    np.testing.assert_allclose(values, gs.load(run_directory, "cpu").embed(["CCO"])[0], rtol=1e-5)
+    assert second["embedding_0"] is None and second["error"] and document["failed"] == 1
+
+
+def test_rows_are_written_while_they_come():
+    file = io.StringIO()
+    output = JsonOutput(file)
+    for start in (0, 2):
+        output.write(pa.table({"a": [start, start + 1], "b": ['"', "\ud7ff\n"]}))
+        assert file.getvalue().count("\n") == start + 2  # a line for each, the last one open
+    output.finish({"total": 4, "x": float("inf")})
+    assert [row["a"] for row in parse(file.getvalue())["rows"]] == [0, 1, 2, 3]
+    assert parse(file.getvalue())["x"] is None and file.getvalue().isascii()
+
+
+def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_path):
+    for number, header in enumerate(("smiles", "other")):
+        (tmp_path / f"{number}.csv").write_text(f"{header}\n" + "CCO\n" * 3)
+    document = fail("predict", run_directory, tmp_path)
+    assert [row["smiles"] for row in document["rows"]] == ["CCO"] * 3
+    assert "the files of a folder must have the same columns" in document["error"] and "total" not in document
+
+
+def test_no_prediction_at_all_is_an_error_with_the_rows(fail, run_directory):
+    document = fail("predict", run_directory, "C[N")
+    assert document["rows"][0]["error"] == "not a valid SMILES" and "none of the 1 rows" in document["error"]
+
+
+# --- other commands -------------------------------------------------------------------------------
+
+
+def test_evaluate(run, run_directory):
+    document = run("evaluate", run_directory)
+    assert (document["split"], document["molecules"], document["unusable"]) == ("test", 6, 0)
+    expected = gs.load(run_directory, "cpu").metrics["test"]
+    assert document["mae"] == pytest.approx(expected["mae"], rel=1e-5) == document["targets"]["gap_ev"]["mae"]
+
+
+def test_evaluate_states_undefined_scores_and_failed_rows(run, run_directory, tmp_path):
+    (tmp_path / "t.csv").write_text(f"smiles,gap_ev\nCCO,1\n{'C' * 600},2\nC[N,3\n")
+    document = run("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
+    assert document["r2"] is None and document["molecules"] == 1 and document["unanswered"] == 2
+    assert document["first_unanswered"]["row"] == 2
+
+
+def test_inspect(run, run_directory, tmp_path):
+    document = run("inspect", run_directory, "CCO", "C[N", "-o", tmp_path / "i")
+    (molecule,), (left,) = document["molecules"], document["left_out"]
+    one = molecule["targets"]["gap_ev"]
+    assert molecule["elements"] == ["C", "C", "O"] and left["smiles"] == "C[N" and left["number"] == 2
+    assert sum(one["contributions"]) == pytest.approx(one["prediction"] - one["baseline"], abs=1e-5)
+    assert all(Path(file).is_file() for file in document["files"]) and document["folder"] == str(tmp_path / "i")
+
+
+def test_train_and_resume(run, cli, demo_csv, tiny_flags, tmp_path):
+    out = tmp_path / "run"
+    document = run("train", "--dataset", demo_csv, *tiny_flags, "-o", out)
+    assert document["folder"] == str(out) and Path(document["report"]).is_file()
+    for name in ("metrics", "training"):
+        assert document[name] == json.loads((out / f"{name}.json").read_text())
+    assert run("train", "--resume", out)["metrics"] == document["metrics"]
+    assert run("report", out) == {"report": str(out / "report.html")}
+
+
+def test_atom_level_run(run, demo_rows, tiny_flags, tmp_path):
+    table = pd.DataFrame({"smiles": demo_rows["smiles"][:40]})
+    table["size"] = [str([0.5] * Chem.MolFromSmiles(smiles).GetNumAtoms()) for smiles in table["smiles"]]
+    table.to_csv(tmp_path / "atoms.csv", index=False)
+    flags = ["--level", "atom", "--split", "random"]
+    run("train", "--dataset", tmp_path / "atoms.csv", *flags, *tiny_flags, "-o", tmp_path / "run")
+    assert run("evaluate", tmp_path / "run")["atoms"] > run("evaluate", tmp_path / "run")["molecules"]
+    assert len(run("predict", tmp_path / "run", "CCO")["rows"][0]["size_pred"]) == 3
+
+
+def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeypatch):
+    document = run("featurize", demo_csv, "-o", tmp_path / "d.arrow")
+    assert document["rows"] == 60 and document["bytes"] == (tmp_path / "d.arrow").stat().st_size
+    state, *_ = original("reference_checkpoint", "graphormer")
+    torch.save({"state_dict": state}, tmp_path / "original.pt")
+    imported = run("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")
+    assert (imported["layers"], imported["dim"]) == (2, 32)
+    monkeypatch.setattr("graphslice.originals.export.export_checkpoint", lambda *_: [tmp_path / "model"])
+    exported = run("export", tmp_path / "run", "--format", "huggingface", "-o", tmp_path / "x")
+    assert exported == {"files": [str(tmp_path / "model")], "notes": []}
+    monkeypatch.setattr("graphslice.evaluation.submission.submit", lambda *_, **__: [tmp_path / "y.npz"])
+    assert run("submit", run_directory, "--dataset", "pcqm4m") == {"files": [str(tmp_path / "y.npz")]}
+
+
+def test_doctor(cli, monkeypatch):
+    from graphslice.doctor import diagnosis
+
+    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["gelu"])
+    died = ChildDied("dead")
+    monkeypatch.setattr(diagnosis, "run_in_child", lambda check, names, *_, **__: [(name, died) for name in names])
+    code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu", "--json")
+    document = document_of("doctor", out)
+    assert code == 1 and document["problems"] == ["gelu in ?: dead", "preset small: dead"]
+
+
+# --- errors and streams ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict"], "predict needs model and molecules"),
+        (["predict", "absent", "CCO"], "no model at absent"),
+        (["predict", "gap", "CCO", "--no-option"], "unknown option '--no-option'"),
+        (["train", "--dataset", "absent.csv"], "absent.csv"),
+        (["evaluate", "gap"], "comes with the package"),
+        (["predct", "gap"], "unknown command 'predct'"),
+        (["mcp", "--folder", "."], "unknown option '--json'"),
+    ],
+)
+def test_errors_are_documents(arguments, message, fail):
+    document = fail(*arguments)
+    validate(document, ERROR)
+    assert message in document["error"]
+
+
+def test_messages_go_to_standard_error(cli, run_directory):
+    plain, document = (cli("evaluate", run_directory, *flags) for flags in ([], ["--json"]))
+    assert plain[1] and document[2] == plain[1] + plain[2]
+    assert parse(document[1])
+
+
+def test_only_the_first_process_of_a_run_writes_the_document(cli, monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert cli("train", "--dataset", "absent.csv", "--json")[:2] == (2, "")
+    assert "no model at" in parse(cli("predict", "absent", "CCO", "--json")[1])["error"]
+
+
+@pytest.mark.slow
+def test_nothing_else_reaches_standard_output(capfd, monkeypatch, demo_csv, tiny_flags, tmp_path):
+    """Such as what LightGBM prints below Python."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    flags = [flag for flag in tiny_flags if "baselines" not in flag] + ["--baselines", "on", "--refit", "off"]
+    assert main(["train", "--dataset", str(demo_csv), *flags, "-o", str(tmp_path / "run"), "--json"]) == 0
+    document = document_of("train", capfd.readouterr().out)
+    assert document["metrics"]["baselines"]["test"].keys() > {"network", "forest"}
+
+
+def test_closed_pipe_ends_quietly(start, run_directory, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * 3000)
+    process = start("predict", run_directory, tmp_path / "in.csv", "--json")
+    assert process.stdout.readline() == '{"rows": [\n'
+    process.stdout.close()
+    assert (process.wait(300), process.stderr.read()) == (0, "")

@@ -309,6 +309,7 @@ TOOLS = {
             "features": "strings: descriptors, and columns of a table, that the model reads in addition to the graph",
             "device": "string: device of the predictions",
             "folder": "string?: run directory; null for a packaged model",
+            "source": "string?: hf://user/name@commit of a model of the Hub",
             "calibrated": "boolean: whether it gives prediction intervals",
             "metrics": "object: contents of metrics.json, as in train; empty without the file",
         },

@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model, output_file
+from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model
 from graphslice.hub import local_path
 
 #: Module that :func:`run` imports.
@@ -29,10 +29,12 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
+    from graphslice.inference.files import check_output
 
     predictor = load_model(options)
     source = options.dataset or predictor.config.data.dataset
-    out = None if options.out is None else output_file(options, Path(source) if source else None)
+    out = None if options.out is None else Path(options.out)
+    check_output(Path(source) if source else None, out, options.overwrite)
     names = ("dataset", "root", "smiles_column", "decimal", "targets")
     given = {name: options[name] for name in names if options[name] is not None}
     dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)

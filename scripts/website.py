@@ -22,6 +22,8 @@ import docstring_parser
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # this checkout is documented, also where another one is installed
+
 #: Documents outside docs/, and their pages.
 REPOSITORY = {
     "README.md": "index.md",
@@ -43,13 +45,11 @@ _CODE_OR_LINK = re.compile(
 
 
 def on_files(files, config):
-    """Add the documents of the repository; later files of the same name would be ignored by MkDocs."""
-    for document, page in REPOSITORY.items():
-        if (ROOT / document).exists():
-            text = (ROOT / document).read_text(encoding="utf-8")
-            files.append(File.generated(config, page, content=text))
-    for picture in sorted((ROOT / "scripts" / "figures").glob("*.png")):
-        files.append(File.generated(config, f"developers/figures/{picture.name}", abs_src_path=str(picture)))
+    """Add the documents of the repository, and the pictures of scripts/README.md."""
+    pictures = (ROOT / "scripts" / "figures").glob("*.png")
+    pages = _SOURCES | {f"developers/figures/{path.name}": f"scripts/figures/{path.name}" for path in pictures}
+    for page, document in sorted(pages.items()):
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / document)))
     return files
 
 
@@ -193,5 +193,3 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": errors,
     "modules": modules,
 }
-
-sys.path.insert(0, str(ROOT))  # the checkout that is documented, also where another one is installed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -211,7 +212,8 @@ def _labelled_predictions(
         raise InputError(
             f"predictions of shapes {shapes or 'none'} do not match {len(y)} labels: expected [rows, width] per model"
         )
-    stacked = np.stack([np.asarray(each, np.float64).reshape(len(y), -1) for each in predictions])
+    width = math.prod(np.shape(predictions[0])[1:])
+    stacked = np.stack([np.asarray(each, np.float64).reshape(len(y), width) for each in predictions])
     known = _known_rows(y, stacked)
     molecule = np.arange(len(y)) if molecules is None else np.asarray(molecules)
     if molecule.shape != y.shape:
@@ -221,7 +223,7 @@ def _labelled_predictions(
 
 def _known_rows(y: np.ndarray, predictions: Iterable[np.ndarray]) -> np.ndarray:
     """Mask of rows with a label and all predictions."""
-    finite = [np.isfinite(np.reshape(each, (len(y), -1))).all(axis=1) for each in predictions]
+    finite = [np.isfinite(each).all(axis=tuple(range(1, np.ndim(each)))) for each in predictions]
     return np.isfinite(y) & np.all(finite, axis=0)
 
 

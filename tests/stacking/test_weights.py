@@ -257,3 +257,8 @@ def test_losses_with_weights_are_those_of_repeated_rows():
     for weights in ([1.0, 0.0], [0.3, 0.7]):
         average = sum(weight * each for weight, each in zip(weights, repeated, strict=True))
         assert losses.of(np.array(weights)).mean() == pytest.approx(np.abs(average - np.repeat(y, counts)).mean())
+
+
+def test_weights_without_held_out_rows_are_equal():
+    nothing = np.empty((0, 1))
+    assert fit_stacking_weights([nothing, nothing], np.empty(0), "regression").tolist() == [0.5, 0.5]

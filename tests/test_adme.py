@@ -86,6 +86,8 @@ def test_card_matches_the_results(scripts):
     lines = [json.loads(line) for line in card_adme.RESULTS.read_text().splitlines()]
     assert card_adme.DOCUMENT.read_text() == card_adme.rendered(lines)
     assert {line["endpoint"] for line in lines if "stack" in line} == set(ENDPOINTS["name"])
+    (packed,) = (line["packed"] for line in lines if "packed" in line)
+    assert sum(line["molecules"] for line in lines if "stack" in line) == packed["labels"]
 
 
 def test_intervals_in_cross_validation_cover_what_they_promise(scripts):

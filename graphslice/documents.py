@@ -2,8 +2,8 @@
 
 A document is described by a dictionary of its keys. A value is a text ``"type: meaning"``, a dictionary (an object,
 whose own meaning is its entry ``""``) or a list of one dictionary (a list of such objects). A key ``name?`` may be
-absent, ``<name>`` stands for any other key, and a type ``number?`` may be null. ``docs/json.md`` is written from these
-dictionaries, and tests hold the output of every command to :func:`schema`.
+absent, ``<name>`` stands for any other key, and a type ``number?`` may be null. ``docs/programs.md`` is written from
+these dictionaries, and tests hold the output of every command to :func:`schema`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,12 @@ def local_path(path: str | Path) -> str | Path:
         InputError: if the name is malformed, there is no such model or revision, access is denied, the server cannot be
             reached and there is no complete copy, or the repository holds no model of GraphSlice.
     """
-    return _download(str(path)) if is_hub_model(path) else path
+    if not is_hub_model(path):
+        return path
+    match = _NAME.fullmatch(str(path))
+    if not match:
+        raise InputError(f"{path} does not name a model on the Hub: write hf://user/name or hf://user/name@revision")
+    return _download(match[1], match[2] or "main")
 
 
 def pinned_name(folder: str | Path | None) -> str | None:
@@ -51,11 +56,7 @@ def pinned_name(folder: str | Path | None) -> str | None:
 
 
 @cache  # so that all parts of a process read the same revision
-def _download(name: str) -> Path:
-    match = _NAME.fullmatch(name)
-    if not match:
-        raise InputError(f"{name} does not name a model on the Hub: write hf://user/name or hf://user/name@revision")
-    repository, revision = match[1], match[2] or "main"
+def _download(repository: str, revision: str) -> Path:
     hub, endpoint = _huggingface_hub(), _endpoint()
     with _errors(f"hf://{repository}", revision):
         try:
@@ -68,7 +69,10 @@ def _download(name: str) -> Path:
                 )
             if not _COMMIT.fullmatch(info.sha):
                 raise InputError(f"the server gives no commit of hf://{repository}: not downloaded")
-            if len(found) > _MOST_FILES or sum(size or 0 for size in found.values()) > _MOST_BYTES:
+            if (
+                len(found) > _MOST_FILES
+                or sum(_MOST_BYTES + 1 if size is None else size for size in found.values()) > _MOST_BYTES
+            ):
                 raise InputError(f"hf://{repository} is larger than a model of GraphSlice can be: not downloaded")
             settings: dict[str, Any] = {"revision": info.sha, "allow_patterns": list(found)}
             folder = Path(hub.snapshot_download(repository, endpoint=endpoint, **settings))

@@ -76,7 +76,7 @@ def predict_out_of_fold(run: Path, data: MoleculeData, x: np.ndarray) -> OutOfFo
         np.zeros(shape[0], np.int64),
         np.zeros(shape, np.float32),
         np.full(shape, np.nan, np.float32),
-        np.zeros(shape[0]),
+        np.zeros(shape[0], np.float32),
     )
     for number, folder in enumerate(find_members(run)):
         rows = np.sort(read_splits(folder)["test"])

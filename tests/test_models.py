@@ -88,4 +88,4 @@ def test_summary_prints_a_table_for_each_molecule(cli):
 def test_summary_is_for_smiles_alone(cli, tmp_path):
     (tmp_path / "table.csv").write_text("smiles\nCCO\n")
     code, _, err = cli("predict", "gap", str(tmp_path / "table.csv"), "--summary")
-    assert code == 2 and "leave it out for tables" in err
+    assert code == 2 and "leave out tables" in err

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_model
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shown
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.originals.export"
@@ -33,6 +33,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the files and print their names; raise InputError for a model that the format cannot hold."""
+    from graphslice.originals.export import FORMATS
+
+    if options.format not in (formats := [_ONNX, *FORMATS]):
+        raise InputError(f"unknown format {shown(options.format)}: choose from {', '.join(formats)}")
     files, notes = _export_onnx(options) if options.format == _ONNX else _export_checkpoint(options)
     print(*files, sep="\n")
     for note in notes:

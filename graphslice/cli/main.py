@@ -52,7 +52,7 @@ COMMANDS = {
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export": "Export a model to ONNX, or to a checkpoint of Graphormer v1 or Hugging Face.",
 }
-# Former commands, by what they stand for.
+# What former commands stand for.
 _FORMER = {"export-checkpoint": ["export", "--format", "huggingface"]}
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")

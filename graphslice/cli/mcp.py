@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.errors import InputError
@@ -18,17 +22,20 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         nargs="+",
         default=["gap"],
         metavar="RUN",
-        help="run directories or checkpoints, the first of which is the default of the tools (default: gap, a packaged "
-        "model); runs in the folder can be used too",
+        help="run directories, checkpoints or models of the Hub (hf://user/name), the first of which is the default of "
+        "the tools (default: gap, a packaged model); runs in the folder can be used too",
     )
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Serve tools over standard input and output; raise InputError for unusable input."""
     try:
-        from graphslice.mcp.server import serve
+        from graphslice.mcp.server import model_path, serve
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("anyio", "jsonschema", "mcp"):
             raise
         raise InputError("graphslice mcp needs the package mcp: pip install 'graphslice[mcp]'") from None
-    serve(options.folder, options.model)
+    # Relative names, and modules that Python looks for where it works, must not be found in the folder.
+    folder, models = Path(options.folder).resolve(), [model_path(name) for name in options.model]
+    with tempfile.TemporaryDirectory() as empty, chdir(empty):
+        serve(folder, models)

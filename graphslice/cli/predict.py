@@ -72,8 +72,9 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     table = table_path(molecules)
     out = output_file(options, table)
     if options.summary:
-        if table is not None or options.out is not None:
-            raise InputError("--summary prints the predictions of SMILES: leave it out for tables and with --out")
+        given = (options.out, options.smiles_column, options.nearest or None)
+        if table is not None or any(value is not None for value in given):
+            raise InputError("--summary is for SMILES alone: leave out tables, --out, --smiles-column and --nearest")
         return print_summaries(predictor, molecules, options.interval)
     if table is not None:
         from rich.console import Console
@@ -106,7 +107,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         print(f"note: {note}", file=sys.stderr)
     rows, failed = report.rows, report.failed
     if failed == rows:
-        raise InputError(f"none of the {rows:,} rows could be predicted; the first reason: {report.first_error}")
+        raise _no_prediction(rows, report.first_error)
     if failed:
         print(f"{failed:,} of {rows:,} rows have no prediction: see the reasons in column 'error'", file=sys.stderr)
     columns = output_columns(predictor.tasks, predictor.num_models > 1, options.interval, options.nearest)
@@ -130,9 +131,7 @@ def print_summaries(predictor: Predictor, smiles: list[str], level: float | None
         level = 90.0
     predictions = predictor.predict(smiles, details=True, interval=level)
     if all(predictions.errors):
-        raise InputError(
-            f"none of the {len(smiles):,} rows could be predicted; the first reason: {predictions.errors[0]}"
-        )
+        raise _no_prediction(len(smiles), predictions.errors[0])
     documents: list[dict[str, Any]] = []
     for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
         targets = summarize(predictions, row) if error is None else []
@@ -170,6 +169,10 @@ def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[st
     widths = [max(map(len, column)) for column in filled]
     rows = zip(*filled, strict=True)
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _no_prediction(rows: int, reason: str | None) -> InputError:
+    return InputError(f"none of the {rows:,} rows could be predicted; the first reason: {reason}")
 
 
 def _interval_text(target: TargetSummary) -> str:

@@ -44,9 +44,12 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         Model(shared, "cpu", calibration=calibration).save(folder)
-        if model.metrics:
-            write_metrics(folder, model.metrics)
-        card = model_card(model, model.metrics, repository, options.license)
+        metrics = model.metrics
+        if "init_from" in metrics:  # a path of this machine
+            metrics["init_from"] = shared[0].config.origin
+        if metrics:
+            write_metrics(folder, metrics)
+        card = model_card(model, metrics, repository, options.license)
         (folder / "README.md").write_text(card, encoding="utf-8")
         source = upload(folder, repository, public=options.public)
     print(source)

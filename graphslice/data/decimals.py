@@ -100,9 +100,11 @@ def decimal_advice(cell: str) -> str:
 def number_advice(cell: str) -> str:
     """Say what to do about a cell that is not read as a number; empty unless it has a number in it."""
     unit = _WITH_UNIT.fullmatch(cell)
-    if unit is None:
+    if unit is None or (cell.strip() == unit[1] + unit[2] and any(map(str.isdigit, unit[2]))):  # 0x1F has none
         return decimal_advice(cell)
-    return f"it has the unit {unit[2]!r}: write {unit[1].strip()}, and all numbers of the column in one unit"
+    number = unit[1].strip()
+    advice = f"it has the unit {unit[2]!r}: write {number}, and all numbers of the column in one unit"
+    return "; ".join(filter(None, (advice, decimal_advice(number))))
 
 
 def decimal_hint(cell: str) -> str:

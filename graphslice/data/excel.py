@@ -16,6 +16,8 @@ from graphslice.data.text_tables import Expansion, TextRows
 from graphslice.errors import InputError, nearest
 
 EXCEL_SUFFIXES = (".xlsx",)
+# Rows of other sheets that are looked at; formatted blank rows may be many.
+_TOP_ROWS = 100
 # First bytes of the container of encrypted workbooks and of .xls files.
 _COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -97,17 +99,17 @@ def _convert_errors(file: Path) -> Iterator[None]:
 
 
 def _has_rows(sheet: Any) -> bool:
-    """True if a sheet has a row below its header; false if it cannot be read."""
+    """True if a sheet has a row below its header near its top; false if it cannot be read."""
     with suppress(InputError):
-        return len([*itertools.islice(_rows(Path(), sheet), 2)]) == 2
+        return len([*itertools.islice(_rows(Path(), sheet, _TOP_ROWS), 2)]) == 2
     return False
 
 
-def _rows(file: Path, sheet: Any) -> Iterator[list[str]]:
+def _rows(file: Path, sheet: Any, most: int | None = None) -> Iterator[list[str]]:
     """Yield the texts of each row that is not blank, up to its last cell."""
     with _convert_errors(file):
         sheet.reset_dimensions()  # the size that a workbook states may be wrong
-        for cells in sheet.iter_rows(values_only=True):
+        for cells in sheet.iter_rows(max_row=most, values_only=True):
             texts = [_text(cell) for cell in cells]
             if any(map(str.strip, texts)):
                 yield texts

@@ -22,7 +22,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
 from graphslice.evaluation.prediction_tables import write_predictions
-from graphslice.inference.predictions import Predictions
+from graphslice.inference.predictions import Predictions, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.package_data import is_packaged_model
 from graphslice.run_files import find_members, locate_dataset, read_splits, read_training_smiles, run_directory_of
@@ -300,6 +300,9 @@ def evaluate(
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")
     level = None if predictor.calibration is None else COVERAGE_LEVEL
+    names = output_columns(predictor.tasks, predictor.num_models > 1, level)
+    if out is not None and (taken := [name for name in dataset.identity_columns(rows[:0]) if name in names]):
+        raise InputError(f"{dataset.name} has a column {taken[0]!r} already, which predictions would be written to")
     predictions = predict_rows(predictor, dataset, rows, level)
     predicted = np.flatnonzero([error is None for error in predictions.errors])
     if not len(predicted):

@@ -89,6 +89,7 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     """
     try:
         import onnxruntime
+        import onnxscript  # noqa: F401
         from onnx.helper import set_model_props
     except ImportError as error:
         raise InputError(f"an ONNX file needs the package {error.name}: pip install 'graphslice[onnx]'") from None

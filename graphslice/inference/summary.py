@@ -24,7 +24,7 @@ class TargetSummary:
         interval: bounds of the prediction interval, or None.
         classes: classes in the prediction set, or None.
         percentile: percentage of the reference molecules with a smaller prediction, where half of equal ones count
-            (Task.reference); None without a reference.
+            (Task.reference); None without a reference, and of several classes.
         description: what was measured.
     """
 
@@ -73,7 +73,7 @@ def _summarize_target(predictions: Predictions, row: int, t: int, task: Task, va
 
 
 def _percentile(task: Task, value: float) -> float | None:
-    if not task.reference:
+    if not task.reference or task.kind == MULTICLASS:
         return None
     reference = np.array(task.reference)
     below, up_to = (np.searchsorted(reference, value, side) for side in ("left", "right"))

@@ -32,6 +32,7 @@ from graphslice.data.excel import split_sheet
 from graphslice.data.tables import plain_rows
 from graphslice.documents import TOOLS, schema
 from graphslice.errors import InputError, nearest, shown
+from graphslice.hub import local_path
 from graphslice.inference.files import interval_notes, with_predictions
 from graphslice.inference.predictions import output_columns
 from graphslice.mcp.folder import Folder
@@ -59,7 +60,7 @@ class Tools:
 
     def __init__(self, folder: Folder, models: Sequence[str]) -> None:
         self.folder = folder
-        self.models = {name: name if is_packaged_model(name) else str(Path(name).resolve()) for name in models}
+        self.models = {name: model_path(name) for name in models}
         self.models |= {name: name for name in MODELS if name != PRETRAINED_MODEL}
         for name in models:
             self.load(name)
@@ -144,11 +145,8 @@ class Tools:
     async def _command(self, *arguments: str, **options: Any) -> dict[str, Any]:
         """Run a command in a process of its own and return its document; options that are None are left out."""
         flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
-        # -P: no module is imported from the folder.
         command = [sys.executable, "-P", "-m", "graphslice", *arguments, *flags, "--json"]
-        done = await anyio.run_process(
-            command, stdin=subprocess.DEVNULL, stderr=None, check=False, cwd=str(self.folder.path)
-        )
+        done = await anyio.run_process(command, stdin=subprocess.DEVNULL, stderr=None, check=False)
         try:
             document = json.loads(done.stdout)
         except ValueError:
@@ -158,6 +156,11 @@ class Tools:
         if "error" in document:
             raise InputError(document["error"])
         return document
+
+
+def model_path(name: str) -> str:
+    """Return the absolute path of a model, or the name of a packaged one; one of the Hub is downloaded."""
+    return name if is_packaged_model(name) else str(Path(local_path(name)).resolve())
 
 
 @lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -
         InputError: if the original does not support the model, or the folder cannot be written.
     """
     if layout not in FORMATS:
-        raise InputError(f"unknown format {shown(layout)}: choose from onnx, {', '.join(FORMATS)}")
+        raise InputError(f"unknown format {shown(layout)}: choose from {', '.join(FORMATS)}")
     config = checkpoint.config.model
     _check(checkpoint, layout)
     weights = _to_original_layout(checkpoint)

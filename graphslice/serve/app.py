@@ -178,7 +178,10 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
     for kind in (InputError, RequestValidationError, TimeoutError, StarletteHTTPException, Exception):
         app.add_exception_handler(kind, _problem)
     app.add_middleware(
-        Guard, max_bytes=_MOLECULE_BYTES * service.max_molecules, hosts=hosts, without_policy=("/docs", "/redoc")
+        Guard,
+        max_bytes=_MOLECULE_BYTES * max(service.max_molecules, _CHUNK),
+        hosts=hosts,
+        without_policy=("/docs", "/redoc"),
     )
     return app
 

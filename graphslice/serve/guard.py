@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# POST requests in progress, waiting ones included.
+# Requests with a body in progress, waiting ones included.
 _MAX_REQUESTS = 128
 # Seconds in which a body must arrive.
 _BODY_SECONDS = 30
@@ -50,7 +50,7 @@ class Guard:
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
             await send(message)
 
-        host, is_work = Headers(scope=scope).get("host", "").lower(), scope["method"] == "POST"
+        host, is_work = Headers(scope=scope).get("host", "").lower(), scope["method"] not in ("GET", "HEAD")
         if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
             sentence = "the server accepts requests to localhost only: start it with --host for others"
             await _error(421, sentence)(scope, receive, send_with_headers)
@@ -60,7 +60,7 @@ class Guard:
         else:
             self._requests += is_work
             try:
-                await self._handle(scope, receive, send_with_headers)
+                await (self._handle if is_work else self._app)(scope, receive, send_with_headers)
             finally:
                 self._requests -= is_work
 

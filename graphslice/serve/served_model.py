@@ -13,10 +13,12 @@ from graphslice.api.model import Model
 from graphslice.api.picture import explain_molecule
 from graphslice.chem.parse import MoleculeError, parse_molecule
 from graphslice.data.featurize import Pool
+from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictions import output_arrays
 from graphslice.report.drawing import draw_molecule
+from graphslice.run_files import without_nan
 
 # The time of an explanation grows with the square of the atoms.
 _MAX_EXPLAINED_ATOMS = 120
@@ -71,11 +73,8 @@ class ServedModel:
         """
         matrix = [np.stack(list(columns.values()), axis=1)] if columns else None
         (predictions,) = self.model.predict_stream([smiles], self._pool, matrix, interval=interval, nearest=nearest)
-        rows = pa.table(output_arrays(predictions)).to_pylist()
-        return [
-            {"smiles": text} | {name: _plain(value) for name, value in row.items()}
-            for text, row in zip(smiles, rows, strict=True)
-        ]
+        rows = plain_rows(pa.table(output_arrays(predictions)))
+        return [{"smiles": text} | row for text, row in zip(smiles, rows, strict=True)]
 
     @cached_property
     def _explained(self) -> Model:
@@ -107,7 +106,7 @@ class ServedModel:
             "prediction": explanation.prediction,
             "baseline": explanation.baseline,
             "contributions": explanation.values.tolist(),
-            "standard_errors": [_plain(error) for error in explanation.errors.tolist()],
+            "standard_errors": without_nan(explanation.errors.tolist()),
             "notes": list(explanation.notes),
             "warning": explanation.warning or None,
             "svg": picture.svg,
@@ -118,17 +117,8 @@ def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]
     """Draw molecules as SVG; None where there is no drawing: see :func:`~graphslice.report.drawing.draw_molecule`."""
     if pool is None:
         return _draw(smiles)
-    return [svg for drawings, _ in pool.submit(_draw, smiles).result() for svg in drawings]
+    return [svg or None for drawings, _ in pool.submit(_draw, smiles).result() for svg in drawings]
 
 
 def _draw(smiles: Sequence[str]) -> list[str | None]:
     return [draw_molecule(text, f"structure of {text}") for text in smiles]
-
-
-def _plain(value: Any) -> Any:
-    """Make a value of a column JSON: the shortest digits of a float32, None for nan and infinity, also in lists."""
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return float(str(np.float32(value))) if np.isfinite(value) else None
-    return value

@@ -13,7 +13,7 @@ REFERENCE = (1.0, 2.0, 2.0, 3.0)
 TASKS = [
     Task("half_life", unit="h", description="in humans", reference=REFERENCE),
     Task("herg", "binary", ("no", "yes"), reference=(0.1, 0.9)),
-    Task("route", "multiclass", ("oral", "skin", "vein")),
+    Task("route", "multiclass", ("oral", "skin", "vein"), reference=REFERENCE),
 ]
 
 

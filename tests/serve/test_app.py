@@ -262,7 +262,7 @@ def test_a_crash_while_drawing_costs_its_row_only(monkeypatch):
         "graphslice.serve.served_model.draw_molecule", lambda text, _: os._exit(1) if text == "X" else text
     )
     with featurizer_pool(workers=2) as pool:  # forked: the processes have the function above
-        assert draw_molecules(["C", "X", "N"], pool) == ["C", "", "N"]
+        assert draw_molecules(["C", "X", "N"], pool) == ["C", None, "N"]
 
 
 def test_atoms_have_lists(demo_rows, tiny_config, tmp_path):

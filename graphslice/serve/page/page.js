@@ -29,12 +29,15 @@ function say(text, isError = false) {
 
 // --- input ---------------------------------------------------------------------------------------
 
-// A text is a table if its first line names a SMILES column or has a comma or semicolon, which plain SMILES do not have.
+// A text is a table if its first line names a SMILES column, or all lines have a comma or semicolon.
 const isSmilesName = (name) => /^\W*(canonical_)?(smiles|smi|mol|structure)\W*$/i.test(name);
 function readTable(text) {
   const first = text.split("\n", 1)[0];
   const isSeparator = (one) => first.split(one).some(isSmilesName) || (one !== "\t" && !first.includes("|"));
-  const separator = SEPARATORS.find((one) => first.includes(one) && isSeparator(one));
+  const lines = text.split("\n").filter((line) => line.trim());
+  // Names of molecules may have commas too, but hardly in every line.
+  const isTable = (one) => first.split(one).some(isSmilesName) || (lines.length > 1 && lines.every((line) => line.includes(one)));
+  const separator = SEPARATORS.find((one) => first.includes(one) && isSeparator(one) && isTable(one));
   if (!separator && !isSmilesName(first)) return null;
   const rows = [[]];
   let cell = "", quoted = false;

@@ -149,8 +149,8 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
                     {
                         "": "the targets, none with an error",
                         "target": "string: name of the target",
-                        "prediction": "number: a number in `unit`, or the probability of the class `predicted`",
-                        "predicted": "string: class of the probability; empty for numbers",
+                        "prediction": "number: a number in `unit`, or the probability of the class `class_name`",
+                        "class_name": "string: class of the probability; empty for numbers",
                         "unit": "string: unit of the prediction; empty if it is not known",
                         "interval": "numbers?: bounds of the prediction interval; null without one",
                         "classes": "strings?: classes in the prediction set; null without one",

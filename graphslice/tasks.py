@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -50,7 +50,7 @@ class Task:
     knots: tuple[tuple[float, float], ...] = ()
     unit: str = ""
     description: str = ""
-    reference: tuple[float, ...] = ()
+    reference: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def knot_array(self) -> np.ndarray:

@@ -44,7 +44,11 @@ model.tasks[0]  # name, unit and description of an endpoint
 
 - **Prediction**: a number in its unit, or the probability of `yes`. **Interval**: 90% conformal prediction interval, or
   prediction set. **Percentile**: among the predictions for {approved} approved drugs (ClinTox's column FDA_APPROVED).
-  **`in_domain`**: whether the training set has similar molecules.
+- **Sets** cover each class at 90%, so that a rare class may be in the set, alone even, although its probability is low.
+  An empty set says that the molecule is typical of neither class.
+- **`in_domain` and `similarity`** compare with 10,000 training molecules, drawn at random of all, whose SMILES the
+  package has (`--nearest` names them). Fingerprints of very small molecules, such as ethanol, and of long chains say little.
+- **Salts and charges** change predictions: give the neutral parent, as most of the tables do.
 - **Data**: all rows of the 22 tables of TDC's ADMET group (CC BY 4.0, as Therapeutics Data Commons states on its pages,
   which name the original publications; for some of the tables these state no licence of their own) and of the 12 assays
   of Tox21 (a work of the United States government, by way of MoleculeNet): {molecules} molecules with {labels} labels.
@@ -52,9 +56,15 @@ model.tasks[0]  # name, unit and description of an endpoint
   confirmed; BBBP and Lipophilicity are among TDC's tables, ESOL's molecules mostly in AqSolDB; BACE and HIV are no
   ADMET endpoints. The tables themselves are not in the package.
 - **Do not evaluate the model on TDC's test rows**: they are among its training molecules.
-- **Limits**: the tables mix assays of many laboratories. Stereochemistry is what the graph has of it; dose, species and
+- **Terms**: the weights are under the licence of this package; the data ask for attribution, which this page gives.
+- **Limits**: intervals are not cut at physical limits, such as 100%. The tables mix assays of many laboratories.
+  Stereochemistry is what the graph has of it; dose, species and
   formulation are those of the assays. Clearances are limited by their assays at 3 and 150. A prediction is no safety
   assessment.
+
+## Endpoints
+
+{described}
 """
 _SCORES = """
 ## Cross-validation
@@ -89,6 +99,16 @@ python scripts/card_adme.py --separate separate.jsonl --rate adme.csv
 
 def mean_and_std(values: list[float], digits: int = 3) -> str:
     return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def endpoint_table(endpoints: pd.DataFrame) -> str:
+    """Return the table of what the endpoints mean."""
+    rows = ["| endpoint | meaning | unit | direction | table | licence |", "|---|---|---|---|---|---|"]
+    for each in endpoints.itertuples():
+        unit = "probability of `yes`" if each.kind == "binary" else each.unit
+        cells = (each.name, each.description, unit, each.direction, each.table, each.license)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def score_table(lines: list[dict], endpoints: pd.DataFrame) -> tuple[str, str]:
@@ -160,7 +180,10 @@ def rendered(lines: list[dict]) -> str:
     endpoints = pd.read_csv(ENDPOINTS, keep_default_na=False)
     table, summary = score_table(lines, endpoints)
     packed = next(line for line in lines if "packed" in line)["packed"]
-    head = _HEAD.format(**{key: f"{value:,}" if isinstance(value, int) else value for key, value in packed.items()})
+    head = _HEAD.format(
+        described=endpoint_table(endpoints),
+        **{key: f"{value:,}" if isinstance(value, int) else value for key, value in packed.items()},
+    )
     rate = next((line for line in lines if "rate" in line), None)
     text = (
         "Not measured yet."

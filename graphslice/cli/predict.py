@@ -49,8 +49,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="print a table of all targets for each molecule given as SMILES: prediction, unit, 90%% interval, and "
-        "percentile among the reference molecules of the model",
+        help="print a table of all targets for each molecule given as SMILES: prediction, unit, interval of 90 percent, "
+        "and percentile among the reference molecules of the model",
     )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
@@ -158,7 +158,7 @@ def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[st
     columns = {
         "target": [each.target for each in targets],
         "prediction": [
-            f"{each.predicted}: {each.prediction:.2f}" if each.predicted else f"{each.prediction:.4g} {each.unit}"
+            f"{each.class_name}: {each.prediction:.2f}" if each.class_name else f"{each.prediction:.4g} {each.unit}"
             for each in targets
         ],
         f"{level:g}% interval or set" if level else "": [_interval_text(each) for each in targets],
@@ -179,4 +179,4 @@ def _interval_text(target: TargetSummary) -> str:
     if target.interval is not None:
         low, high = target.interval
         return f"{low:.4g} to {high:.4g}"
-    return "" if target.classes is None else " or ".join(target.classes) or "none"
+    return "" if target.classes is None else " or ".join(target.classes) or "no class"

@@ -17,8 +17,8 @@ class TargetSummary:
 
     Attributes:
         target: name of the target.
-        prediction: a number in ``unit``, or the probability of ``predicted``.
-        predicted: the class to which the probability belongs: the second class of a binary target, the most probable
+        prediction: a number in ``unit``, or the probability of ``class_name``.
+        class_name: the class to which the probability belongs: the second class of a binary target, the most probable
             one of several; empty for regression.
         unit: unit of a regression target; empty if it is not known.
         interval: bounds of the prediction interval, or None.
@@ -30,7 +30,7 @@ class TargetSummary:
 
     target: str
     prediction: float
-    predicted: str
+    class_name: str
     unit: str
     interval: tuple[float, float] | None
     classes: tuple[str, ...] | None
@@ -65,10 +65,10 @@ def _summarize_target(predictions: Predictions, row: int, t: int, task: Task, va
         classes = tuple(name for name, is_in in zip(task.classes, included, strict=True) if is_in)
     elif interval is not None:
         bounds = float(interval.low[row, t]), float(interval.high[row, t])
-    predicted = task.classes[best - len(values)] if task.classes else ""
+    class_name = task.classes[best - len(values)] if task.classes else ""
     value = float(values[best])
     return TargetSummary(
-        task.name, value, predicted, task.unit, bounds, classes, _percentile(task, value), task.description
+        task.name, value, class_name, task.unit, bounds, classes, _percentile(task, value), task.description
     )
 
 

@@ -29,9 +29,9 @@ def predictions() -> Predictions:
 def test_summaries_hold_units_intervals_and_descriptions(predictions):
     number, binary, several = summarize(predictions, 1)
     assert (number.prediction, number.unit, number.interval, number.classes) == (2.0, "h", (1.5, 4.0), None)
-    assert (number.predicted, number.description) == ("", "in humans")
-    assert (binary.prediction, binary.predicted, binary.classes, binary.interval) == (0.75, "yes", ("yes",), None)
-    assert (several.prediction, several.predicted, several.classes) == (0.5, "skin", ("oral", "skin"))
+    assert (number.class_name, number.description) == ("", "in humans")
+    assert (binary.prediction, binary.class_name, binary.classes, binary.interval) == (0.75, "yes", ("yes",), None)
+    assert (several.prediction, several.class_name, several.classes) == (0.5, "skin", ("oral", "skin"))
     assert several.percentile is None
 
 

@@ -47,7 +47,8 @@ model.tasks[0]  # name, unit and description of an endpoint
 - **Sets** cover each class at 90%, so that a rare class may be in the set, alone even, although its probability is low.
   An empty set says that the molecule is typical of neither class.
 - **`in_domain` and `similarity`** compare with 10,000 training molecules, drawn at random of all, whose SMILES the
-  package has (`--nearest` names them). Fingerprints of very small molecules, such as ethanol, and of long chains say little.
+  package has (`--nearest` names them). Fingerprints of very small molecules, such as ethanol, and of long chains say
+  little.
 - **Salts and charges** change predictions: give the neutral parent, as most of the tables do.
 - **Data**: all rows of the 22 tables of TDC's ADMET group (CC BY 4.0, as Therapeutics Data Commons states on its pages,
   which name the original publications; for some of the tables these state no licence of their own) and of the 12 assays

@@ -49,8 +49,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="print a table of all targets for each molecule given as SMILES: prediction, unit, interval of 90 percent, "
-        "and percentile among the reference molecules of the model",
+        help="print a table of all targets for each molecule given as SMILES: prediction, unit, interval of 90 "
+        "percent, and percentile among the reference molecules of the model",
     )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")

@@ -35,7 +35,7 @@ _AMBIGUOUS = re.compile(rf"{_SIGNS}[1-9][0-9]{{0,2}}\.[0-9]{{3}}\s*", re.ASCII)
 _WITH_UNIT = re.compile(
     rf"({_SIGNS}[0-9.,]*[0-9][.,]?(?:[eE][+-]?[0-9]+)?)(?![eE][+-]?[0-9])\s*([%\u2030\xb0]|[^\W\d_]\S*)\s*"
 )
-_DECIMAL_COMMA = re.compile(r"\s*[+\u2212-]?[0-9]*,[0-9]*(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
+_DECIMAL_COMMA = re.compile(rf"{_SIGNS}[0-9]*,[0-9]*(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 
 
 def plain_number(cell: str, decimal: str) -> str | None:

@@ -75,7 +75,8 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
     """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
     if not contents.measurements + contents.words and contents.first_word is None:
         raise InputError(f"{label} is empty in every row")
-    if contents.first_bound is not None and not contents.numbers + contents.words and kind in (None, REGRESSION):
+    others = contents.numbers + contents.words + contents.commas
+    if contents.first_bound is not None and not others and kind in (None, REGRESSION):
         row, cell = contents.first_bound
         raise InputError(
             f"{label} has bounds alone, such as {cell!r} in row {row}: training needs numbers too; to learn the bounds "

@@ -32,6 +32,12 @@ _CHUNK = 128
 # Bytes of a request for each of its molecules.
 _MOLECULE_BYTES = 2_048
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+# What pydantic says in the terms of its library.
+_PROBLEMS = {
+    "model_attributes_type": "send a JSON object, with the header content-type: application/json",
+    "extra_forbidden": "unknown key: see /docs",
+    "too_short": "send at least one",
+}
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MODEL = Field(None, description="name of the model, as in /models (default: the first)")
 
@@ -203,7 +209,8 @@ def _problem(request: Request, error: Exception) -> Response:
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
         status = 400 if first["type"] == "json_invalid" else 422
-        sentence = f"{'.'.join(map(str, first['loc'][1:])) or 'body'}: {first['msg']}"
+        where = ".".join(map(str, first["loc"][1:])) or "body"
+        sentence = f"{where}: {_PROBLEMS.get(first['type'], first['msg'])}"
     elif isinstance(error, TimeoutError):
         status, sentence = 503, "the server did not finish in time: send fewer molecules, or try again later"
         headers = {"retry-after": "5"}

@@ -121,6 +121,8 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         ),
         (["1,500"], {}, "give --decimal comma to read it as 1.500, or --decimal point to read it as 1500$"),
         (["1.250,5", "3,5"], {}, "'y' has thousands separators, such as '1.250,5' in row 1: give --decimal comma to "),
+        (["3,03", ">4,17", "5,5"], {}, "'y' has decimal commas, such as '3,03' in row 1: give --decimal comma to "),
+        (["3,03", ">4", "5,5"], {}, "'y' has decimal commas, such as '3,03' in row 1: give --decimal comma to "),
         (["1 250", "3 500"], {}, "'y' has thousands separators, such as '1 250' in row 1: give --decimal point to "),
         (["3,159.5", "1,250.0", "3.5"], {}, "such as '3,159.5' in row 1: give --decimal point to read it as 3159.5$"),
         (["1", "2", "3", "1,250,000"], {}, "'1,250,000' in row 4: give --decimal point to read it as 1250000$"),

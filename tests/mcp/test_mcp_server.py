@@ -103,6 +103,13 @@ def test_predict_file(server, folder):
     assert "predicted.csv exists already" in server.fail("predict_file", table="demo.csv", out="predicted.csv")
 
 
+def test_a_packaged_model_is_not_replaced_by_a_folder_of_its_name(server, folder):
+    (folder / "gap").mkdir()
+    server.call("predict_file", table="demo.csv", out="of_gap.csv", model="gap")
+    (row,) = server.call("predict", smiles=["CCO"], model="gap")["rows"]
+    assert set(row) - {"smiles"} <= set(pd.read_csv(folder / "of_gap.csv").columns)
+
+
 def test_evaluate(server, run_directory):
     document = server.call("evaluate", dataset="demo.csv", split="test")
     metrics = json.loads((run_directory / "metrics.json").read_text())

@@ -163,8 +163,8 @@ BAD = {
     "text": (b'{"smiles": "CCO"}', 422, "smiles"),
     "number": (b'{"smiles": ["C", 1]}', 422, "smiles.1"),
     "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 422, "smiles.0"),
-    "none": (b'{"smiles": []}', 422, "at least 1"),
-    "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals"),
+    "none": (b'{"smiles": []}', 422, "smiles: send at least one"),
+    "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals: unknown key"),
     "text-interval": (b'{"smiles": ["C"], "interval": "90"}', 422, "interval"),
     "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
     "interval": (b'{"smiles": ["C"], "interval": 100}', 422, "coverage"),
@@ -180,6 +180,11 @@ def test_bad_requests_have_a_status_and_a_sentence_and_the_server_lives_on(clien
     response = client.post("/predict", content=body, headers={"content-type": "application/json"})
     assert response.status_code == status and words in response.json()["error"]
     assert predict(client, ["CCO"])[0]["error"] is None
+
+
+def test_the_error_of_a_body_without_its_type_names_the_header(client):
+    response = client.post("/predict", content=b'{"smiles": ["C"]}')
+    assert response.status_code == 422 and "content-type: application/json" in response.json()["error"]
 
 
 def test_a_molecule_of_a_million_atoms_is_an_error_of_its_row(client):

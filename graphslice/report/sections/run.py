@@ -67,7 +67,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("model", f"{model}; {training['parameters']:,} parameters{' in total' * (len(run.models) > 1)}"),
         ("split", _split(run)),
         ("device", f"{training['device']}{f' x {devices}' if (devices := training['devices']) > 1 else ''}"),
-        ("training time", _duration(training["seconds"])),
+        ("training time of the network", _duration(training["seconds"])),
     ]
     if start:
         rows.append(("date", datetime.fromisoformat(start["date"]).strftime("%Y-%m-%d %H:%M %z")))

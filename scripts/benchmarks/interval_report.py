@@ -25,10 +25,6 @@ split makes the test molecules others.
 The molecules of a held-out fold chose nothing of their own prediction: neither weights of the stack, which come from
 the other held-out molecules, nor the epoch, which is fixed. A validation set also chooses the epoch, so that errors on
 it are a little smaller than on new molecules.
-
-Only Caco-2, VDss, microsomal clearance, and PPBR by scaffold, with one seed each, are of the present default. The
-other figures, with three seeds, are of the former one, which calibrated on a validation set that also chose epoch and
-weights.
 """
 
 

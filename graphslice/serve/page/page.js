@@ -1,6 +1,6 @@
 // The page of graphslice serve: reads molecules, asks the API in batches, and shows what it returns.
 const $ = (id) => document.getElementById(id);
-const SHOWN = 1000, BATCH = 250, SEPARATORS = [",", ";", "\t"];
+const SHOWN = 1000, BATCH = 250, MOST_COLUMNS = 6, SEPARATORS = [",", ";", "\t"];
 let models = [], maxMolecules = BATCH, shown = null, running = null, editor = null;
 
 function element(tag, properties = {}, ...children) {
@@ -137,11 +137,10 @@ function addRows(rows) {
   const table = $("table"), { model } = shown, begin = shown.rows.length;
   $("results").hidden = false;
   if (!begin) {
-    const names = ["Structure", "Name", ...Object.keys(model.targets), ...(model.intervals ? ["In domain"] : [])];
-    const header = (name) => {
-      const unit = model.units[name], textContent = unit ? `${name} (${unit})` : name;
-      return element("th", { textContent, scope: "col", title: model.descriptions[name] ?? "" });
-    };
+    const targets = Object.keys(model.targets);
+    table.classList.toggle("many", targets.length > MOST_COLUMNS);
+    const names = ["Structure", "Name", ...targets, ...(model.intervals ? ["In domain"] : [])];
+    const header = (name) => element("th", { textContent: withUnit(model, name), scope: "col", title: model.descriptions[name] ?? "" });
     table.append(element("thead", {}, element("tr", {}, ...names.map(header))));
     table.append(element("tbody"));
   }
@@ -155,6 +154,8 @@ function addRows(rows) {
   });
   table.tBodies[0].append(...rows.slice(0, Math.max(0, SHOWN - begin)).map((row, i) => makeRow(row, begin + i)));
 }
+
+const withUnit = (model, name) => (model.units[name] ? `${name} (${model.units[name]})` : name);
 
 function makeRow(row, index) {
   const { model, molecules } = shown, picture = element("div");
@@ -170,7 +171,7 @@ function makeRow(row, index) {
   }
   made.append(...targets.map((target, t) => targetCell(model, row, target, t)));
   if (model.intervals) {
-    const cell = element("td", { className: row.in_domain ? "" : "outside", textContent: row.in_domain ? "yes" : "no" });
+    const cell = element("td", { className: row.in_domain ? "domain" : "domain outside", textContent: row.in_domain ? "yes" : "no" });
     cell.append(element("span", { className: "bounds", textContent: `similarity ${row.similarity.toFixed(2)}` }));
     cell.dataset.label = "in domain";
     made.append(cell);
@@ -188,8 +189,8 @@ function makeRow(row, index) {
 const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value ?? "unbounded"));
 
 function targetCell(model, row, target, t) {
-  const cell = element("td", { className: "target" }), value = row[`${target}_pred`];
-  cell.dataset.label = target;
+  const cell = element("td", { className: "target", title: model.descriptions[target] ?? "" }), value = row[`${target}_pred`];
+  cell.dataset.label = withUnit(model, target);
   if (Array.isArray(value)) {
     cell.append(element("code", { className: "values", textContent: value.map(short).join(" ") }));
     return cell;

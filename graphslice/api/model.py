@@ -106,6 +106,8 @@ class Model(Predictor):
             - ``level``: ``molecule``, ``atom`` or ``bond``;
             - ``targets``: task type of every target by name (``regression``, ``binary`` or ``multiclass``);
             - ``classes``: class names of every classification target;
+            - ``units``, ``descriptions``: unit, and what was measured, of the targets of which they are known;
+            - ``calibrated``: whether there are prediction intervals and an applicability domain;
             - ``models``: number of ensemble members;
             - ``mixer``, ``layers``, ``dim``, ``parameters``: architecture of each member;
             - ``trees``: whether base models, such as random forest and gradient boosting, are stacked with the network;
@@ -118,6 +120,9 @@ class Model(Predictor):
             "level": self.level,
             "targets": {task.name: task.kind for task in self.tasks},
             "classes": {task.name: list(task.classes) for task in self.tasks if task.classes},
+            "units": {task.name: task.unit for task in self.tasks if task.unit},
+            "descriptions": {task.name: task.description for task in self.tasks if task.description},
+            "calibrated": self.calibration is not None,
             "models": self.num_models,
             "mixer": config.model.mixer,
             "layers": config.model.layers,

@@ -109,11 +109,7 @@ class Tools:
     def describe_model(self, model: str | None = None) -> dict[str, Any]:
         """Describe a model."""
         loaded = self.load(model)
-        texts = {
-            f"{name}s": {task.name: getattr(task, name) for task in loaded.tasks if getattr(task, name)}
-            for name in ("unit", "description")
-        }
-        return {**loaded.describe(), **texts, "calibrated": loaded.calibration is not None, "metrics": loaded.metrics}
+        return {**loaded.describe(), "metrics": loaded.metrics}
 
     async def predict_file(
         self, table: str, out: str, model: str | None = None, interval: float | None = None

@@ -45,14 +45,7 @@ class ServedModel:
     def describe(self) -> dict[str, Any]:
         """Describe the model as :meth:`Model.describe` does, without paths, with what requests must or may give."""
         facts = {key: value for key, value in self.model.describe().items() if key != "folder"}
-        return {
-            "name": self.name,
-            **facts,
-            "units": {task.name: task.unit for task in self.model.tasks if task.unit},
-            "descriptions": {task.name: task.description for task in self.model.tasks if task.description},
-            "columns": self.model.feature_columns,
-            "intervals": self.model.calibration is not None,
-        }
+        return {"name": self.name, **facts, "columns": self.model.feature_columns}
 
     def predict(
         self, smiles: Sequence[str], columns: dict[str, np.ndarray], interval: float | None, nearest: bool

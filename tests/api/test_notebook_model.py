@@ -157,6 +157,8 @@ def test_repr_and_describe(model, ensemble, run_directory):
     assert "2 x slice-max" in repr(ensemble)
     summary = model.describe()
     assert summary["targets"] == {"gap_ev": "regression"} and summary["parameters"] == 4689 and summary["models"] == 1
+    assert summary["calibrated"] and summary["units"] == summary["descriptions"] == {}
+    assert gs.load("gap", "cpu").describe()["units"]["dipole"] == "debye"
     assert summary["folder"] == str(run_directory) and ensemble.describe()["folder"] is None
     assert set(model.metrics) >= {"valid", "test"} and ensemble.metrics == {}
     assert isinstance(model, Predictor) and gs.load(run_directory / "best.ckpt", "cpu").folder == run_directory

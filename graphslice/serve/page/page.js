@@ -105,13 +105,13 @@ async function predict() {
   $("table").replaceChildren();
   try {
     const columns = featureColumns(model, molecules), size = Math.min(BATCH, maxMolecules);
-    const interval = model.intervals && $("interval").value ? Number($("interval").value) : null;
+    const interval = model.calibrated && $("interval").value ? Number($("interval").value) : null;
     for (let start = 0; start < molecules.length; start += size) {
       say(`${start.toLocaleString()} of ${molecules.length.toLocaleString()} molecules …`);
       Object.assign($("progress"), { max: molecules.length, value: start });
       const part = molecules.slice(start, start + size);
       const values = Object.fromEntries(Object.entries(columns).map(([name, all]) => [name, all.slice(start, start + size)]));
-      const body = { smiles: part.map((one) => one.smiles), model: model.name, interval, nearest: model.intervals, columns: values };
+      const body = { smiles: part.map((one) => one.smiles), model: model.name, interval, nearest: model.calibrated, columns: values };
       addRows((await api("/predict", body, running.signal)).rows);
     }
     say(summary());
@@ -139,7 +139,7 @@ function addRows(rows) {
   if (!begin) {
     const targets = Object.keys(model.targets);
     table.classList.toggle("many", targets.length > MOST_COLUMNS);
-    const names = ["Structure", "Name", ...targets, ...(model.intervals ? ["In domain"] : [])];
+    const names = ["Structure", "Name", ...targets, ...(model.calibrated ? ["In domain"] : [])];
     const header = (name) => element("th", { textContent: withUnit(model, name), scope: "col", title: model.descriptions[name] ?? "" });
     table.append(element("thead", {}, element("tr", {}, ...names.map(header))));
     table.append(element("tbody"));
@@ -170,7 +170,7 @@ function makeRow(row, index) {
     return made;
   }
   made.append(...targets.map((target, t) => targetCell(model, row, target, t)));
-  if (model.intervals) {
+  if (model.calibrated) {
     const cell = element("td", { className: row.in_domain ? "domain" : "domain outside", textContent: row.in_domain ? "yes" : "no" });
     cell.append(element("span", { className: "bounds", textContent: `similarity ${row.similarity.toFixed(2)}` }));
     cell.dataset.label = "in domain";
@@ -285,7 +285,7 @@ function download() {
 function showModel() {
   const model = models.find((one) => one.name === $("model").value), reads = model.columns.length ? `; reads ${model.columns.join(", ")}` : "";
   $("about").textContent = `Predicts ${Object.keys(model.targets).join(", ")}${model.level === "molecule" ? "" : ` of each ${model.level}`}${reads}.`;
-  $("interval").disabled = !model.intervals;
+  $("interval").disabled = !model.calibrated;
 }
 
 $("form").onsubmit = (event) => (event.preventDefault(), predict());

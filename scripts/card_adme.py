@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 
 import graphslice as gs
+from graphslice.checkpoint import read_checkpoint
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.hardware import hardware_info
 from pack_adme import ENDPOINTS, RESULTS
 
-_LOGS = ("half_life", "vdss", "clearance_microsome", "clearance_hepatocyte")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "adme.md"
 _HEAD = """# adme: absorption, distribution, metabolism, excretion and toxicity
 
@@ -98,10 +99,6 @@ python scripts/card_adme.py --separate separate.jsonl --rate adme.csv
 """
 
 
-def mean_and_std(values: list[float], digits: int = 3) -> str:
-    return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
-
-
 def endpoint_table(endpoints: pd.DataFrame) -> str:
     """Return the table of what the endpoints mean."""
     rows = ["| endpoint | meaning | unit | direction | table | licence |", "|---|---|---|---|---|---|"]
@@ -127,7 +124,7 @@ def score_table(lines: list[dict], endpoints: pd.DataFrame) -> tuple[str, str]:
     wins, coverages = [], []
     for name, unit, kind in zip(endpoints["name"], endpoints["unit"], endpoints["kind"], strict=True):
         own, metric = folds[name], "auroc" if kind == "binary" else "spearman"
-        error = "" if kind == "binary" else mean_and_std([each["stack"]["mae"] for each in own])
+        error = "" if kind == "binary" else mean_and_std([each["stack"]["mae"] for each in own], 3)
         alone = separate.get(name, {}).get(metric)
         first = next(each["stack"][metric] for each in own if each["fold"] == 0)
         if alone is not None:
@@ -136,7 +133,7 @@ def score_table(lines: list[dict], endpoints: pd.DataFrame) -> tuple[str, str]:
         coverage = float(np.average([each["coverage_90"] for each in own], weights=counts))
         coverages.append(coverage)
         cells = [name, "" if kind == "binary" else unit, f"{counts.sum():,}"]
-        cells += [mean_and_std([each[part][metric] for each in own]) for part in ("stack", "network")]
+        cells += [mean_and_std([each[part][metric] for each in own], 3) for part in ("stack", "network")]
         cells += [error, "" if alone is None else f"{alone:.3f}", f"{first:.3f}", f"{100 * coverage:.0f}%"]
         rows.append(f"| {' | '.join(cells)} |")
     summary = f"90% intervals and sets cover {100 * min(coverages):.0f} to {100 * max(coverages):.0f}% of the labels."
@@ -195,7 +192,10 @@ def rendered(lines: list[dict]) -> str:
             "`in_domain`."
         )
     )
-    targets, logs = ",".join(endpoints["name"]), ",".join(f"{name}=log" for name in _LOGS)
+    targets, logs = (
+        ",".join(endpoints["name"]),
+        ",".join(f"{task.name}=log" for task in read_checkpoint("adme").tasks if task.transform == "log"),
+    )
     return head + _SCORES.format(table=table, summary=summary, rate=text, targets=targets, transforms=logs)
 
 

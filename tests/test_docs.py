@@ -139,6 +139,7 @@ def test_python_blocks_run(document, workplace):
     for reason, text in blocks(document, "python"):
         if not reason:
             exec(text, namespace)
+    assert "__builtins__" in namespace or all(reason for reason, _ in blocks(document, "python"))
 
 
 #: Options that decide the model or the number of models, which are tiny here; tests/training has them.

@@ -42,10 +42,10 @@ def with_std(value: float, std: float) -> str:
     return f"{value:,.{places}f} ± {std:,.{places}f}".replace("-", MINUS)
 
 
-def mean_and_std(values: Sequence[float]) -> str:
-    """Format the mean of values with four decimals, and of several their standard deviation."""
-    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{deviation}"
+def mean_and_std(values: Sequence[float], decimals: int = 4) -> str:
+    """Format the mean of values, and of several their standard deviation."""
+    deviation = f" ± {np.std(values, ddof=1):.{decimals}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{decimals}f}{deviation}"
 
 
 def _format_like(text: str, value: float) -> str:

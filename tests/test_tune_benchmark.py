@@ -33,6 +33,14 @@ def test_interval_needs_three_seeds():
     assert row.endswith("| +0.0100 (95% interval -0.0148 to +0.0348) |")
 
 
+def test_other_seeds_train_with_the_values_that_were_found():
+    values = {"optimizer.peak_lr": "0.002", "trainer.loss": "mse"}
+    found = {"trials": 3, "held_out": [0.1, 0.2], "values": values}
+    options = tune.Found(found | {"chosen": 2}, ["--metric", "mae"]).options
+    assert options == ["--metric", "mae", "--optimizer.peak_lr=0.002", "--trainer.loss=mse"]
+    assert tune.Found(found | {"chosen": 0}, ["--metric", "mae"]).options == ["--metric", "mae"]
+
+
 def test_budgets_are_separate_rows():
     lines = [line(tune.DEFAULTS, 0, 0.5), tuned(0, 0.6), tuned(0, 0.7, minutes=30.0)]
     assert [row.split(" | ")[2] for row in tune.rendered(lines).splitlines()[2:]] == ["5", "30"]
@@ -64,10 +72,13 @@ def test_results_are_kept_and_not_repeated(tmp_path, monkeypatch):
     parser = argparse.ArgumentParser()
     tune.add_arguments(parser)
     results = tmp_path / "docs" / "benchmarks" / "tune.jsonl"
-    words = ["run", "--data", str(tmp_path), "--tasks", "caco2_wang", "--seeds", "0", "--results", str(results)]
+    words = ["run", "--data", str(tmp_path), "--tasks", "caco2_wang", "--seeds", "0", "1", "--results", str(results)]
     for _ in range(2):
         tune.run(parser.parse_args(words))
-    assert commands == ["train", "predict", "tune", "predict"]
-    first, second = map(json.loads, results.read_text().splitlines())
-    assert (first["method"], second["method"], second["trials"]) == ("defaults", "tuned", 2)
-    assert "| caco2_wang | MAE ↓ | 30 | 1 | 2 |" in (tmp_path / "docs" / "tuning.md").read_text()
+    # one search, whose values the second seed takes
+    assert commands == ["train", "predict", "tune", "predict", "train", "predict", "train", "predict"]
+    defaults, first, _, second = map(json.loads, results.read_text().splitlines())
+    assert (defaults["method"], first["method"], first["trials"]) == ("defaults", "tuned", 2)
+    assert second["seed"] == 1
+    assert all(second[name] == first[name] for name in ("values", "chosen", "trials"))
+    assert "| caco2_wang | MAE ↓ | 30 | 2 | 2 |" in (tmp_path / "docs" / "tuning.md").read_text()

@@ -1,8 +1,9 @@
 """``graphslice tune`` compared with the defaults on tables of TDC's ADMET group.
 
 ``run --data DIR`` trains both on the same training rows, predicts the test rows once, and adds a line for each to
-docs/benchmarks/tune.jsonl. Results that exist are skipped. Every result also updates the table of docs/tuning.md, as
-``render`` does alone.
+docs/benchmarks/tune.jsonl. A table is searched once, with the first seed; the other seeds train with the values that
+were found. Results that exist are skipped. Every result also updates the table of docs/tuning.md, as ``render`` does
+alone.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "tune.jsonl"
 DEFAULTS, TUNED = "defaults", "tuned"
 
 
-class Tuned(GraphSlice):
+class Search(GraphSlice):
     """The final run of ``graphslice tune``.
 
     Args:
-        minutes: budget of each search.
+        minutes: budget of the search.
         options: further options.
 
     Attributes:
-        found: number of trials, and mean score on held-out folds of the defaults and of the selected trial.
+        found: number of trials, mean score on held-out folds of the defaults and of the selected trial, and the values
+            of its hyperparameters.
     """
 
     def __init__(self, minutes: float, options: list[str]) -> None:
@@ -50,8 +52,23 @@ class Tuned(GraphSlice):
             trials = list(csv.DictReader(file))
         (chosen,) = [trial for trial in trials if trial["chosen"]]
         held_out = [float(trial["mean"] or trial["value"]) for trial in (trials[0], chosen)]
-        self.found = {"trials": len(trials), "chosen": int(chosen["trial"]), "held_out": held_out}
+        values = dict(list(chosen.items())[list(chosen).index("reason") + 1 :])
+        self.found = {"trials": len(trials), "chosen": int(chosen["trial"]), "held_out": held_out, "values": values}
         return folder / "run"
+
+
+class Found(GraphSlice):
+    """A run with the values that a search with another seed found.
+
+    Args:
+        found: the attribute of :class:`Search`.
+        options: further options.
+    """
+
+    def __init__(self, found: dict, options: list[str]) -> None:
+        values = [] if found["chosen"] == 0 else [f"--{name}={value}" for name, value in found["values"].items()]
+        super().__init__(TUNED, [*options, *values])
+        self.found = found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     begin = actions.add_parser("run", help="train, and keep every result")
     begin.add_argument("--data", type=Path, required=True, help="folder with tdc_admet/*.csv")
     begin.add_argument("--tasks", nargs="+", choices=TDC, default=list(TDC), metavar="TASK")
-    begin.add_argument("--seeds", nargs="+", type=int, default=list(range(3)))
+    begin.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
     begin.add_argument("--minutes", type=float, default=30.0, help="budget of each search (default: %(default)s)")
     begin.add_argument("--threads", type=int, default=cores())
     render = actions.add_parser("render", help="make the table of docs/tuning.md")
@@ -71,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run what has no result yet, or render the results."""
     if options.action == "run":
-        for seed in options.seeds:
-            for name in options.tasks:
+        for name in options.tasks:
+            for seed in options.seeds:
                 for method in (DEFAULTS, TUNED):
                     _attempt(options, TDC[name], method, seed)
     write_document(options.results)
@@ -80,11 +97,18 @@ def run(options: argparse.Namespace) -> None:
 
 def _attempt(options: argparse.Namespace, task: Task, name: str, seed: int) -> None:
     budget = {"minutes": options.minutes} if name == TUNED else {}
-    key = {"task": task.name, "method": name, "seed": seed, **budget}
-    if any(key.items() <= line.items() for line in read_results(options.results)):
+    same = {"task": task.name, "method": name, **budget}
+    key = same | {"seed": seed}
+    lines = [line for line in read_results(options.results) if same.items() <= line.items()]
+    if any(line["seed"] == seed for line in lines):
         return
     metric = ["--metric", task.metrics[0].lower()]
-    method = Tuned(options.minutes, metric) if name == TUNED else GraphSlice(DEFAULTS, metric)
+    if name == DEFAULTS:
+        method = GraphSlice(DEFAULTS, metric)
+    elif lines:
+        method = Found({key: lines[0][key] for key in ("trials", "chosen", "held_out", "values")}, metric)
+    else:
+        method = Search(options.minutes, metric)
     try:
         (line,) = run_and_evaluate(task, seed, method, options.data, options.threads)
     except CommandError as error:

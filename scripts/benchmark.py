@@ -26,6 +26,7 @@ BENCHMARKS = {
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
     "labels": "bounds as labels and auxiliary targets on TDC's tables; makes docs/labels.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
+    "rate": "rate of the command predict compared with chemprop; makes a table of docs/benchmarks/notes.md",
     "tune": "graphslice tune compared with the defaults on TDC's tables; makes the table of docs/tuning.md",
 }
 

@@ -1,92 +1,101 @@
 """Draw the pictures of the documentation from the files of results: ``python scripts/pictures.py``.
 
-``ranks.svg``: mean ranks on TDC's ADMET group. ``coverage.svg``: nominal and measured coverage of prediction intervals.
-``zinc.png`` and ``zinc-time.png``: comparisons of mixers.
+Every picture is an SVG file in two variants, for light and dark pages. ``--data DIR`` first trains a default model on
+TDC's Caco-2 table, keeps its test predictions (docs/results/caco2-test.csv) for the picture of the README, and takes
+the screenshots of its report, which needs Chromium.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv
 import json
-from collections import defaultdict
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib
-import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
+from PIL import Image
 
-from benchmarks.table_report import BOARDS, PUBLISHED, grouped, places, read_results
+from docs_figures import architecture, benchmarks, hero, themes
 from graphslice.compare.report import draw as draw_comparison
-from graphslice.evaluation.plots import COLOURS, report_style
+from graphslice.evaluation.plots import report_style
 
-BENCHMARKS = Path(__file__).parents[1] / "docs" / "benchmarks"
-FIGURES = BENCHMARKS.parent / "figures"
+DOCS = Path(__file__).parents[1] / "docs"
+FIGURES = DOCS / "figures"
 COMPARISONS = ("zinc", "zinc-time")
-#: Our models, and their names in the picture.
-OURS = {
-    "graphslice": "GraphSlice: network and base models",
-    "graphslice-network": "its network, fine-tuned",
-    "scratch-network": "its network, from scratch",
-}
-# Colour and label of each split.
-_SPLITS = {"random": ("c1", "random split"), "scaffold": ("c2", "scaffold split")}
-
-
-def mean_ranks() -> dict[str, float]:
-    """The mean rank of each of our models among the published methods, and of these next to the default."""
-    scores = grouped(read_results(BENCHMARKS / "results.jsonl"), "test")
-    board = pd.read_csv(BENCHMARKS / PUBLISHED, index_col="task")
-    published = places("graphslice", scores, board)[list(BOARDS)].mean()
-    ours = {title: float(places(name, scores, board)[name].mean()) for name, title in OURS.items()}
-    return ours | {title: float(published[name]) for name, title in BOARDS.items()}
-
-
-def coverages() -> dict[str, dict[int, list[float]]]:
-    """The measured coverages of all tables and seeds, by split and nominal level in percent."""
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in read_results(BENCHMARKS / "intervals.jsonl"):
-        for level, values in line["intervals"].items():
-            found[line["split"]][int(level)].append(100 * values["coverage"])
-    return found
-
-
-def draw_ranks() -> Figure:
-    """A dot for each method, the best on top."""
-    ranks = dict(sorted(mean_ranks().items(), key=lambda item: -item[1]))
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    for place, (name, rank) in enumerate(ranks.items()):
-        colour = COLOURS["c1"] if name in OURS.values() else COLOURS["soft"]
-        axes.plot(rank, place, "o", color=colour)
-        axes.annotate(f"{rank:.1f}", (rank, place), (9, 0), textcoords="offset points", va="center", color=colour)
-    axes.set_yticks(range(len(ranks)), ranks, color=COLOURS["ink"])
-    axes.set(xlim=(1, 9), xlabel="mean rank on TDC's ADMET group (1 is best)")
-    return figure
-
-
-def draw_coverage() -> Figure:
-    """A dot for each table and seed, and their mean, for every nominal coverage."""
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot((75, 100), (75, 100), color=COLOURS["soft"], linewidth=1, linestyle=":")
-    for shift, (split, levels) in zip((-0.5, 0.5), sorted(coverages().items()), strict=True):
-        colour, label = COLOURS[_SPLITS[split][0]], _SPLITS[split][1]
-        for level, values in levels.items():
-            axes.plot([level + shift] * len(values), values, "o", color=colour, markersize=3, alpha=0.35)
-            axes.plot(level + shift, np.mean(values), "_", color=colour, markersize=16, markeredgewidth=2.5)
-        axes.plot([], [], "_", color=colour, markersize=12, markeredgewidth=2.5, label=f"{label}, mean")
-    axes.set(xlabel="nominal coverage, %", ylabel="measured coverage, %", xticks=sorted(levels), xlim=(76, 99))
-    axes.legend(loc="lower right", frameon=False, fontsize=10)
-    return figure
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_TABLE = Path("tdc_admet") / "caco2_wang.csv"
+TARGET = "log_permeability"
+# Width and height of a screenshot in pixels, and the styles that select the two parts of the report that it shows.
+_SCREEN, _PARTS = (1000, 1120), ("", "main > :not(#predictions):not(#worst) { display: none }")
 
 
 def main() -> None:
-    with report_style(), matplotlib.rc_context({"svg.fonttype": "path"}):
-        for name, draw in (("ranks", draw_ranks), ("coverage", draw_coverage)):
-            draw().savefig(FIGURES / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help=f"folder with {_TABLE}")
+    options = parser.parse_args()
+    if options.data:
+        record(options.data / _TABLE)
+    with report_style(), themes.style():
+        for name in benchmarks.PICTURES:
+            themes.save(themes.to_svg(benchmarks.draw(name), name), FIGURES / name)
+        themes.save(themes.to_svg(architecture.draw(), "architecture"), FIGURES / "architecture")
+        themes.save(hero.hero(), FIGURES / "hero")
     for name in COMPARISONS:
-        result = json.loads((BENCHMARKS.parent / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))
-        draw_comparison(result, FIGURES / f"{name}.png")
+        result = json.loads((DOCS / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))
+        with report_style(), themes.style(), matplotlib.rc_context({"savefig.transparent": True}):
+            draw_comparison(result, FIGURES / f"{name}.svg")
+        themes.save((FIGURES / f"{name}.svg").read_text(encoding="utf-8"), FIGURES / name)
+
+
+def record(table: Path) -> None:
+    """Train a default model, and keep its test predictions and the screenshots of its report."""
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    test = [row for row in rows if row["split"] == "test"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write(folder / "caco2.csv", [["smiles", TARGET, "split"], *(list(row.values()) for row in rows)])
+        _write(folder / "test.csv", [["smiles"], *([row["smiles"]] for row in test)])
+        _graphslice("train --dataset caco2.csv --targets", TARGET, "--out runs/caco2", folder=folder)
+        _graphslice("predict runs/caco2 test.csv -o predictions.csv --interval 90", folder=folder)
+        with (folder / "predictions.csv").open(newline="") as file:
+            found = [[row[f"{TARGET}_{name}"] for name in ("pred", "low", "high")] for row in csv.DictReader(file)]
+        lines = [[row["y"], *values] for row, values in zip(test, found, strict=True)]
+        _write(hero.PREDICTIONS, [hero.COLUMNS, *([f"{float(value):.4f}" for value in line] for line in lines)])
+        photograph(folder / "runs" / "caco2" / "report.html", FIGURES / "report.png")
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Take screenshots of two parts of a report, side by side, in its light and its dark colours."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise SystemExit(f"none of {', '.join(BROWSERS)} is installed, which the screenshots need")
+    text = page.read_text(encoding="utf-8")
+    pages = {"": text, "-dark": text.replace("screen and (prefers-color-scheme: dark)", "screen")}
+    width, height = _SCREEN
+    for ending, variant in pages.items():
+        both = Image.new("RGB", (2 * width, height))
+        for number, part in enumerate(_PARTS):
+            page.write_text(f"{variant}<style>{part}</style>", encoding="utf-8")
+            file = page.with_name("screen.png")
+            flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+            flags += [f"--window-size={width},{height}", f"--screenshot={file}", page.as_uri()]
+            subprocess.run([browser, *flags], check=True, capture_output=True)
+            both.paste(Image.open(file), (number * width, 0))
+        both.quantize(128).save(picture.with_name(f"{picture.stem}{ending}.png"), optimize=True)
+
+
+def _write(path: Path, rows: list[list[str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def _graphslice(*words: str, folder: Path) -> None:
+    subprocess.run([sys.executable, "-m", "graphslice", *" ".join(words).split()], check=True, cwd=folder)
 
 
 if __name__ == "__main__":

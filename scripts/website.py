@@ -1,7 +1,8 @@
 """Hook of MkDocs: the documents of the repository as pages, and the parts of the reference that the code states.
 
 ``<!-- generate: NAME -->`` in a page is replaced by what ``GENERATED[NAME]`` returns. README.md is the first page, and
-links between documents are rewritten for the website; links to files that are not part of it become plain text.
+links between documents are rewritten for the website; links to files that are not part of it become plain text. A
+picture that has a dark variant is shown in the variant of the theme.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ REPOSITORY = {
 }
 _SOURCES = {page: document for document, page in REPOSITORY.items()}
 _GENERATE = re.compile(r"^<!-- generate: ([\w-]+) -->$", re.MULTILINE)
+# A picture of the README with a variant for each theme of the page that shows it.
+_PICTURE = re.compile(r'^<picture>.*?<img src="([^"]+)" alt="([^"]*)"[^>]*>\s*</picture>$', re.MULTILINE | re.DOTALL)
 # A fenced block or a code span, in which nothing is a link, or a link.
 _CODE_OR_LINK = re.compile(
     r"^```.*?^```$|`[^`\n]+`|(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)", re.MULTILINE | re.DOTALL
@@ -56,7 +59,20 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     """Fill in the generated parts and rewrite the links."""
     filled = _GENERATE.sub(lambda match: GENERATED[match[1]](), markdown)
-    return website_links(filled, page.file.src_uri)
+    return themed_pictures(website_links(_PICTURE.sub(r"![\2](\1)", filled), page.file.src_uri))
+
+
+def themed_pictures(text: str) -> str:
+    """Show the dark variant of a picture, where there is one, in the dark theme."""
+
+    def both(match: re.Match) -> str:
+        label, path, name = match.groups()
+        if not (ROOT / "docs" / "figures" / f"{name}-dark{Path(path).suffix}").exists():
+            return match[0]
+        stem, suffix = posixpath.splitext(path)
+        return f"![{label}]({path}#only-light)![{label}]({stem}-dark{suffix}#only-dark)"
+
+    return re.sub(r"!\[([^\]]*)\]\(((?:\.\./)*figures/([\w-]+)\.\w+)\)", both, text)
 
 
 def website_links(text: str, page: str) -> str:

@@ -333,7 +333,7 @@ def test_document_has_means_standard_deviations_and_wins(tmp_path):
     ranks = text[text.index("## Ranks") :]
     assert "| `small-forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
     assert "| `graphslice` | 3 | 3.5 | 4.3 | 3.3 | 5.5 | 1.5 | 1.5 | 4.5 | 8.0 |  |" in ranks
-    sentence = "the mean place of MapLight + GNN less that of `graphslice` is -2.25 (95%"
+    sentence = "the mean rank of MapLight + GNN minus that of `graphslice` is -2.25 (95%"
     assert sentence in ranks and "The two are level" not in ranks
     assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
 

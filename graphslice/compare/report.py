@@ -197,7 +197,7 @@ def draw(result: dict, path: Path) -> None:
     """
     from matplotlib import colormaps
 
-    from graphslice.evaluation.plots import new_figure
+    from graphslice.evaluation.plots import new_figure, use_log_scale
 
     variants = {label: [run for run in runs if run["curve"]] for label, runs in group_by_variant(result).items()}
     figure, (axes,) = new_figure(1, (8, 5))
@@ -211,11 +211,10 @@ def draw(result: dict, path: Path) -> None:
         marker = "o" if len(times) == 1 else None
         axes.plot(times, errors.mean(0), color=colours(number), label=label, linewidth=1.4, marker=marker)
         axes.fill_between(times, errors.min(0), errors.max(0), color=colours(number), alpha=0.15, linewidth=0)
-    axes.set(
-        xlabel="training time (s)",
-        ylabel=f"validation {metric.label}",
-        yscale="linear" if metric.higher_is_better else "log",
-    )
+    axes.set(xlabel="training time (s)", ylabel=f"validation {metric.label}")
+    if not metric.higher_is_better:
+        runs = [run for found in variants.values() for run in found]
+        use_log_scale(axes, "y", np.array([error for run in runs for *_, error in run["curve"]]))
     if any(variants.values()):
         axes.legend(fontsize=8)
     figure.savefig(path, dpi=120)

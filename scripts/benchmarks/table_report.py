@@ -49,39 +49,41 @@ INTRODUCTION = """\
 Made by `python scripts/benchmark.py tables render` of the lines of [results.jsonl](benchmarks/results.jsonl), which
 `python scripts/benchmark.py tables run --data DIR --chemprop ENV/bin/chemprop` adds to; do not edit.
 
-- **Rows.** All methods have the same rows of a task and seed. TDC's ADMET group: its own test rows; an eighth
-  of its training rows is for validation, scaffolds drawn by the seed as `get_train_valid_split` of its leaderboard
-  does. MoleculeNet: balanced scaffold split 80 / 10 / 10, another for each seed, so its deviations hold the
-  splits'. Rows that RDKit cannot read are left out before. No command gets a label of the test rows; every method
-  predicts their SMILES with its own command, and scikit-learn and SciPy score all predictions alike.
-  TDC's splits keep scaffolds apart, not families: [results.md](results.md#splits) counts the test rows that differ
-  from a training row in salt, charge, tautomer or stereochemistry alone.
-- **Metrics.** Mean ± standard deviation over seeds, in brackets how many where they are not five. TDC: the metric
-  of its leaderboard (AUROC for `bioavailability_ma`, which the leaderboard at hand does not have). MoleculeNet:
-  the mean over targets, missing labels left out, and targets of which the test rows have one class alone. ↓ less
-  is better, ↑ more. Means over other numbers of seeds do not compare, least of all on MoleculeNet, where each seed is
-  another split; parts of a run have no figure where only its network predicted.
-- **`chemprop`**: `chemprop train` with its defaults (50 epochs, its best epoch by validation loss), then `chemprop
-  predict`. For numbers its default loss is the squared error, that of `graphslice` the absolute error, which favours
-  `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)). **`small-forest`**: 500 trees by
-  scikit-learn, without the validation rows, on what `graphslice fingerprint small` writes. **`graphslice`**:
-  `graphslice train` with its defaults, the same for every task: a network fine-tuned from the packaged
-  [model](models.md) `small` where the molecules resemble its corpus, and, up to 20,000 labels, a weighted ensemble with
-  a random forest, gradient boosting and a kernel machine on counts and descriptors of the molecular graph. It gets
-  training and validation rows alike, and divides them itself. Its models alone are **`graphslice-network`**,
-  **`graphslice-forest`**, **`graphslice-boosting`** and **`graphslice-kernel`**, of the same run;
-  **`graphslice-ensemble`** adds `--ensemble 5`. **`former`**, and what begins with it: the default before, in which
-  the named validation rows never trained, without a kernel machine and with RDKit's descriptors.
-  **`scratch-network`**: its network with `--init-from none`, which begins with random weights. **`unseen-network`**:
-  its network, which begins with a model that was pretrained as `small` was, but without the molecules of any test row
-  of TDC's tables, their salts, charges and tautomers.
-- **Reading the test rows.** All choices of the present default were made on folds of training rows (docs/log.md). The
-  test rows were read once per line of results.jsonl, and before that for one seed of thirteen tables with an earlier
+- **Rows.** All methods have the same rows of a task and seed. TDC's ADMET group: the test set of TDC; an eighth of its
+  training rows is the validation set, by scaffold, drawn by the seed as `get_train_valid_split` of the leaderboard
+  does. MoleculeNet: a balanced scaffold split, 80 / 10 / 10, another one for each seed, so standard deviations include
+  the variation between splits. Rows that RDKit cannot read are left out before the split. No command gets a label of
+  the test set. Each method predicts with its own command, and scikit-learn and SciPy evaluate all predictions alike.
+  TDC's splits separate scaffolds, not salts, charge states, tautomers and stereoisomers of one compound:
+  [results.md](results.md#splits) counts the test rows with such a training row.
+- **Metrics.** Mean ± standard deviation over seeds; the number of seeds is in brackets where it is not five. TDC: the
+  metric of its leaderboard (AUROC for `bioavailability_ma`, of which the published scores are not kept here).
+  MoleculeNet: the mean over targets; missing labels are left out, and targets with a single class in the test set. ↓
+  lower is better, ↑ higher is better. Means over different numbers of seeds do not compare, least of all on
+  MoleculeNet. Base models have no score where only the network predicted.
+- **`chemprop`**: `chemprop train` with its defaults (50 epochs, best epoch by validation loss), then `chemprop
+  predict`. Its default loss for regression is the squared error, that of `graphslice` the absolute error, which favours
+  `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)).
+- **`small-forest`**: a random forest of 500 trees by scikit-learn on the embeddings of `graphslice fingerprint small`,
+  without the validation set.
+- **`graphslice`**: `graphslice train` with its defaults, the same for every task: a network fine-tuned from the
+  packaged [model](models.md) `small` if the molecules resemble its corpus, and, up to 20,000 labels, a weighted
+  ensemble with a random forest, gradient boosting and a kernel machine on counts and descriptors of the molecular
+  graph. It gets training and validation sets as one, and divides them itself. **`graphslice-network`**,
+  **`graphslice-forest`**, **`graphslice-boosting`** and **`graphslice-kernel`** are the components of the same run,
+  alone. **`graphslice-ensemble`** adds `--ensemble 5`.
+- **`former`** and its components: the default before, without a kernel machine, with RDKit's descriptors, and with a
+  validation set that never trained.
+- **`scratch-network`**: the network with `--init-from none`, from random weights. **`unseen-network`**: the network,
+  fine-tuned from a model that was pretrained as `small` was, but without the molecules of any test set of TDC, their
+  salts, charge states and tautomers.
+- **Use of the test sets.** All choices of the present default were made on folds of training sets ([log](log.md)). The
+  test sets were read once per line of results.jsonl, and before that for one seed of thirteen tables with an earlier
   choice of the stacking weights and of the number of epochs. Versions before 5114a05 have slower definitions of the
-  descriptors: on 29 trainings with the same seeds (22 tables) the stack's error is 0.4 ± 0.4% larger with the present
-  ones, a difference within chance, so their results are kept, and the repeated ones are not.
-- **Published** figures are those of TDC's leaderboard, as their authors reported them, with validation rows of
-  their own. `best` is the best entry of each task, so no one method.
+  descriptors: on 29 trainings with the same seeds (22 tables) the error of the ensemble is 0.4 ± 0.4% larger with the
+  present ones, a difference within chance, so their results are kept, and the repeated ones are not.
+- **Published** scores are those of TDC's leaderboard, as their authors reported them, with their own validation sets.
+  `best` is the best entry of each task, so no single method.
 """
 
 
@@ -126,32 +128,39 @@ def rendered(results: list[dict], published: Path) -> str:
 _WINS = """\
 ## Wins
 
-On how many of TDC's tasks, of those where both have a figure, the mean of a row's method is better than the column's;
-*published* is the leaderboard's.
+The number of TDC's tasks on which the mean score of the method of the row is better than that of the column, of the
+tasks that have both; *published* scores are the leaderboard's.
 
 """
 
 _RANKS = """\
 ## Ranks
 
-The mean place of a method on TDC's leaderboard among the eight published methods at hand, over those of
-its tasks that the board has, and theirs on the same tasks; 1 is the best, and those that are level share a place.
+The mean rank of a method among eight published methods of TDC's leaderboard, over the tasks that the method and the
+leaderboard have, and the mean ranks of these methods on the same tasks. 1 is the best; equal scores share a rank.
+
+![mean ranks](figures/ranks.svg)
 
 """
 
 _TIE = """
-On the {count} tasks that have both, the mean place of MapLight + GNN less that of `graphslice` is {mean:.2f} (95%
-interval {low:.2f} to {high:.2f}; bootstrap over the tasks, paired, {resamples:,} resamples). {conclusion} Eight
-published methods are not the whole board: among all 19 to 26 entries of each task's board, as of autumn 2026, an audit
-found a mean place of 3.76 for `former` and of 3.95 for MapLight + GNN. Those boards are not kept here.
+On the {count} tasks that have both, the mean rank of MapLight + GNN minus that of `graphslice` is {mean:.2f} (95%
+interval {low:.2f} to {high:.2f}; paired bootstrap over the tasks, {resamples:,} resamples). {conclusion} Eight
+published methods are not the whole leaderboard: among all 19 to 26 entries of each task, as of autumn 2026, an audit
+found a mean rank of 3.76 for `former` and of 3.95 for MapLight + GNN. Those entries are not kept here.
+
+Task by task, how much lower the error of `graphslice` is (an absolute error, or what the score lacks to 1); bars are
+standard deviations over seeds:
+
+![error below that of two published methods](figures/differences.svg)
 """
 
 _SECONDS = """\
 ## Time
 
-Seconds of the processors for training and answering, starts included, median over seeds: other work on the machine
-changes them less than seconds of the clock, which the results have too. The members of the first ensembles were not
-counted; of these there is nothing.
+Processor time in seconds for training and prediction, with the start of the commands, median over seeds. Other work on
+the machine changes it less than the wall-clock time, which the results have too. There is no time of the first
+ensembles, whose members were not counted.
 
 """
 

@@ -1,0 +1,135 @@
+"""Rate of ``predict`` for a file of molecules, compared with chemprop; makes a table of docs/benchmarks/notes.md.
+
+``run --data DIR --chemprop ENV/bin/chemprop`` trains on one table (TDC's Caco-2), predicts the molecules of another
+(lipophilicity) once and four times, in turns, and adds a line for each prediction to docs/benchmarks/rate.jsonl. The
+difference of the two processor times is without the start of the command. ``render`` writes the table alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.results import read_results
+from benchmarks.table_methods import Chemprop, Commands, GraphSlice
+from benchmarks.table_tasks import TDC, Table, read_table
+from graphslice.hardware import hardware_info
+
+RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "rate.jsonl"
+TRAINED_ON, PREDICTED, TIMES = "caco2_wang", "lipophilicity_astrazeneca", 4
+#: Name of each model in the results, and in the table.
+MODELS = {
+    "chemprop": "chemprop",
+    "default": "default of a small table: network, forest, boosting and kernel machine",
+    "network": "its network alone",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    actions = parser.add_subparsers(dest="action", required=True)
+    begin = actions.add_parser("run", help="train, and measure in turns")
+    begin.add_argument("--data", type=Path, required=True, help="folder with tdc_admet/*.csv")
+    begin.add_argument("--chemprop", required=True, help="command of chemprop, in an environment of its own")
+    begin.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    render = actions.add_parser("render", help="write the table")
+    for subparser in (begin, render):
+        subparser.add_argument("--results", type=Path, default=RESULTS)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, or write the table of the results."""
+    if options.action == "run":
+        with tempfile.TemporaryDirectory() as folder:
+            measure(options, Path(folder))
+    write_table(options.results)
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """Train the models and add a line for each prediction of a file."""
+    commands = Commands(folder, threads=1)
+    predict = _train(read_table(TDC[TRAINED_ON], options.data, 0), options.chemprop, commands)
+    molecules = pd.DataFrame({"smiles": read_table(TDC[PREDICTED], options.data, 0).smiles})
+    files = {len(molecules) * times: folder / f"times-{times}.csv" for times in (1, TIMES)}
+    for path, times in zip(files.values(), (1, TIMES), strict=True):
+        pd.concat([molecules] * times).to_csv(path, index=False)
+    versions = {"chemprop": Chemprop(options.chemprop).version}
+    for number in range(options.rounds):
+        for model in MODELS:
+            for count, path in files.items():
+                before = commands.cpu_seconds
+                commands.run(*predict[model], path)
+                line = {"model": model, "round": number, "molecules": count}
+                line["cpu_seconds"] = round(commands.cpu_seconds - before, 2)
+                line["machine"] = hardware_info()["machine"]
+                line["version"] = versions.get(model, GraphSlice("graphslice").version)
+                with options.results.open("a") as results:
+                    results.write(json.dumps(line) + "\n")
+                print(line, flush=True)
+
+
+def _train(table: Table, chemprop: str, commands: Commands) -> dict[str, list[object]]:
+    """Train each model; return its command of prediction, which the file to predict follows."""
+    fit, out = commands.folder / "fit.csv", commands.folder / "out.csv"
+    table.frame("train", "valid").to_csv(fit, index=False)
+    (target,) = table.targets
+    ours = [sys.executable, "-m", "graphslice"]
+    train = [*ours, "train", "--dataset", fit, "--targets", target, "--split", "random", "--out"]
+    commands.run(*train, commands.folder / "default")
+    commands.run(*train, commands.folder / "network", "--baselines", "off")
+    theirs = commands.folder / "chemprop"  # the rate does not depend on the number of epochs
+    commands.run(
+        *(chemprop, "train", "--data-path", fit, "--smiles-columns", "smiles", "--target-columns", target),
+        *("--task-type", "regression", "--epochs", 5, "--output-dir", theirs),
+    )
+    predict = {
+        name: [*ours, "predict", commands.folder / name, "--overwrite", "-o", out] for name in ("default", "network")
+    }
+    return predict | {
+        "chemprop": [
+            *(chemprop, "predict", "--smiles-columns", "smiles", "--model-paths", theirs, "--output", out),
+            "--test-path",
+        ]
+    }
+
+
+def microseconds(lines: list[dict]) -> dict[str, list[float]]:
+    """Return the processor time of a molecule in microseconds, without the start, by model; one for each round."""
+    found: dict[str, list[float]] = {}
+    for model in MODELS:
+        by_round: dict[tuple, list[dict]] = {}
+        for line in (line for line in lines if line["model"] == model):
+            by_round.setdefault((line["version"], line["round"]), []).append(line)
+        for few, many in by_round.values():
+            seconds = many["cpu_seconds"] - few["cpu_seconds"]
+            found.setdefault(model, []).append(1e6 * seconds / (many["molecules"] - few["molecules"]))
+    return found
+
+
+def rendered(lines: list[dict]) -> str:
+    """Return the table: the mean over rounds, and their range."""
+    found = microseconds(lines)
+    rows = ["| model | microseconds a molecule | times the rate of chemprop |", "|---|---|---|"]
+    for model, values in found.items():
+        ratios = np.array(found["chemprop"]) / np.array(values)
+        rate = "1" if model == "chemprop" else f"{ratios.mean():.1f} ({ratios.min():.1f} to {ratios.max():.1f})"
+        rows.append(f"| {MODELS[model]} | {np.mean(values):,.0f} | {rate} |")
+    first = lines[0]
+    note = f"{first['machine']}, {first['version']}, {lines[-1]['version']}, {len(found['chemprop'])} rounds in turns."
+    return "\n".join([*rows, "", note, ""])
+
+
+def write_table(results: Path) -> None:
+    """Update the table between the marks of the notes next to the results, if they exist."""
+    notes = results.with_name("notes.md")
+    if notes.exists():
+        table = f"<!-- rate -->\n{rendered(read_results(results))}<!-- /rate -->"
+        text = re.sub(r"<!-- rate -->\n.*?<!-- /rate -->", lambda _: table, notes.read_text(), flags=re.DOTALL)
+        notes.write_text(text, encoding="utf-8")

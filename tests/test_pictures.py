@@ -1,0 +1,121 @@
+"""Pictures of the documentation: they show the present results, in both themes; rates of prediction."""
+
+import argparse
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from benchmarks import rate
+from benchmarks.table_methods import Commands
+from docs_figures import architecture, benchmarks, hero, themes
+from graphslice.evaluation.plots import COLOURS, report_style
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "docs" / "figures"
+
+
+def numbers(svg: str) -> np.ndarray:
+    return np.array([float(number) for number in re.findall(r"-?\d+\.\d+", svg)])
+
+
+@pytest.mark.parametrize("name", benchmarks.PICTURES)
+def test_picture_shows_the_present_results(name):
+    with report_style(), themes.style():
+        drawn = numbers(themes.to_svg(benchmarks.draw(name), name))
+    kept = numbers((FIGURES / f"{name}-dark.svg").read_text())
+    assert drawn.shape == kept.shape, "run python scripts/pictures.py"
+    np.testing.assert_allclose(drawn, kept, atol=0.5)
+
+
+def test_picture_of_the_readme_shows_the_kept_predictions():
+    with hero.PREDICTIONS.open(newline="") as file:
+        rows = [[float(value) for value in row.values()] for row in csv.DictReader(file)]
+    assert np.array_equal(hero.test_predictions(), rows)
+    with report_style(), themes.style():
+        svg = hero.hero()
+    assert [numbers(svg).shape] * 2 == [
+        numbers((FIGURES / f"hero{ending}.svg").read_text()).shape for ending in ("", "-dark")
+    ]
+
+
+def test_dark_variant_has_no_colour_of_light_pages():
+    with report_style(), themes.style():
+        svg = themes.to_svg(architecture.draw(), "architecture")
+    light = {COLOURS["ink"], COLOURS["soft"], COLOURS["c1"], themes.BOX}
+    assert light <= set(re.findall(r"#[0-9a-f]{6}\b", svg))
+    assert light & set(re.findall(r"#[0-9a-f]{6}\b", themes.darkened(svg))) == set()
+    assert "#000000" not in svg
+
+
+def test_every_picture_of_a_document_exists_in_both_themes_or_is_a_bitmap():
+    texts = "\n".join(page.read_text() for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+    names = set(re.findall(r"figures/([\w-]+\.svg)", texts)) - {"tutorial-1.svg"}
+    shown = {name.removesuffix(".svg").removesuffix("-dark") for name in names}
+    drawn = {path.stem.removesuffix("-dark") for path in FIGURES.glob("*-dark.svg")}
+    assert shown == drawn >= set(benchmarks.PICTURES)
+
+
+def test_website_shows_the_variant_of_the_theme(monkeypatch):
+    pytest.importorskip("mkdocs")
+    import website
+
+    text = "![ranks](../figures/ranks.svg) ![heads](figures/heads.png)"
+    assert website.themed_pictures(text) == (
+        "![ranks](../figures/ranks.svg#only-light)![ranks](../figures/ranks-dark.svg#only-dark) "
+        "![heads](figures/heads.png)"
+    )
+    readme = website._PICTURE.sub(r"![\2](\1)", (ROOT / "README.md").read_text())
+    assert "<picture>" not in readme and re.search(r"!\[[^\]]+\]\(docs/figures/hero\.svg\)", readme)
+
+
+# --- rates -----------------------------------------------------------------------------------------
+
+
+def measured(model: str, number: int, few: float, many: float) -> list[dict]:
+    shared = {"model": model, "round": number, "machine": "x", "version": model}
+    return [shared | {"molecules": n, "cpu_seconds": s} for n, s in ((1000, few), (3000, many))]
+
+
+def test_rate_is_without_the_start_of_the_command():
+    lines = measured("chemprop", 0, 5.0, 9.0) + measured("network", 0, 1.5, 2.5) + measured("network", 1, 1.0, 1.4)
+    found = rate.microseconds(lines)
+    assert found == {"chemprop": [2000.0], "network": pytest.approx([500.0, 200.0])}
+
+
+def test_table_of_rates_has_the_range_over_rounds():
+    lines = [
+        line
+        for number, seconds in enumerate((1.0, 0.5))
+        for line in measured("chemprop", number, 2.0, 6.0) + measured("network", number, 1.0, 1.0 + seconds)
+    ]
+    assert "| its network alone | 375 | 6.0 (4.0 to 8.0) |" in rate.rendered(lines)
+
+
+def test_notes_have_the_rates():
+    text = (ROOT / "docs" / "benchmarks" / "notes.md").read_text()
+    assert f"<!-- rate -->\n{rate.rendered(rate.read_results(rate.RESULTS))}<!-- /rate -->" in text
+
+
+def test_every_model_is_measured_in_every_round(monkeypatch, tmp_path):
+    """With commands that do nothing."""
+    folder = tmp_path / "tdc_admet"
+    folder.mkdir()
+    for name in (rate.TRAINED_ON, rate.PREDICTED):
+        (folder / f"{name}.csv").write_text("smiles,y,split\nC,1,train\nCC,2,train\nCCC,3,test\nCCCC,4,test\n")
+    ran = []
+    monkeypatch.setattr(Commands, "run", lambda self, *words: ran.append([str(word) for word in words]))
+    monkeypatch.setattr(rate, "Chemprop", lambda command: argparse.Namespace(version="chemprop 0"))
+    results = tmp_path / "rate.jsonl"
+    options = argparse.Namespace(data=tmp_path, chemprop="chemprop", rounds=2, results=results)
+    rate.measure(options, tmp_path)
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [(line["model"], line["round"], line["molecules"]) for line in lines] == [
+        (model, number, count) for number in range(2) for model in rate.MODELS for count in (4, 16)
+    ]
+    assert sum("predict" in words for words in ran) == 12 and sum("train" in words for words in ran) == 3

@@ -76,7 +76,9 @@ class Checkpoint:
                 raise RuntimeError
             return build_network(self.config.model, self.weights)
         except InputError as error:
-            raise InputError(f"the checkpoint was written by another version of GraphSlice: {error}") from None
+            raise InputError(
+                f"this version of GraphSlice cannot build the network of the checkpoint: {error}"
+            ) from None
         except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
             raise InputError("the checkpoint's weights do not fit its configuration") from None
 

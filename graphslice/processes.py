@@ -71,7 +71,7 @@ def in_processes(
                     reason = child.result()
                     child.end()
                 except ChildDied as died:
-                    reason = f"its process ended with exit code {died.exitcode}: it may have run out of memory"
+                    reason = f"its process ended with exit code {died.exitcode}: {_reason(died.exitcode)}"
                 yield key, reason
     except BaseException:
         for _, child, _ in running.values():
@@ -341,3 +341,10 @@ def _exit_with_parent(interruptible: bool) -> None:
     if not interruptible:
         os._exit(1)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def _reason(exitcode: int | None) -> str:
+    """Return the likely reason of an exit without an error message; the code of a signal is negative."""
+    if exitcode is not None and exitcode > 0:
+        return 'a script that trains several models needs if __name__ == "__main__"'
+    return "it may have run out of memory"

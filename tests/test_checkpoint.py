@@ -360,7 +360,7 @@ def test_settings_of_another_version_are_named(own, tmp_path):
 
 def test_unknown_mixers_are_rejected(own):
     own.config.model.mixer = "later"
-    with pytest.raises(InputError, match=r"written by another version .*'later'"):
+    with pytest.raises(InputError, match=r"cannot build the network of the checkpoint: unknown mixer 'later'"):
         own.model()
 
 

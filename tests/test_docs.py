@@ -129,7 +129,7 @@ def test_commands_are_accepted_by_the_parser(document, workplace):
             elif words[0] == "make":
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
             else:
-                assert words[0] in ("pip", "torchrun", "sbatch", "chemprop"), words
+                assert words[0] in ("pip", "torchrun", "sbatch", "chemprop", "export"), words
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ def test_failed_call_does_not_stop_the_others():
     assert dict(in_processes(process_functions.run, {function: (function,) for function in functions}, jobs=2)) == {
         process_functions.raise_input_error: "no such data",
         process_functions.raise_error: "ZeroDivisionError: a mixer",
-        process_functions.exit_with_7: "its process ended with exit code 7: it may have run out of memory",
+        process_functions.exit_with_7: "its process ended with exit code 7: a script that trains several models needs "
+        'if __name__ == "__main__"',
         process_functions.finish: None,
     }
 

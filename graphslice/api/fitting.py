@@ -126,7 +126,7 @@ def fit(
         "ensemble": ensemble,
         "max_epochs": epochs,
         "max_minutes": minutes,
-        "baselines": None if baselines is None else "on" if baselines else "off",
+        "baselines": _switch(baselines),
         "seed": seed,
     }
     config = replace(
@@ -323,3 +323,8 @@ def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunRes
 if hasattr(os, "register_at_fork"):
     # A forked process would wait for a thread of its parent.
     os.register_at_fork(after_in_child=lambda: setattr(_Training, "lock", threading.Lock()))
+
+
+def _switch(value: bool | str | None) -> str | None:
+    """Return a switch as the configuration has it, which also checks texts such as those of the command line."""
+    return ("on" if value else "off") if isinstance(value, bool) else value

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
     "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
-    "compare": "Compare attention variants (mixers): same data, same budget, same seeds.",
+    "compare": "Compare mixers (replacements of self-attention): same data, same budget, same seeds.",
     "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
     "predict": "Predict properties of a file of molecules, or of SMILES.",
     "serve": "Serve models over HTTP: a JSON API and a page for the browser.",

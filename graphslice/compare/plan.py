@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,17 @@ def parse_budget(text: str) -> dict[str, Any]:
     return limits | {"max_steps" if unit.startswith("step") else "max_epochs": int(amount)}
 
 
+def uncompiled_mixers(runs: Sequence[Run]) -> list[str]:
+    """Return the names of mixers outside the package that do not run as compiled programs on CPUs."""
+    from graphslice.nn import GraphTransformer
+    from graphslice.nn.mixers import is_user_mixer
+    from graphslice.nn.traced_model import inference_program
+
+    models = {run.config.model.mixer: run.config.model for run in runs}
+    user = {name: replace(model, layers=1, descriptors=0) for name, model in models.items() if is_user_mixer(name)}
+    return [name for name, model in user.items() if inference_program(GraphTransformer(model).eval()) is None]
+
+
 def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig, out: Path) -> list[Run]:
     """List the runs of all variants with the first seed, then with the second, and so on.
 
@@ -207,7 +218,7 @@ def check_runs(runs: Sequence[Run]) -> None:
     """
     from graphslice.data.dataset_loaders import load_dataset
     from graphslice.evaluation.metrics import check_metric
-    from graphslice.nn.mixers import build_mixer, check_mixer
+    from graphslice.nn.mixers import build_mixer, check_mixer, check_user_mixer
     from graphslice.training.complete_config import fit_to_dataset
     from graphslice.training.losses import check_losses
 
@@ -215,6 +226,7 @@ def check_runs(runs: Sequence[Run]) -> None:
         model = run.config.model
         check_mixer(model.mixer, model.mixer_settings)
         build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
+        check_user_mixer(model.mixer, model.dim, model.heads, model.mixer_settings)
     read: dict[str, tuple[DataConfig, Sequence[Task]]] = {}  # every dataset is read only once
     for run in runs:
         key = repr(run.config.data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs
+from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, uncompiled_mixers
 from graphslice.compare.report import (
     describe_outcome,
     read_run,
@@ -75,6 +75,12 @@ def compare(
     base = replace(base, data=data, trainer=replace(base.trainer, baselines="off", refit="off", **parse_budget(budget)))
     runs = plan_runs(variants, range(seeds), base, out)
     check_runs(runs)
+    if base.trainer.max_minutes is not None and (slow := uncompiled_mixers(runs)):
+        console.print(
+            f"not compiled on CPUs, so fewer steps in the same time: {', '.join(slow)}; --budget 20epochs compares by "
+            "epochs",
+            highlight=False,
+        )
     work = _Comparison(runs, base, budget, out, jobs, gpus, console)
     with locked(out):
         work.train()

@@ -21,7 +21,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked
 from graphslice.inference.predictions import check_output_columns
-from graphslice.nn.mixers import check_mixer
+from graphslice.nn.mixers import check_mixer, check_user_mixer
 from graphslice.processes import is_first_process
 from graphslice.run_files import (
     BEST,
@@ -86,7 +86,9 @@ def train(
         raise InputError(f"cannot write the run directory {out}: it is a file")
     with _lock(out):
         # Mistakes in options and columns come first: an existing run would hide them.
-        check_mixer(config.model.mixer, config.model.mixer_settings)
+        model = config.model
+        check_mixer(model.mixer, model.mixer_settings)
+        check_user_mixer(model.mixer, model.dim, model.heads, model.mixer_settings)
         check_atom_bond_options(config)
         with quiet_lightning():
             make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)

@@ -10,6 +10,7 @@ from graphslice.nn.mixers.projections import Fourier, Galerkin
 from graphslice.nn.mixers.quantile import MapOnly, SliceQuantile
 from graphslice.nn.mixers.slice import SliceAscend, SliceInterleave, SliceMax, SliceReleased
 from graphslice.nn.mixers.softmax import SoftmaxAttention
+from graphslice.nn.mixers.user_mixers import check_user_mixer, import_user_mixers, is_user_mixer
 
 __all__ = [
     "CSP",
@@ -26,6 +27,10 @@ __all__ = [
     "SoftmaxAttention",
     "build_mixer",
     "check_mixer",
+    "check_user_mixer",
+    "is_user_mixer",
     "mixer_class",
     "register",
 ]
+
+import_user_mixers()

@@ -37,6 +37,8 @@ class Mixer(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if isinstance(cls.reads, str):
+            raise TypeError(f"`reads` of {cls.__name__} must be a tuple of names, such as ({cls.reads!r},)")
         for name in cls.reads:
             if name not in GRAPH_TENSORS:
                 raise TypeError(f"`reads` of {cls.__name__} has {name!r}: choose from {', '.join(GRAPH_TENSORS)}")
@@ -101,10 +103,19 @@ def register(name: str):
     """Return a class decorator that registers a :class:`Mixer` under ``name``.
 
     Raises:
-        TypeError: when applied to a class with a setting whose type annotation is missing or unsupported.
+        TypeError: when applied to something that is no :class:`Mixer`, or to a class with a setting whose type
+            annotation is missing or unsupported.
+        ValueError: when the name is that of a mixer of this package, or has characters that separate mixers and
+            settings on the command line.
     """
 
     def add(mixer: type[Mixer]) -> type[Mixer]:
+        if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
+            raise TypeError(f"{getattr(mixer, '__name__', mixer)} is not a subclass of graphslice.nn.mixers.Mixer")
+        if set(name) & set(":,=") or not name or name != name.strip():
+            raise ValueError(f"a mixer cannot have the name {name!r}: it has a blank end, or one of : , =")
+        if name in MIXERS and MIXERS[name].__module__ != mixer.__module__ and is_packaged(MIXERS[name]):
+            raise ValueError(f"{name} is a mixer of GraphSlice: register {mixer.__name__} under another name")
         for setting, kind in mixer.own_settings().items():
             if kind not in SETTING_TYPES:
                 types = ", ".join(SETTING_TYPES)
@@ -115,6 +126,11 @@ def register(name: str):
     return add
 
 
+def is_packaged(mixer: type[Mixer]) -> bool:
+    """True if a mixer is part of this package."""
+    return mixer.__module__.startswith("graphslice.")
+
+
 def mixer_class(name: str) -> type[Mixer]:
     """Return the mixer class registered under ``name``.
 
@@ -122,7 +138,10 @@ def mixer_class(name: str) -> type[Mixer]:
         InputError: if the name is unknown.
     """
     if name not in MIXERS:
-        raise InputError(f"unknown mixer {shown(name)}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}")
+        raise InputError(
+            f"unknown mixer {shown(name)}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}, or set "
+            "GRAPHSLICE_MIXERS to the Python file that registers it"
+        )
     return MIXERS[name]
 
 

@@ -1,0 +1,76 @@
+"""Mixers outside the package: the files that register them, and a check before training."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphslice.errors import InputError
+from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers.base import build_mixer, is_packaged, mixer_class
+
+#: Environment variable with the files to import, separated as in ``PATH``. Child processes inherit it.
+VARIABLE = "GRAPHSLICE_MIXERS"
+_TOLERANCE = 1e-4
+
+
+def import_user_mixers() -> None:
+    """Import the files that :data:`VARIABLE` names, which register their mixers.
+
+    Raises:
+        InputError: if a file does not exist or is not Python source.
+    """
+    for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        path = Path(text)
+        if not path.is_file() or path.suffix != ".py":
+            raise InputError(f"{VARIABLE} names {text}, which is not a Python file")
+        spec = importlib.util.spec_from_file_location(f"graphslice_user_{path.stem}", path)
+        assert spec is not None and spec.loader is not None  # true of every file that ends in .py
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+
+
+def is_user_mixer(name: str) -> bool:
+    """True if a mixer is defined outside the package."""
+    return not is_packaged(mixer_class(name))
+
+
+def check_user_mixer(name: str, dim: int, heads: int, settings: dict[str, Any] | None = None) -> None:
+    """Check a mixer that is defined outside the package: shape of its output, independence of padding and batch.
+
+    Args:
+        name: name of the mixer; those of the package have tests and are not checked.
+        dim, heads, settings: as in the model.
+
+    Raises:
+        InputError: if the output has another shape than the input, or if the output of a sample depends on the padding
+            or on other samples.
+    """
+    if not is_user_mixer(name):
+        return
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        mixer = build_mixer(name, dim, heads, **(settings or {})).eval()
+        x, bias = torch.randn(3, 7, dim), torch.randn(3, heads, 7, 7)
+        lengths = torch.tensor([7, 4, 1])
+
+        def output(first: int, last: int, rows: int) -> Any:
+            context = AttentionContext.from_bias(lengths[first:last], bias[first:last, :, :rows, :rows], mixer.reads)
+            return mixer(x[first:last, :rows], context)
+
+        batch = output(0, 3, 7)
+        if not isinstance(batch, torch.Tensor) or batch.shape != x.shape:
+            found = list(batch.shape) if isinstance(batch, torch.Tensor) else type(batch).__name__
+            raise InputError(f"mixer {name} returns {found} for x of shape {list(x.shape)}: it must keep the shape")
+        for sample, length in enumerate(lengths.tolist()):
+            alone = output(sample, sample + 1, length)[0]
+            if not torch.allclose(alone, batch[sample, :length], rtol=_TOLERANCE, atol=_TOLERANCE):
+                raise InputError(
+                    f"mixer {name} gives a molecule another output alone than in a batch: it must mask the padding "
+                    "(context.mask, context.lengths) and must not mix molecules"
+                )

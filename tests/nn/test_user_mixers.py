@@ -1,0 +1,155 @@
+"""Mixers outside the package: import of their files, and the check before training."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphslice import InputError
+from graphslice.compare.plan import Run, Variant, uncompiled_mixers
+from graphslice.config import ModelConfig, RunConfig
+from graphslice.nn.mixers import MIXERS, Mixer, check_user_mixer, is_user_mixer, register
+from graphslice.nn.mixers.user_mixers import VARIABLE, import_user_mixers
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = re.search(r"## Add a mixer.*?```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch):
+    monkeypatch.setattr("graphslice.nn.mixers.base.MIXERS", MIXERS)
+    before = dict(MIXERS)
+    yield
+    MIXERS.clear()
+    MIXERS.update(before)
+
+
+def own(mix, name="own", **attributes):
+    """Register a mixer of a linear layer and this function."""
+
+    def init(self, dim, heads, **settings):
+        Mixer.__init__(self, dim, heads, **settings)
+        self.value = torch.nn.Linear(dim, dim)
+
+    members = {"__init__": init, "mix": mix, "__module__": "elsewhere", "reads": ("attn_weights",), **attributes}
+    return register(name)(type("Own", (Mixer,), members))
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        (lambda self, x, _: x.mean(1), r"mixer own returns \[3, 8\] for x of shape \[3, 7, 8\]"),
+        (lambda self, x, _: x.mean(1, keepdim=True), r"mixer own returns \[3, 1, 8\]"),
+        (lambda self, x, _: x - x.mean(0, keepdim=True), "another output alone than in a batch"),
+        (lambda self, x, _: x + x.mean(1, keepdim=True), "another output alone than in a batch: it must mask the padd"),
+        (lambda self, x, context: context.aggregate(x).cumsum(0), "another output alone than in a batch"),
+    ],
+)
+def test_wrong_mixer_is_rejected_before_training(mix, message):
+    own(mix)
+    with pytest.raises(InputError, match=message):
+        check_user_mixer("own", 8, 2)
+
+
+def test_right_mixer_passes_and_leaves_the_random_state_alone():
+    own(lambda self, x, context: context.aggregate(self.value(x), self.active_dropout).cummax(dim=1).values)
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    check_user_mixer("own", 8, 2)
+    assert torch.rand(1) == expected
+
+
+def test_training_rejects_a_wrong_mixer(cli, demo_csv, tmp_path):
+    own(lambda self, x, _: x - x.mean(0, keepdim=True))
+    code, _, err = cli("train", "--dataset", demo_csv, "--model.mixer", "own", "--out", tmp_path / "run")
+    assert code == 2 and "must not mix molecules" in err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["softmax", "csp"])
+def test_name_of_a_packaged_mixer_is_taken(name):
+    with pytest.raises(ValueError, match=f"{name} is a mixer of GraphSlice: register Own under another name"):
+        own(lambda self, x, _: x, name)
+    assert not is_user_mixer(name)
+
+
+@pytest.mark.parametrize("name", ["", " a", "a,b", "a:b", "a=1"])
+def test_name_that_the_command_line_cannot_read_is_rejected(name):
+    with pytest.raises(ValueError, match="a mixer cannot have the name"):
+        own(lambda self, x, _: x, name)
+
+
+def test_own_mixer_can_be_registered_again():
+    first, second = (own(lambda self, x, _: x) for _ in range(2))
+    assert MIXERS["own"] is second is not first
+
+
+def test_what_is_no_mixer_is_rejected():
+    with pytest.raises(TypeError, match="dict is not a subclass of graphslice"):
+        register("own")(dict)
+    with pytest.raises(TypeError, match="must be a tuple of names, such as"):
+        own(lambda self, x, _: x, reads="attn_weights")
+
+
+def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
+    (tmp_path / "one.py").write_text(CONTRIBUTING)
+    (tmp_path / "two.py").write_text(CONTRIBUTING.replace("running-max", "other-max"))
+    monkeypatch.setenv(VARIABLE, f"{tmp_path / 'one.py'}:{tmp_path / 'two.py'}")
+    import_user_mixers()
+    assert is_user_mixer("running-max") and is_user_mixer("other-max")
+    assert MIXERS["running-max"](8, 2, gain=2.0).gain == 2.0
+
+
+@pytest.mark.parametrize("name", ["nothing.py", "folder", "text.txt"])
+def test_file_that_cannot_be_imported_is_named(name, monkeypatch, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.txt").write_text("")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / name))
+    with pytest.raises(InputError, match=rf"GRAPHSLICE_MIXERS names .*{name}, which is not a Python file"):
+        import_user_mixers()
+
+
+def test_comparison_names_mixers_that_are_not_compiled():
+    own(lambda self, x, context: context.aggregate(self.value(x)), "traced")
+    own(lambda self, x, context: context.aggregate(self.value(x)).cummax(dim=1).values, "untraced")
+    runs = [
+        Run(Variant(name, {}), RunConfig(model=ModelConfig(mixer=name)), Path(name))
+        for name in ("softmax", "traced", "untraced")
+    ]
+    assert uncompiled_mixers(runs) == ["untraced"]
+
+
+@pytest.mark.slow
+def test_mixer_of_a_file_trains_and_predicts_in_new_processes(tmp_path, demo_csv, monkeypatch):
+    """On the command line, with the example of CONTRIBUTING.md; without the file the message names the variable."""
+    (tmp_path / "own.py").write_text(CONTRIBUTING)
+    train = ["train", "--dataset", str(demo_csv), "--model.mixer", "running-max", "--epochs", "1", "--out", "run"]
+    tiny = ["--baselines", "off", "--model.layers", "1", "--model.dim", "16", "--model.heads", "2"]
+
+    def run(*words):
+        command = [sys.executable, "-m", "graphslice", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv(VARIABLE, "own.py")
+    assert (done := run(*train, *tiny)).returncode == 0, done.stderr
+    assert (done := run("predict", "run", "CCO")).returncode == 0, done.stderr
+    monkeypatch.delenv(VARIABLE)
+    done = run("predict", "run", "CCO")
+    assert done.returncode == 2 and "set GRAPHSLICE_MIXERS to the Python file that registers it" in done.stderr
+
+
+@pytest.mark.slow
+def test_example_passes_the_tests_of_the_package(tmp_path, monkeypatch):
+    """As CONTRIBUTING.md says: ``pytest -k running-max`` on the tests of mixers."""
+    (tmp_path / "own.py").write_text(CONTRIBUTING)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "own.py"))
+    files = ["tests/nn/test_mixers.py", "tests/nn/test_traced_model.py", "tests/inference/test_compiled_networks.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", "running-max", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    outcomes = done.stdout.split()[0]
+    assert outcomes.count(".") >= 6 and outcomes.count("s") <= 5, done.stdout

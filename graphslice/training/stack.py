@@ -184,6 +184,9 @@ class Stack:
         if alone := bool((weights[0] >= _NETWORK_ALONE).all()):
             weights = np.zeros_like(weights)
             weights[0] = 1
+            # The network alone has no disagreement of parts by which intervals could be scaled.
+            known = {name: values for name, values in held_out.difficulty.items() if name != PARTS_STD}
+            held_out = replace(held_out, difficulty=known)
         else:
             add_to_checkpoint(folder / BEST, Stacking(_INPUTS, self.models, weights))
         predictions = {"valid": (held_out.rows, parts | {STACK: held_out.predictions})}

@@ -230,3 +230,19 @@ def test_bounds_alone_in_the_test_set_are_counted(configured, table, tmp_path, c
         printed = capsys.readouterr().out
         assert all(line in printed for line in lines) and "nan" not in printed
         assert f"T{lines[1][1:]}" in gs.write_report(out).read_text()
+
+
+def test_network_that_predicts_alone_is_calibrated_without_the_other_models(configured, tmp_path, monkeypatch):
+    """Also where their disagreement says more of the errors than anything else."""
+    from graphslice.training import stack
+
+    def cross_fit(predictions, data, rows, metric):
+        stacked, _, weights = original(predictions, data, rows, metric)
+        return stacked, np.abs(stacked - data.dataset.targets[rows]), weights
+
+    original = stack.cross_fit
+    monkeypatch.setattr(stack, "cross_fit", cross_fit)
+    monkeypatch.setattr(stack, "_NETWORK_ALONE", 0.0)
+    result = train(configured(), tmp_path / "run", console=QUIET)
+    assert read_checkpoint(tmp_path / "run").stacking is None
+    assert 0 < result.metrics["test"]["targets"]["gap_ev"]["width_90"] < np.inf

@@ -24,6 +24,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
+from graphslice.cli.chemprop_options import describe_chemprop_option
 from graphslice.documents import DOCUMENTS
 from graphslice.errors import InputError, nearest
 
@@ -209,7 +210,9 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
     known = [option for action in _actions(parser, arguments) for option in action.option_strings]
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
-        return f"unknown option {option!r}{nearest(option, known)}"
+        if not option.startswith("-"):
+            return f"unexpected argument {option!r}: several names are separated by commas, as in --targets a,b"
+        return describe_chemprop_option(option) or f"unknown option {option!r}{nearest(option, known)}"
     if match := re.search(r"arguments are required: (.*)", message):
         names = [name.strip().split(".")[-1] for name in match.group(1).split(",")]
         names = [f"--{name}" if f"--{name}" in known else name for name in names]

@@ -315,7 +315,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.trainer.freeze != "none" and self.origin is None:
             raise InputError(
-                f"trainer.freeze {self.trainer.freeze} needs pretrained weights: without --init-from they are random"
+                f"trainer.freeze {self.trainer.freeze} needs pretrained weights: add --init-from small, or another run"
             )
 
     @classmethod

@@ -62,8 +62,8 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     if len(tasks) > 1:
         names = _shorten_list([task.name for task in tasks])
         console.print(
-            f"one model of {len(tasks):,} targets ({names}); models of single targets, which --targets trains, are not "
-            "compared",
+            f"one model of {len(tasks):,} targets ({names}); it is not compared with models of one target each, such "
+            f"as of --targets {tasks[0].name}",
             highlight=False,
             markup=False,
             soft_wrap=True,

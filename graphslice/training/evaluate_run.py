@@ -41,6 +41,7 @@ def evaluate_split(
     console: Console,
     calibration: Calibration,
     interval: PredictionInterval | None,
+    title: str = "",
 ) -> dict:
     """Score and print the predictions of a split, and plot those of the test set.
 
@@ -54,6 +55,7 @@ def evaluate_split(
         console: where to report.
         calibration: calibration of the model.
         interval: prediction intervals at :data:`COVERAGE_LEVEL` percent; None for molecules used for calibration.
+        title: what to print in place of the name of the split.
 
     Returns:
         As :func:`~graphslice.evaluation.metrics.scores`. For each target also ``coverage_90``, the fraction of labels
@@ -62,7 +64,7 @@ def evaluate_split(
     """
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
-    for line in (describe_scores(split, scores, first=metric), *describe_bounds(split, scores)):
+    for line in (describe_scores(title or split, scores, first=metric, targets=True), *describe_bounds(split, scores)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:
@@ -117,10 +119,11 @@ def evaluate_run(
     if known[valid].any():
         if not np.isfinite(predictions).all():
             raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
+        title = "" if len(data.splits["valid"]) else "held-out folds:"
         metrics["valid"] = evaluate_split(
-            folder, dataset, "valid", valid, predictions, metric, console, calibration, None
+            folder, dataset, "valid", valid, predictions, metric, console, calibration, None, title
         )
-        if not len(data.splits["valid"]):
+        if title:
             held_out_predictions = as_predictions(dataset, valid, predictions)
             write_predictions(folder / OUT_OF_FOLD, dataset, valid, held_out_predictions, data.store)
     test = data.splits.get("test", np.empty(0, np.int64))

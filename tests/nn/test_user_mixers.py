@@ -44,7 +44,10 @@ def own(mix, name="own", **attributes):
         (lambda self, x, _: x.mean(1), r"mixer own returns \[3, 8\] for x of shape \[3, 7, 8\]"),
         (lambda self, x, _: x.mean(1, keepdim=True), r"mixer own returns \[3, 1, 8\]"),
         (lambda self, x, _: x - x.mean(0, keepdim=True), "another output alone than in a batch"),
-        (lambda self, x, _: x + x.mean(1, keepdim=True), "another output alone than in a batch: it must mask the padd"),
+        (
+            lambda self, x, _: x + x.mean(1, keepdim=True),
+            "another output alone than in a batch: it must mask the padding",
+        ),
         (lambda self, x, context: context.aggregate(x).cumsum(0), "another output alone than in a batch"),
     ],
 )

@@ -104,7 +104,7 @@ def test_frozen_parameters_are_not_trainable():
         freeze(model_of(), "blocks:4")
     with pytest.raises(InputError, match=r"trainer\.freeze must be none, embeddings or blocks:N"):
         RunConfig.from_dict({"trainer": {"freeze": "all"}})
-    with pytest.raises(InputError, match="without --init-from they are random"):
+    with pytest.raises(InputError, match="needs pretrained weights: add --init-from small"):
         RunConfig.from_dict({"trainer": {"freeze": "blocks:1"}})
 
 

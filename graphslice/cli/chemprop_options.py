@@ -1,0 +1,70 @@
+"""Options of chemprop 2 and what stands for them here, for messages about unknown options."""
+
+from __future__ import annotations
+
+#: Our option by chemprop's; None where there is no counterpart.
+CHEMPROP_OPTIONS: dict[str, str | None] = {
+    "-i": "--dataset",
+    "--data-path": "--dataset",
+    "-s": "--smiles-column",
+    "--smiles-columns": "--smiles-column",
+    "--target-columns": "--targets a,b",
+    "--mol-target-columns": "--targets a,b",
+    "--atom-target-columns": "--level atom",
+    "--bond-target-columns": "--level bond",
+    "-t": "--task",
+    "--task-type": "--task",
+    "--split-type": "--split",
+    "--splits-column": "--split COLUMN",
+    "--num-replicates": "--folds",
+    "--ensemble-size": "--ensemble",
+    "-b": "--batch-size",
+    "--max-lr": "--lr",
+    "-l": "--trainer.loss",
+    "--loss-function": "--trainer.loss",
+    "--metrics": "none: all metrics are reported, and --metric selects the epoch",
+    "--tracking-metric": "--metric",
+    "--patience": "--trainer.patience",
+    "--grad-clip": "--trainer.gradient_clip",
+    "--accelerator": "--trainer.accelerator",
+    "--devices": "--trainer.devices",
+    "--data-seed": "--seed",
+    "--pytorch-seed": "--trainer.seed",
+    "--config-path": "--config",
+    "--dropout": "--model.dropout",
+    "--depth": "--model.layers",
+    "--message-hidden-dim": "--model.dim",
+    "--aggregation": "--model.readout",
+    "--molecule-featurizers": "--features",
+    "--descriptors-columns": "--features COLUMN",
+    "--class-balance": "--trainer.class_weights balanced",
+    "--task-weights": "--trainer.target_weights a=2,b=0.5",
+    "--checkpoint": "--init-from RUN",
+    "--from-foundation": "--init-from RUN",
+    "--freeze-encoder": "--init-from RUN --trainer.freeze blocks:N",
+    "--output-dir": "--out",
+    "--save-smiles-splits": "none: split.csv of a run has the split of every row",
+    "--test-path": "the file after the model",
+    "--model-path": "the run as first argument",
+    "--model-paths": "the run as first argument",
+    "--uncertainty-method": "--interval 90, and --ensemble 5 at training for a standard deviation",
+    "--calibration-method": "--interval 90",
+    "--raytune-num-samples": "--trials",
+    "--split-sizes": None,
+    "--splits-file": None,
+    "--no-header-row": None,
+    "--descriptors-path": None,
+    "--keep-h": None,
+    "--add-h": None,
+    "--cal-path": None,
+    "--reaction-columns": None,
+    "-r": None,
+}
+
+
+def describe_chemprop_option(option: str) -> str | None:
+    """Return what to write in place of an option of chemprop; None if it is no such option."""
+    if option not in CHEMPROP_OPTIONS:
+        return None
+    ours = CHEMPROP_OPTIONS[option]
+    return f"{option} of chemprop has no counterpart" if ours is None else f"{option} is chemprop's; here: {ours}"

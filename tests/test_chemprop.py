@@ -1,0 +1,107 @@
+"""docs/start/chemprop.md: both commands run, and every option in it exists. chemprop is an environment of its own,
+``GRAPHSLICE_CHEMPROP=ENV/bin/chemprop``, or on the PATH."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from graphslice.cli.chemprop_options import CHEMPROP_OPTIONS, describe_chemprop_option
+
+PAGE = (Path(__file__).parents[1] / "docs" / "start" / "chemprop.md").read_text(encoding="utf-8")
+CHEMPROP = os.environ.get("GRAPHSLICE_CHEMPROP") or shutil.which("chemprop")
+needs_chemprop = pytest.mark.skipif(not CHEMPROP, reason="chemprop is not installed")
+#: Code spans of the first two columns of every table of options.
+ROWS = [
+    tuple(re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split("|")[:2])
+    for row in PAGE.splitlines()
+    if row.startswith(("| `", "| column", "| logs"))
+]
+OPTION = re.compile(r"(?<![\w-])-{1,2}[a-z][\w.-]*")
+
+
+def options(spans: list[str]) -> set[str]:
+    return {option for span in spans for option in OPTION.findall(span)}
+
+
+def test_our_options_of_the_page_exist(capsys):
+    from graphslice.cli.main import main
+
+    known = set()
+    for command in ("train", "predict", "fingerprint", "tune"):
+        with pytest.raises(SystemExit):
+            main([command, "--help-all"])
+        known |= set(OPTION.findall(capsys.readouterr().out))
+    named = set().union(*(options(ours) for _, ours in ROWS))
+    assert len(named) > 25 and named - known == set()
+
+
+def test_options_of_chemprop_have_the_counterpart_of_the_page():
+    """In the messages of the command line; of several rows in one of them."""
+    for option in set().union(*(options(theirs) for theirs, _ in ROWS)) & set(CHEMPROP_OPTIONS):
+        if named := options([CHEMPROP_OPTIONS[option] or "none"]):
+            assert any(named & options(ours) for theirs, ours in ROWS if option in options(theirs)), option
+
+
+def test_options_without_a_counterpart_are_on_the_page():
+    section = PAGE.partition("## No counterpart")[2].partition("## ")[0]
+    missing = {option for option, ours in CHEMPROP_OPTIONS.items() if ours is None and len(option) > 2}
+    assert missing - set(OPTION.findall(section)) == {"--no-header-row", "--reaction-columns", "--cal-path"}
+    assert describe_chemprop_option("--keep-h") == "--keep-h of chemprop has no counterpart"
+    assert describe_chemprop_option("--nope") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "-i", "my.csv"], "-i is chemprop's; here: --dataset"),
+        (["train", "--split-sizes", "0.8"], "--split-sizes of chemprop has no counterpart"),
+        (
+            ["train", "--dataset", "my.csv", "--targets", "a", "b"],
+            "unexpected argument 'b': several names are separated",
+        ),
+    ],
+)
+def test_option_of_chemprop_is_named_in_the_message(words, message, cli):
+    code, _, err = cli(*words)
+    assert code == 2 and message in err
+
+
+@pytest.mark.slow
+@needs_chemprop
+def test_options_of_chemprop_exist():
+    known: set[str] = set()
+    for command in ("train", "predict", "fingerprint", "hpopt"):
+        help_text = subprocess.run([CHEMPROP, command, "--help"], capture_output=True, text=True, check=True).stdout
+        known |= set(OPTION.findall(help_text))
+    named = set().union(*(options(theirs) for theirs, _ in ROWS)) | set(CHEMPROP_OPTIONS)
+    assert named - known == set()
+
+
+@pytest.mark.slow
+@needs_chemprop
+def test_both_commands_of_the_page_predict_the_same_molecules(tmp_path, demo_rows, cli, monkeypatch):
+    """They train on the same table with their defaults, and agree as two models of one property do."""
+    monkeypatch.chdir(tmp_path)
+    rows = demo_rows.drop(columns="split").rename(columns={"gap_ev": "logp"})
+    rows.iloc[20:].to_csv("my.csv", index=False)
+    rows.iloc[:20].drop(columns="logp").to_csv("molecules.csv", index=False)
+    section = PAGE.partition("## The same training, both ways")[2].partition("\n## ")[0]
+    for block in re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line)
+            if words[0] == "chemprop":
+                subprocess.run([CHEMPROP, *words[1:]], check=True, capture_output=True)
+            else:
+                code, _, err = cli(*words[1:])
+                assert code == 0, err
+    theirs, ours = pd.read_csv("chemprop.csv"), pd.read_csv("predictions.csv")
+    assert theirs["smiles"].tolist() == ours["smiles"].tolist() == rows["smiles"].iloc[:20].tolist()
+    assert (ours["logp_low"] <= ours["logp_pred"]).all() and (ours["logp_pred"] <= ours["logp_high"]).all()
+    assert np.corrcoef(theirs["logp"], ours["logp_pred"])[0, 1] > 0.5

@@ -201,6 +201,26 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def model_cards() -> str:
+    """The cards of the packaged models; their scores and data are on pages of their own."""
+    from graphslice.inference.predictor import load
+    from graphslice.report.model_card import model_card
+
+    parts = []
+    for name, details in _PACKAGED.items():
+        _, matter, card = model_card(load(name, "cpu"), {}, name, "mit").split("---\n", 2)
+        card = re.sub(r"^#", "##", card, flags=re.MULTILINE).replace("The run has no scores.", details)
+        parts.append(f"{card.strip()}\n\n### Metadata\n\n```yaml\n{matter}```\n")
+    return "\n".join(parts)
+
+
+# Packaged models, and where the details of each are.
+_PACKAGED = {
+    "small": "It is a start for fine-tuning; what it was pretrained on and what that gives: [models](models.md).",
+    "gap": "Errors on held-out molecules, training data and limits: [models](models.md).",
+    "adme": "Cross-validation of every endpoint, data, licences and limits: [adme](adme.md).",
+}
+
 GENERATED: dict[str, Callable[[], str]] = {
     "command-line": command_line,
     "configuration": configuration,
@@ -208,4 +228,5 @@ GENERATED: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "errors": errors,
     "modules": modules,
+    "model-cards": model_cards,
 }

@@ -16,6 +16,8 @@ from graphslice.run_files import find_members, read_splits
 from graphslice.tasks import Task
 
 _COVERAGE = "coverage_90"
+# Targets in the table of targets.
+_MAX_TARGETS = 40
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -32,7 +34,7 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
     Args:
         model: the model; its ``folder`` is the run directory, or None.
         metrics: scores by split, as in ``metrics.json``; empty if there are none.
-        repository: ``user/name`` on the Hub.
+        repository: ``user/name`` on the Hub, or the name of a packaged model.
         license: an identifier of the Hub, such as ``mit``.
 
     Returns:
@@ -40,6 +42,7 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
     """
     split = next((name for name in ("test", "valid") if name in metrics), None)
     targets = metrics[split]["targets"] if split else {}
+    on_hub = "/" in repository
     matter: dict[str, Any] = {
         "license": license,
         "library_name": "graphslice",
@@ -56,14 +59,14 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
         "",
         f"A model of molecular properties from SMILES, trained with GraphSlice {__version__}.",
         "",
-        *markdown_table(["target", "type", "unit", "classes, or scale of training"], map(_target, model.tasks)),
+        *_targets(model.tasks),
         "",
         "## Use",
         "",
         "```python",
-        "import graphslice as gs  # pip install 'graphslice[hub]'",
+        "import graphslice as gs" + "  # pip install 'graphslice[hub]'" * on_hub,
         "",
-        f'model = gs.load("hf://{repository}")',
+        f'model = gs.load("{"hf://" * on_hub}{repository}")',
         'model.predict(["CCO", "c1ccccc1O"])',
         "```",
         "",
@@ -84,6 +87,13 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
         _architecture(model),
     ]
     return f"---\n{yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)}---\n\n" + "\n".join(lines) + "\n"
+
+
+def _targets(tasks: Sequence[Task]) -> Iterator[str]:
+    head = ["target", "type", "unit", "classes, or scale of training"]
+    yield from markdown_table(head, map(_target, tasks[:_MAX_TARGETS]))
+    if (more := len(tasks) - _MAX_TARGETS) > 0:
+        yield from ("", f"and {pluralize(more, 'further target')}.")
 
 
 def _target(task: Task) -> tuple[str, str, str, str]:

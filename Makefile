@@ -37,7 +37,7 @@ release: env
 	for package in dist/*.whl dist/*.tar.gz; do \
 		$(PYTHON) -m venv --clear build/release && \
 		build/release/bin/pip install --quiet -c constraints.txt $$package && \
-		(cd build/release && bin/graphslice predict gap CCO) || exit 1; \
+		(cd build/release && bin/graphslice predict gap CCO && bin/graphslice train --epochs 1 --out demo) || exit 1; \
 	done
 
 clean:

@@ -46,8 +46,15 @@ PUBLISHED_COLUMNS = {name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit
 INTRODUCTION = """\
 # Benchmarks on tables
 
+GraphSlice, chemprop and published methods on TDC's ADMET group and MoleculeNet: on the same rows, with the defaults of
+both packages. The [protocol](#protocol) is below, with what each method is.
+
 Made by `python scripts/benchmark.py tables render` of the lines of [results.jsonl](benchmarks/results.jsonl), which
 `python scripts/benchmark.py tables run --data DIR --chemprop ENV/bin/chemprop` adds to; do not edit.
+"""
+
+_PROTOCOL = """\
+## Protocol
 
 - **Rows.** All methods have the same rows of a task and seed. TDC's ADMET group: the test set of TDC; an eighth of its
   training rows is the validation set, by scaffold, drawn by the seed as `get_train_valid_split` of the leaderboard
@@ -113,13 +120,14 @@ def rendered(results: list[dict], published: Path) -> str:
     machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in results})
     made_by = f"Versions, of each line in results.jsonl: {'; '.join(versions)}. Machines: {'; '.join(machines)}."
     parts = [
-        f"{INTRODUCTION}\n{made_by}\n",
+        INTRODUCTION,
         "## TDC's ADMET group\n\n" + score_table(TDC.values(), [m for m in FIRST if m in methods], scores, board),
         "### All methods\n\n" + score_table(TDC.values(), methods, scores, None),
         "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
         _WINS + wins_table(methods, scores, board),
         _RANKS + ranks_table(methods, scores, board) + rank_text(scores, board),
         _SECONDS + seconds_table([name for name in methods if name in COMMANDS], grouped(results, "cpu_seconds")),
+        f"{_PROTOCOL}\n{made_by}\n",
     ]
     notes = published.with_name(_NOTES)
     return "\n".join(parts + ([notes.read_text(encoding="utf-8")] if notes.exists() else []))

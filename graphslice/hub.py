@@ -25,6 +25,8 @@ _PATTERNS = ["config.yaml", "best.ckpt", "member-*", "together.ckpt", "metrics.j
 # Largest number of files, and of bytes of all of them.
 _MOST_FILES, _MOST_BYTES = 500, 4 << 30
 _COMMIT = re.compile("[0-9a-f]{40}")
+# Least status of an error of the server, as opposed to one of the request.
+_SERVER_ERROR = 500
 # Folder of huggingface_hub's cache in which the files of a commit are.
 _SNAPSHOT = re.compile(r"models--([^/\\]+?)--([^/\\]+)[/\\]snapshots[/\\]([0-9a-f]{40})")
 
@@ -76,9 +78,9 @@ def _download(repository: str, revision: str) -> Path:
                 raise InputError(f"hf://{repository} is larger than a model of GraphSlice can be: not downloaded")
             settings: dict[str, Any] = {"revision": info.sha, "allow_patterns": list(found)}
             folder = Path(hub.snapshot_download(repository, endpoint=endpoint, **settings))
-        except hub.errors.HfHubHTTPError:
-            raise
-        except (hub.errors.HTTPError, ConnectionError):  # no connection, or HF_HUB_OFFLINE
+        except (hub.errors.HTTPError, ConnectionError) as error:  # no connection, HF_HUB_OFFLINE, or a server error
+            if isinstance(error, hub.errors.HfHubHTTPError) and error.response.status_code < _SERVER_ERROR:
+                raise
             settings = {"revision": revision, "allow_patterns": _PATTERNS, "local_files_only": True}
             folder = Path(hub.snapshot_download(repository, **settings))
     print(f"model: {pinned_name(folder)}", file=sys.stderr)

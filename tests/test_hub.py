@@ -36,6 +36,7 @@ class Hub(ThreadingHTTPServer):
         self.sizes: dict[str, int] = {}  # that the server claims, by file
         self.requested: list[str] = []
         self.cut_off = False  # whether the connection ends within a file
+        self.down = False  # whether every request ends in an error of the server
 
     def commit(self, repository: str, files: dict[str, bytes]) -> str:
         commits = self.repositories.setdefault(repository, {})
@@ -63,6 +64,8 @@ class _Requests(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.split("?")[0].removeprefix("/api/models")
         self.server.requested.append(path)
+        if self.server.down:
+            return self.reply({"error": "Service unavailable"}, 503)
         match = re.fullmatch(r"/(\w+/[\w-]+)/(revision|tree|resolve)/([^/]+)(?:/(.+))?", path)
         repository, kind, revision, name = match.groups() if match else ("", "", "", "")
         if repository in self.server.private and self.headers["Authorization"] != "Bearer secret":
@@ -190,6 +193,15 @@ def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatc
         match=r"cannot reach http://127\.0\.0\.1:1, and there is no complete copy of hf://user/tiny on this machine",
     ):
         gs.load(f"hf://user/tiny@{shared}")
+
+
+def test_with_an_error_of_the_server_a_complete_copy_is_used(shared, server, monkeypatch):
+    from graphslice import hub as ours
+
+    expected = gs.load("hf://user/tiny").predict(SMILES)
+    ours._download.cache_clear()
+    monkeypatch.setattr(server, "down", True)
+    np.testing.assert_array_equal(gs.load(f"hf://user/tiny@{shared}").predict(SMILES), expected)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,19 @@ PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != 
 DOCUMENTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / name / "README.md" for name in ("scripts", "data", "examples"))]
 #: Documents that show a user what to type.
 GUIDES = [ROOT / "README.md", *(page for page in PAGES if page.parent.name in ("howto", "start"))]
-GUIDES += [ROOT / "docs" / name for name in ("reference/mixers.md", "models.md", "tuning.md")]
+GUIDES += [
+    ROOT / "docs" / name
+    for name in (
+        "reference/mixers.md",
+        "reference/api.md",
+        "models.md",
+        "adme.md",
+        "tuning.md",
+        "export.md",
+        "serve.md",
+    )
+]
+GUIDES += [ROOT / "docs/results.md", ROOT / "scripts/README.md", ROOT / "examples/README.md"]
 # A block, and the comment above it that says why it is not run.
 _BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -116,20 +128,24 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
 @pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "sh")], ids=name_of)
 def test_commands_are_accepted_by_the_parser(document, workplace):
     """Every option and value exists; commands of other programs name files that exist."""
-    from graphslice.cli.main import _parser
+    from graphslice.cli.main import COMMANDS, _parser
 
     for _, text in blocks(document, "sh"):
         for words in commands(text):
-            if words[0] == "graphslice":
+            while re.match(r"[A-Z_]+=", words[0]) or words[0] == "taskset":  # before the command, or alone
+                words = words[3 if words[0] == "taskset" else 1 :] or ["export"]
+            if words[0] == "graphslice" and not any("hf://" in word or word.startswith("$") for word in words):
                 parser, command = _parser(words[1:])
                 assert command is not None, words
                 parser.parse_args(words[1:])
+            elif words[0] == "graphslice":
+                assert words[1] in COMMANDS
             elif words[0] == "python":
                 assert (ROOT / words[1]).is_file(), words
             elif words[0] == "make":
                 assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
             else:
-                assert words[0] in ("pip", "torchrun", "sbatch", "chemprop", "export"), words
+                assert words[0] in ("pip", "torchrun", "sbatch", "chemprop", "export", "curl", "for", "done"), words
 
 
 @pytest.mark.slow

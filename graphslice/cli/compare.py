@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config
+from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config, hide_options
 from graphslice.errors import InputError
 
 #: Module that :func:`run` imports.
@@ -36,6 +36,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("-o", "--out", help="output directory (default: comparisons/ and the name of the dataset)")
     add_config_options(parser, arguments)
+    hide_options(parser, ("epochs", "baselines", "refit"))  # a comparison sets them
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:

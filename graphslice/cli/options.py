@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -137,6 +137,13 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
 def _option_strings(name: str) -> list[str]:
     """Return both forms of an option: with underscores, as in a YAML file, and with dashes."""
     return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+
+
+def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:
+    """Hide options from the help."""
+    for action in parser._actions:
+        if action.dest in names:
+            action.help = argparse.SUPPRESS
 
 
 def _hide_sections(parser: ArgumentParser) -> None:

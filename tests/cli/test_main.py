@@ -125,3 +125,10 @@ def test_missing_arguments_point_to_the_help(cli, run_directory):
     assert cli() == (2, "", "graphslice: no command given: see graphslice --help\n")
     message = "graphslice: predict needs molecules: see graphslice predict --help\n"
     assert cli("predict", run_directory) == (2, "", message)
+
+
+def test_help_of_compare_hides_what_a_comparison_sets(cli):
+    shown, hidden = ("--budget", "--mixers", "--preset"), ("--epochs", "--baselines", "--refit")
+    _, out, _ = cli("compare", "--help")
+    assert all(option in out for option in shown) and not any(option in out for option in hidden)
+    assert all(option in cli("train", "--help")[1] for option in hidden)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import numpy as np
 
 
-def figure(what: str, value: float, unit: str, *, asked: str = "", comparison: str = "") -> dict:
+def figure(name: str, value: float, unit: str, *, goal: str = "", comparison: str = "") -> dict:
     """Return a row of the table: a measured value, the required value and one for comparison."""
-    row = {"what": what, "value": float(f"{value:.4g}"), "unit": unit, "asked": asked}
-    return row | {"beside": comparison}  # codespell:ignore beside
+    row = {"measurement": name, "value": float(f"{value:.4g}"), "unit": unit, "goal": goal}
+    return row | {"comparison": comparison}
 
 
 def print_table(figures: list[dict]) -> None:
     """Print the table as Markdown."""
-    columns = ("what", "value", "unit", "asked", "beside")  # codespell:ignore beside
+    columns = ("measurement", "value", "unit", "goal", "comparison")
     print("| " + " | ".join(columns) + " |")
     print("|" + "---|" * len(columns))
     for line in figures:

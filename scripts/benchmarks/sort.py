@@ -27,13 +27,13 @@ def run(options: argparse.Namespace) -> list[dict]:
         torch.set_num_threads(options.threads)
     figures = []
     for shape in shapes:
-        figures += _sorted(shape, options, asked=shape == (256, 18, 256))
+        figures += _sorted(shape, options, is_goal=shape == (256, 18, 256))
     if options.device == "cuda":
         figures += _mapped()
     return figures
 
 
-def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, asked: bool) -> list[dict]:
+def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: bool) -> list[dict]:
     """The plain sort is ``torch.sort``, whose gradient is a scatter; the torch backend honours lengths and orders."""
     x, upstream = torch.randn(2, *shape, device=options.device)
     leaf = x.clone().requires_grad_()
@@ -62,7 +62,7 @@ def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, asked: boo
                 f"{name}: {step}",
                 times["torch" + suffix] / ours,
                 "x the torch backend",
-                asked=f">= {least if asked else 1}",
+                goal=f">= {least if is_goal else 1}",
                 comparison=f"{1e3 * ours:.3g} ms; {times['plain' + suffix] / ours:.3g} x torch.sort alone",
             )
         )
@@ -101,7 +101,7 @@ def _mapped(batch: int = 1024, heads: int = 32, width: int = 19, channels: int =
                 f"Sort_col(P V), {batch} x {width} x {channels}: {'forward and backward' if suffix else 'forward'}",
                 times["torch" + suffix] / ours,
                 "x the product, then the sort",
-                asked=">= 10",
+                goal=">= 10",
                 comparison=f"{1e3 * ours:.3g} ms; {100 * least / ours / bandwidth:.0f}% of the memory's rate",
             )
         )

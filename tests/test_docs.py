@@ -209,7 +209,7 @@ def measured() -> set[str]:
 
 @pytest.mark.parametrize(
     "document",
-    [page for page in GUIDES if page.parent.name in ("howto", "start") or page.name == "README.md"]
+    [page for page in GUIDES if page.parent.name in ("howto", "start") or page == ROOT / "README.md"]
     + sorted((ROOT / "docs/explanation").glob("*.md")),
     ids=name_of,
 )

@@ -1,4 +1,4 @@
-"""The document of ``benchmark.py intervals``, made of its results."""
+"""The document of ``benchmark.py intervals``, made from its results."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from benchmarks.table_report import markdown
 INTRODUCTION = """\
 # Intervals
 
-Made by `python scripts/benchmark.py intervals render` of the lines of
-[intervals.jsonl](benchmarks/intervals.jsonl), which `python scripts/benchmark.py intervals run --data DIR` adds to;
-do not edit.
+Measured coverage of conformal prediction intervals and prediction sets. Made by
+`python scripts/benchmark.py intervals render` from the lines of [intervals.jsonl](benchmarks/intervals.jsonl), which
+`python scripts/benchmark.py intervals run --data DIR` adds to; do not edit.
 
-All rows of each table of TDC's ADMET group are split 80 / 10 / 10 at random or by scaffold, another time for each
-seed; `graphslice train` with the defaults; then `predict --interval`. Up to 3,000 rows the calibration has the
-predictions of held-out folds of the training set, otherwise those of a validation set. Figures are means over the
-seeds' test molecules, ± their standard deviation over the seeds. Coverage of N test molecules deviates by chance: at
-90% by about 3% with N = 100. Intervals promise their coverage for molecules like those of the training set; a scaffold
-split makes the test molecules others.
-
-The molecules of a held-out fold chose nothing of their own prediction: neither weights of the stack, which come from
-the other held-out molecules, nor the epoch, which is fixed. A validation set also chooses the epoch, so that errors on
-it are a little smaller than on new molecules.
+- **Data.** All rows of a table of TDC's ADMET group, split 80 / 10 / 10 at random or by scaffold, another split for
+  each seed.
+- **Model.** `graphslice train` with its defaults, then `predict --interval`. Up to 3,000 rows the intervals are
+  calibrated on predictions of held-out folds of the training set, otherwise on a validation set.
+- **Independence.** Stacking weights for a held-out fold come from the other held-out molecules, and the number of
+  epochs is fixed. A validation set also selects the epoch, so errors on it are a little smaller than on new molecules.
+- **Figures.** Means over the test molecules of the seeds, ± their standard deviation over the seeds. The coverage of
+  100 test molecules deviates by about 3% at a level of 90% by chance.
+- **Assumption.** Intervals have their coverage for molecules that are exchangeable with the training set. A scaffold
+  split violates this.
 """
 
 
@@ -54,31 +54,33 @@ def rendered(results: Sequence[dict], levels: Sequence[int], similarities: Seque
 
 
 _NUMBERS = """\
-## Numbers: coverage, and width
+## Regression: coverage and width
 
-Compared with a random forest's jackknife+ after bootstrap (200 trees on counts of Morgan fingerprints, trained on the
-training and validation rows). Widths are in the unit of the table.
+Compared with the jackknife+ after bootstrap of a random forest (200 trees on Morgan counts, trained on the training and
+validation rows). Widths are in the unit of the table.
 
 """
 _CLASSES = """\
-## Classes: coverage, and size of the sets
+## Classification: coverage and size of prediction sets
 
-Coverage is promised for either class. A set of one class is a prediction; a set of both that the model does not know.
+The coverage holds for each class. A set of one class is a prediction; a set of both classes means that the model cannot
+decide.
 
 """
 _CALIBRATION = """\
-## Probabilities: before and after the temperature
+## Probabilities: before and after temperature scaling
 
-Expected calibration error (15 bins, torchmetrics) and log loss on the test rows. Of so few molecules the error of right
-probabilities is not 0 either.
+Expected calibration error (15 bins, torchmetrics) and log loss on the test rows. With so few molecules, perfectly
+calibrated probabilities have a calibration error above 0 too. The temperature is 1 where scaling does not improve the
+log loss of the calibration molecules.
 
 """
 _DISTANCE = """\
 ## Error by distance to the training molecules
 
-Tanimoto similarity of the nearest training molecule (Morgan, 1,024 bits, radius 2); all splits and seeds. Each error
-is over the mean of its task, split and seed, so 1 is the average; of classes the error is a wrong class. `in_domain` is
-what `predict` says.
+Tanimoto similarity to the nearest training molecule (Morgan, 1,024 bits, radius 2); all splits and seeds. Errors are
+relative to the mean of their task, split and seed, so 1 is the average. The error of a classification is a wrong class.
+The last two rows are by the column `in_domain` of `predict`.
 
 """
 
@@ -102,18 +104,20 @@ def _numbers(groups: dict, levels: Sequence[int]) -> str:
         "task",
         "split",
         "seeds",
-        *(f"{level}%: ours, jackknife" for level in levels),
-        "width at 90%: ours, jackknife",
+        *(f"{level}%: GraphSlice, jackknife" for level in levels),
+        "width at 90%: GraphSlice, jackknife",
     ]
-    rows = [head]
+    rows, parts = [head], ("intervals", "jackknife")
     for (task, split), lines in groups.items():
+        cells = [", ".join(_percent(_column(lines, part, level, "coverage")) for part in parts) for level in levels]
+        widths = [_mean(_column(lines, part, 90, "width")) for part in parts]
+        rows.append([task, split, str(len(lines)), *cells, ", ".join(widths)])
+    for split, lines in _by_split(groups).items():
         cells = [
-            f"{_percent(_column(lines, 'intervals', level, 'coverage'))}, "
-            f"{_percent(_column(lines, 'jackknife', level, 'coverage'))}"
+            ", ".join(f"{100 * np.mean(_column(lines, part, level, 'coverage')):.0f}%" for part in parts)
             for level in levels
         ]
-        widths = [_mean(_column(lines, part, 90, "width")) for part in ("intervals", "jackknife")]
-        rows.append([task, split, str(len(lines)), *cells, ", ".join(widths)])
+        rows.append(["mean", split, str(len(lines)), *cells, ""])
     return markdown(rows)
 
 
@@ -125,7 +129,19 @@ def _classes(groups: dict, levels: Sequence[int]) -> str:
         cells = [_percent(_column(lines, "intervals", level, "coverage")) for level in levels]
         sizes = [f"{np.mean(_column(lines, 'intervals', level, 'classes')):.2f}" for level in levels]
         rows.append([task, split, str(len(lines)), *cells, *sizes])
+    for split, lines in _by_split(groups).items():
+        cells = [f"{100 * np.mean(_column(lines, 'intervals', level, 'coverage')):.0f}%" for level in levels]
+        sizes = [f"{np.mean(_column(lines, 'intervals', level, 'classes')):.2f}" for level in levels]
+        rows.append(["mean", split, str(len(lines)), *cells, *sizes])
     return markdown(rows)
+
+
+def _by_split(groups: dict) -> dict[str, list[dict]]:
+    """The lines of every split, of all tasks."""
+    found: dict[str, list[dict]] = {}
+    for (_, split), lines in groups.items():
+        found.setdefault(split, []).extend(lines)
+    return dict(sorted(found.items()))
 
 
 def _calibration(groups: dict) -> str:
@@ -139,7 +155,7 @@ def _calibration(groups: dict) -> str:
 
 def _distance(groups: dict, similarities: Sequence[float]) -> str:
     ends = [f"{low:g} to {high:g}" for low, high in zip(similarities, [*similarities[1:], 1], strict=True)]
-    rows = [["similarity", "numbers: molecules", "error", "classes: molecules", "error"]]
+    rows = [["similarity", "regression: molecules", "error", "classification: molecules", "error"]]
     tables = [_relative(groups, "by_similarity", kind) for kind in ("jackknife", "temperature")]
     inside = [_relative(groups, "in_domain", kind) for kind in ("jackknife", "temperature")]
     for place, end in enumerate(ends):
@@ -150,7 +166,7 @@ def _distance(groups: dict, similarities: Sequence[float]) -> str:
 
 
 def _relative(groups: dict, part: str, kind: str) -> list[tuple[int, float]]:
-    """Of each bin how many molecules, and the sum of their errors over the mean error of their line."""
+    """The number of molecules of each bin, and the sum of their errors relative to the mean error of their line."""
     total: list[list[float]] = []
     for line in (line for lines in groups.values() for line in lines if kind in line):
         count, errors = np.array(line[part], float).T

@@ -1,4 +1,4 @@
-"""What bounds as labels and auxiliary targets are worth, on tables of TDC's ADMET group.
+"""Compare bounds as labels, auxiliary targets and joint models on tables of TDC's ADMET group.
 
 ``run --data DIR`` trains with the defaults in every way that is compared, and adds each result as a line to
 docs/benchmarks/labels.jsonl; what is there already is not done again. Every result renews docs/labels.md too, as
@@ -213,7 +213,7 @@ def rendered(lines: list[dict]) -> str:
 
 def _table(lines: list[dict], comparison: Comparison) -> str:
     first = next(iter(comparison.ways))
-    head = " | ".join([*comparison.metrics, f"{comparison.metrics[0]} less that of {first}", "CPU s"])
+    head = " | ".join([*comparison.metrics, f"difference in {comparison.metrics[0]} from {first}", "CPU s"])
     rows = [f"| labels | {head} |", "|---" * (len(comparison.metrics) + 3) + "|"]
     for way in comparison.ways:
         scores = {line["seed"]: line["scores"] for line in lines if line["way"] == way}
@@ -244,15 +244,17 @@ def _difference(gains: np.ndarray) -> str:
 
 _HEAD = f"""# Bounds and auxiliary targets
 
-Made by `python scripts/benchmark.py labels render` of the lines of [labels.jsonl](benchmarks/labels.jsonl), which
-`python scripts/benchmark.py labels run --data DIR` adds to; do not edit.
+What censored labels, auxiliary targets and joint models contribute. Made by `python scripts/benchmark.py labels render`
+from the lines of [labels.jsonl](benchmarks/labels.jsonl), which `python scripts/benchmark.py labels run --data DIR`
+adds to; do not edit.
 
-`graphslice train` with its defaults on the training rows of TDC's tables, scored by the true labels of its test rows:
-mean ± standard deviation over seeds (their number), and the mean paired difference with its 95% interval over seeds.
-All seeds have the same rows, so the interval is of the training alone, not of other test molecules.
+`graphslice train` with its defaults on the training rows of TDC's tables, evaluated on the true labels of the test
+rows. Scores are mean ± standard deviation over seeds, with the number of seeds in brackets. Differences are paired by
+seed, with their 95% interval. All seeds have the same rows, so the interval covers the randomness of training, not the
+choice of the test molecules.
 
 - **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or
   are left out. The labels of vdss_lombardo are decimal logarithms.
-- **Auxiliary**: the other table is given as `--auxiliary-file`; compounds of the test rows are left out of it.
-- **Joint**: one model of the targets of several tables: the decimal logarithms of the labels of four, or the classes of
-  three; compounds of the test rows of the target that is scored are left out of the others."""
+- **Auxiliary**: the other table is given as `--auxiliary-file`, without the compounds of the test rows.
+- **Joint**: one model of the targets of several tables: the decimal logarithms of the labels of four regression tables,
+  or the classes of three classification tables, without the compounds of the test rows of the evaluated target."""

@@ -85,8 +85,8 @@ def symbol(number: int) -> str:
 
 def target_table(found: Evaluation) -> Iterator[str]:
     """Yield the lines of a table with one row per target."""
-    held = f"labels within {LEVEL:.0f}% intervals"
-    header = ["target", "labels learned", "labels measured", "MAE", "MAE of the median label", "R2", held]
+    held = f"coverage of {LEVEL:.0f}% intervals"
+    header = ["target", "training labels", "test labels", "MAE", "MAE of the median label", "R2", held]
     yield from markdown_table(header, target_rows(found))
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, help="write JSON lines there, and leave the document as it is")
     options = parser.parse_args()
     found = evaluate(load(options.name), GraphStore.open(options.corpus))
-    caption = f"MAE, in brackets how many molecules, where these are {LEAST} at least:"
+    caption = f"MAE by size and by element, with the number of molecules in brackets, where they are at least {LEAST}:"
     text = "\n".join([*target_table(found), "", caption, "", *group_table(found)])
     print(text)
     print(f"{len(found.labels) / found.seconds:,.0f} molecules a second, with intervals and nearest neighbours")

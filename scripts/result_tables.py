@@ -48,7 +48,19 @@ def runs_table(lines: list[dict]) -> str:
         single = ", ".join(str(round(value, 4)) for value in test)
         cells = [mean(test), mean(valid), single, _range(runs, "parameters"), _range(runs, "epochs"), _minutes(runs)]
         rows.append([model, *cells])
-    return markdown(rows) + "\n" + _origin(lines) + "\n"
+    return markdown([*rows, *_base_models(lines)]) + "\n" + _origin(lines) + "\n"
+
+
+def _base_models(lines: list[dict]) -> list[list[str]]:
+    """The rows of the base models that were trained with the networks; those of one seed are the same."""
+    scores = {line["seed"]: line["baselines"] for line in lines if "baselines" in line}
+    rows = []
+    for name, model in (("forest", "random forest"), ("boosting", "gradient boosting")):
+        test = [scores[seed][name] for seed in sorted(scores) if name in scores[seed]]
+        if test:
+            single = ", ".join(str(round(value, 4)) for value in test)
+            rows.append([f"{model}, base model of the runs", mean(test), "", single, "", "", ""])
+    return rows
 
 
 def mean(values: list[float]) -> str:
@@ -77,13 +89,13 @@ def _origin(lines: list[dict]) -> str:
     copied = list(dict.fromkeys(line["model"] for line in lines if "source" in line))
     if copied:
         which = f": {', '.join(copied)}" if kept else ""
-        sentences.append(f"Transcribed, as the run directories were not kept{which}.")
+        sentences.append(f"Transcribed because the run directories were not kept{which}.")
     return " ".join(sentences)
 
 
 def card_table(lines: list[dict]) -> str:
     """A row for each target of a model that comes with the package."""
-    rows = [["target", "test molecules", "MAE", "R2", f"labels within {lines[0]['level']:.0f}% intervals"]]
+    rows = [["target", "test molecules", "MAE", "R2", f"coverage of {lines[0]['level']:.0f}% intervals"]]
     for line in lines:
         scores = [f"{line['test'][name]:.3f}" for name in ("mae", "r2")]
         rows.append([line["target"], f"{line['test']['molecules']:,}", *scores, f"{100 * line['coverage']:.1f}%"])
@@ -91,13 +103,13 @@ def card_table(lines: list[dict]) -> str:
 
 
 def split_table(lines: list[dict]) -> str:
-    """A row for each table of molecules that has something on several sides of its split; the others in a sentence."""
-    shared = ["of these, SMILES in train or valid", "of these, family in train or valid"]
-    rows = [["table", "canonical SMILES on several sides", "families on several sides", "test rows", *shared]]
+    """A row for each table with a family in more than one part of its split; the others in a sentence."""
+    shared = [f"test rows with their {name} in train or valid" for name in ("SMILES", "family")]
+    rows = [["table", "canonical SMILES in several parts", "families in several parts", "test rows", *shared]]
     names = ("molecules", "families", "test_rows", "test_molecules", "test_families")
     rows += [[f"`{line['table']}`", *(f"{line[name]:,}" for name in names)] for line in lines if line["families"]]
     none = ", ".join(f"`{line['table']}`" for line in lines if not line["families"])
-    return markdown(rows) + (f"\nNone in {none}.\n" if none else "")
+    return markdown(rows) + (f"\nNo SMILES and no family is in several parts in {none}.\n" if none else "")
 
 
 def summary_table() -> str:

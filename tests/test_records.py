@@ -114,7 +114,7 @@ def test_runs_of_one_model_share_a_row(tmp_path, monkeypatch):
     text = result_tables.filled("before\n<!-- table: x -->\nold\n<!-- /table: x -->\nafter\n<!-- y -->\n")
     assert "| a | 0.200 ± 0.141 | 0.500 ± 0.000 | 0.1, 0.3 | 1,234 | 30 | 10 to 30 |" in text
     assert "| b | 0.250 |  | 0.25 |  |  |  |" in text and "old" not in text
-    assert "Measured on m. Transcribed, as the run directories were not kept: b." in text
+    assert "Measured on m. Transcribed because the run directories were not kept: b." in text
     assert text.startswith("before\n") and text.endswith("\nafter\n<!-- y -->\n")
 
 
@@ -129,4 +129,4 @@ def test_tables_match_the_records():
 def test_model_card_has_a_row_per_target():
     line = {"model": "gap", "target": "homo", "test": {"mae": 0.1, "r2": 0.9, "molecules": 1234}, "machine": "m"}
     text = result_tables.card_table([line | {"level": 90.0, "coverage": 0.899}])
-    assert "labels within 90% intervals |" in text and "| homo | 1,234 | 0.100 | 0.900 | 89.9% |" in text
+    assert "coverage of 90% intervals |" in text and "| homo | 1,234 | 0.100 | 0.900 | 89.9% |" in text

@@ -11,7 +11,7 @@ import io
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ LONGEST = 1 << 24
 # Maximal ratio of the size of a table to the size of its file, and the size in bytes below which the ratio is not
 # limited. Tables of molecules expand 2 to 20 times; gzip reaches 1,032, and Parquet dictionaries have no limit.
 _EXPANSION, _SMALL = 1000, 1 << 25
+# Lines after the header by which the separator is inferred.
+_LINES_SEEN = 20
 # Maximal number of consecutive blank characters, which take time to read and hold no data.
 _MOST_BLANK = 1 << 20
 
@@ -160,7 +162,7 @@ def read_csv(
         lines: lines of the file, with line ends.
         rows: number of rows of every chunk but the last.
         file: name of the file, for messages.
-        delimiter: field separator; if None, it is inferred from the header: a comma, else a semicolon or a tab.
+        delimiter: field separator; if None, it is inferred from the header and the first rows.
 
     Returns:
         The names of the columns (empty for an empty file), and the chunks of rows.
@@ -171,7 +173,9 @@ def read_csv(
     number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip("\r\n")), (0, ""))
     if not first:
         return [], iter(())
-    blocks = _blocks(itertools.chain([first], lines), number, delimiter or _delimiter_of(first), file)
+    rows_seen = [] if delimiter else list(itertools.islice(lines, _LINES_SEEN))
+    lines = itertools.chain([first], rows_seen, lines)
+    blocks = _blocks(lines, number, delimiter or _delimiter_of(first, rows_seen), file)
     block = next(blocks)
     while not block.records:  # the header has many lines
         block = next(blocks)
@@ -182,12 +186,27 @@ def read_csv(
     return header, _chunks(itertools.chain([block], blocks), len(header), rows, file)
 
 
-def _delimiter_of(header: str) -> str:
-    outside_quotes = re.sub(r'"[^"]*"?', "", header)
-    if "," in outside_quotes:
-        return ","
-    other = max(";\t", key=outside_quotes.count)
-    return other if other in outside_quotes else ","
+def _delimiter_of(header: str, rows: Sequence[str]) -> str:
+    """Return the separator that most rows have as often as the header: a comma, a semicolon or a tab.
+
+    Where several do, such as commas in a column ``pH 7,4`` of decimal commas, it is the most frequent one; where none
+    does, the comma comes first.
+    """
+    counts = {delimiter: _count(header, delimiter) for delimiter in ",;\t"}
+    rows = [row for row in rows if row.strip("\r\n")]
+    in_most = {
+        delimiter: count
+        for delimiter, count in counts.items()
+        if count and sum(_count(row, delimiter) == count for row in rows) > len(rows) / 2
+    }
+    candidates = in_most or ({",": counts[","]} if counts[","] else counts)
+    best = max(candidates, key=lambda delimiter: candidates[delimiter])
+    return best if counts[best] else ","
+
+
+def _count(line: str, delimiter: str) -> int:
+    """Count a separator outside quotes."""
+    return re.sub(r'"[^"]*"?', "", line).count(delimiter)
 
 
 # --- blocks of lines ------------------------------------------------------------------------------

@@ -82,7 +82,6 @@ def test_all_cells_are_read(tmp_path, name, rows):
         (b"smiles,a;b;c\nC,1\n", ["smiles", "a;b;c"], [["C", "1"]]),
         (b"id;smiles;pH 7,4\nA;C;3\nB;N;4\n", ["id", "smiles", "pH 7,4"], [["A", "C", "3"], ["B", "N", "4"]]),
         (b"id;smiles;pH 7,4\nA;C;3,5\n\nB;N;4,5\n", ["id", "smiles", "pH 7,4"], [["A", "C", "3,5"], ["B", "N", "4,5"]]),
-        (b'smiles,y\nC,1\nN\nO,1,2\n"a,b",3\n', ["smiles", "y"], [["C", "1"], ["N", ""], ["O", "1"], ["a,b", "3"]]),
         (b'"smiles;y"\n"C,"\n', ["smiles;y"], [["C,"]]),
         (b"smiles,y\nC," + b"x" * 200_000 + b"\n", ["smiles", "y"], [["C", "x" * 200_000]]),
         (b"smiles,y\nC\0,1\n", ["smiles", "y"], [["C\0", "1"]]),
@@ -92,18 +91,8 @@ def test_all_cells_are_read(tmp_path, name, rows):
     ],
     ids=[
         *("bom", "crlf", "quotes", "newline", "same-names", "blank-lines-first", "mac", "semicolons"),
-        *(
-            "semicolons-and-a-comma",
-            "tabs",
-            "comma-first",
-            "comma-in-name",
-            "decimal-commas",
-            "one-column",
-            "long-cell",
-            "nul",
-            "empty-cells",
-        ),
-        *("blank-lines", "no-guesses"),
+        *("semicolons-and-a-comma", "tabs", "comma-first", "comma-in-name", "decimal-commas"),
+        *("one-column", "long-cell", "nul", "empty-cells", "blank-lines", "no-guesses"),
     ],
 )
 def test_csv_dialects_are_read(tmp_path, content, columns, rows):

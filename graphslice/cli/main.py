@@ -17,6 +17,7 @@ import sys
 import threading
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -211,7 +212,13 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
         if not option.startswith("-"):
+            if "--dataset" in known and Path(option).suffix:
+                return f"unexpected argument {option!r}: a table is given as --dataset {option}"
             return f"unexpected argument {option!r}: several names are separated by commas, as in --targets a,b"
+        if option == "--sheet":
+            return 'unknown option --sheet: the sheet of a workbook is part of its name, as in "table.xlsx:Sheet name"'
+        if option == "--dataset" and arguments[0] == "predict":
+            return "unknown option --dataset: the file follows the model, as in graphslice predict RUN molecules.csv"
         return describe_chemprop_option(option) or f"unknown option {option!r}{nearest(option, known)}"
     if match := re.search(r"arguments are required: (.*)", message):
         names = [name.strip().split(".")[-1] for name in match.group(1).split(",")]

@@ -13,6 +13,8 @@ from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
 _AGREEMENT_TOLERANCE = 0.1
+#: Beginning of the reason of a row that was merged with another one.
+MERGED = "merged with row"
 # Maximal number of rows listed in a message.
 _MAX_LISTED = 8
 
@@ -47,7 +49,10 @@ class Duplicates:
         clauses = []
         if self.molecules:
             duplicates = f"{self.rows:,} rows belong to {pluralize(self.molecules, 'molecule')} with several rows"
-            clauses.append(f"{duplicates}, {self.conflicting:,} of them with conflicting labels")
+            conflicts = f"{self.conflicting:,} of them with conflicting labels"
+            if self.conflicting:
+                conflicts += " (other classes, or numbers further apart than a tenth of the standard deviation)"
+            clauses.append(f"{duplicates}, {conflicts}")
         if self.merged or self.dropped:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
             clauses.append(f"of the training rows, {self.merged:,} merged into another{dropped}")
@@ -175,7 +180,7 @@ def merge_rows(
         first_rows.append(numbers[0])
         labels.append(merged)
         limits.append(merged_bounds)
-        reasons |= dict.fromkeys(numbers[1:], f"merged with row {numbers[0] + 1}")
+        reasons |= dict.fromkeys(numbers[1:], f"{MERGED} {numbers[0] + 1}")
     merged_labels = np.array(labels).reshape(-1, targets.shape[1])
     merged_limits = np.array(limits).reshape(-1, *bounds.shape[1:])
     return Merged(merged_labels, merged_limits, np.array(first_rows, np.int64), reasons, dropped)

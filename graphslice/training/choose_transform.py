@@ -9,6 +9,7 @@ import numpy as np
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE, RunConfig, join_names
+from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
@@ -21,6 +22,8 @@ from graphslice.tasks import REGRESSION, Task, fit_transforms, transformed, tran
 # With more rows the network learned gaps worse on the logarithm that the quick model prefers (docs/log.md).
 _FEWEST, _MOST_COMPARED, _MOST_LABELS, _MOST_ROWS = 100, 1_000, 20_000, 3_000
 _FOLDS = 5
+# Ratio of the largest to the smallest label of a positive target above which a note names the logarithm.
+_ORDERS = 100
 # A transform is chosen if the logarithm of its error (of 1 minus the score, where higher is better) is less than that
 # of none by this many standard errors of the differences between folds, and by this number.
 _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
@@ -56,12 +59,14 @@ def choose_transforms(
         return _configured(config, {name: transform for name, transform in kept.items() if transform != "none"}), []
     metric = config.trainer.metric or "mae"
     metric = metric if REGRESSION in METRICS[metric].kinds and metric != "loss" else "mae"
-    chosen, lines = {}, []
+    chosen, lines, positive = {}, [], []
     for t, task in enumerate(tasks):
         if task.kind != REGRESSION or task.name != task.name.strip():  # which --transform could not name
             continue
         scores = _compare(data, rows, t, metric, is_single)
         best = _best(scores, METRICS[metric].higher_is_better)
+        if best == "none" and _is_positive(data.dataset, rows, t):
+            positive.append(task.name)
         if best != "none":
             chosen[task.name] = best
             label, scale = METRICS[metric].label, {"log": "its logarithm", "rank": "normal scores of its ranks"}[best]
@@ -69,7 +74,21 @@ def choose_transforms(
                 f"{task.name}: trained on {scale} (inner validation {label} {scores[best].mean():.4g}, otherwise "
                 f"{scores['none'].mean():.4g}; --transform none keeps it off)"
             )
+    if positive:
+        example = join_names(positive[:1])
+        lines.append(
+            f"{quoted_list(positive)}: all labels are positive and differ by a factor of more than {_ORDERS}, but the "
+            "logarithm was not better; predictions and intervals may be negative, unless it is chosen by "
+            f"--transform '{example}=log'"
+        )
     return _configured(config, chosen), lines
+
+
+def _is_positive(dataset: LabelledDataset, rows: np.ndarray, t: int) -> bool:
+    """True if all labels of a target are positive and the largest is more than a hundred times the smallest."""
+    y = dataset.targets[rows, t]
+    least = np.nanmin(y, initial=np.inf)
+    return bool(least > 0 and np.nanmax(y, initial=0) > _ORDERS * least)
 
 
 def _configured(config: RunConfig, transforms: dict[str, str]) -> RunConfig:

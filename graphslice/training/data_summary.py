@@ -14,6 +14,7 @@ from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED
+from graphslice.data.duplicates import MERGED
 from graphslice.data.labels import pluralize
 from graphslice.run_files import CORPUS, REJECTED
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task
@@ -92,9 +93,11 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
     rejected = ""
-    if wrong := {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}:
-        row = min(wrong)
-        rejected = f"; {len(wrong):,} rows rejected (see {REJECTED}); row {row + 1}: {wrong[row]}"
+    wrong = {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}
+    unmerged = {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
+    if unmerged:
+        row = min(unmerged)
+        rejected = f"; {pluralize(len(unmerged), 'row')} rejected (see {REJECTED}); row {row + 1}: {unmerged[row]}"
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
     console.print(f"split: {splits} rows{rejected}", highlight=False, markup=False, soft_wrap=True)

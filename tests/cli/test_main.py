@@ -132,3 +132,17 @@ def test_help_of_compare_hides_what_a_comparison_sets(cli):
     _, out, _ = cli("compare", "--help")
     assert all(option in out for option in shown) and not any(option in out for option in hidden)
     assert all(option in cli("train", "--help")[1] for option in hidden)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "my.xlsx"], "unexpected argument 'my.xlsx': a table is given as --dataset my.xlsx"),
+        (["train", "--dataset", "a.csv", "--targets", "a", "b"], "separated by commas, as in --targets a,b"),
+        (["train", "--sheet", "Data"], 'the sheet of a workbook is part of its name, as in "table.xlsx:Sheet name"'),
+        (["predict", "gap", "--dataset", "a.csv"], "the file follows the model, as in graphslice predict RUN molecul"),
+    ],
+)
+def test_message_names_the_usual_form(words, message, cli):
+    code, _, err = cli(*words)
+    assert code == 2 and message in err

@@ -126,12 +126,13 @@ def test_families_shared_with_training_set_are_counted():
 
 
 CONFLICT = "of them with conflicting labels"
+CRITERION = "other classes, or numbers further apart than a tenth of the standard deviation"
 
 
 @pytest.mark.parametrize(
     ("duplicates", "line"),
     [
-        (Duplicates(2, 5, 1), f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT}"),
+        (Duplicates(2, 5, 1), f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT} ({CRITERION})"),
         (
             Duplicates(0, 0, 0, {"valid": 0, "test": 1}),
             "possible leakage: 1 test row with a molecule of the training set, or a salt, tautomer or stereoisomer "

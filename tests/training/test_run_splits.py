@@ -29,7 +29,8 @@ def test_split_files_with_merged_duplicates(cli, demo_rows, tiny_flags, tmp_path
     splits = read_splits(folder)
     shared = len({38, 39} & set(splits["train"].tolist()))  # the validation set is taken from these rows
     assert (
-        "7 rows belong to 3 molecules with several rows, 1 of them with conflicting labels; of the training rows, 2 "
+        "1 of them with conflicting labels (other classes, or numbers further apart than a tenth of the standard "
+        "deviation); of the training rows, 2 "
         f"merged into another; possible leakage: {shared} test row{'s' * (shared > 1)} with a molecule of the training "
         "set, or a salt, tautomer or stereoisomer of one"
     ) in err

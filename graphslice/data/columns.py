@@ -140,7 +140,7 @@ def find_smiles_column(
             return by_name[usual]
     raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
-        f"name with --smiles-column; the columns are {quoted_list(columns)}"
+        f"name with --smiles-column (in Python smiles=...); the columns are {quoted_list(columns)}"
     )
 
 

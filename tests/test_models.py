@@ -85,7 +85,18 @@ def test_summary_prints_a_table_for_each_molecule(cli):
     assert cli("predict", "gap", "oops", "--summary")[0] == 2
 
 
-def test_summary_is_for_smiles_alone(cli, tmp_path):
-    (tmp_path / "table.csv").write_text("smiles\nCCO\n")
-    code, _, err = cli("predict", "gap", str(tmp_path / "table.csv"), "--summary")
-    assert code == 2 and "leave out tables" in err
+def test_summary_of_a_file_has_its_first_molecules(cli, tmp_path, monkeypatch):
+    table = tmp_path / "table.csv"
+    table.write_text("id,structure_smi\n1,CCO\n2,oops\n3,CC\n")
+    code, out, err = cli("predict", "gap", table, "--summary", "--smiles-column", "structure_smi")
+    assert (code, err) == (0, "") and out.count("dipole") == 2 and "\noops: " in out
+    monkeypatch.setattr("graphslice.cli.predict._MAX_SUMMARIES", 1)
+    code, out, err = cli("predict", "gap", table, "--summary", "--smiles-column", "structure_smi")
+    assert code == 0 and out.count("dipole") == 1
+    assert err == "note: only the first 1 molecules are printed; leave out --summary for all\n"
+
+
+@pytest.mark.parametrize("option", [["--nearest"], ["--out", "x.csv"], ["--smiles-column", "smiles"]])
+def test_summary_prints_tables_only(option, cli):
+    code, _, err = cli("predict", "gap", "CCO", "--summary", *option)
+    assert code == 2 and "--summary prints tables: leave out" in err

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.cli.prediction_modules"
+# Molecules of a file of which --summary prints tables.
+_MAX_SUMMARIES = 100
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -49,8 +54,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="print a table of all targets for each molecule given as SMILES: prediction, unit, interval of 90 "
-        "percent, and percentile among the reference molecules of the model",
+        help="print a table of all targets for each molecule (of a file the first 100): prediction, unit, interval of "
+        "90 percent, and percentile among the reference molecules of the model",
     )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
@@ -72,10 +77,14 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     table = table_path(molecules)
     out = output_file(options, table)
     if options.summary:
-        given = (options.out, options.smiles_column, options.nearest or None)
-        if table is not None or any(value is not None for value in given):
-            raise InputError("--summary is for SMILES alone: leave out tables, --out, --smiles-column and --nearest")
-        return print_summaries(predictor, molecules, options.interval)
+        if options.out is not None or options.nearest or (table is None and options.smiles_column is not None):
+            raise InputError(
+                "--summary prints tables: leave out --out and --nearest, and --smiles-column without a file"
+            )
+        notes: list[str] = []
+        if table is not None:
+            molecules = _first_smiles(predictor, table, options.smiles_column, notes)
+        return print_summaries(predictor, molecules, options.interval, notes)
     if table is not None:
         from rich.console import Console
 
@@ -114,13 +123,27 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     return table_document(options, report, columns=columns)
 
 
-def print_summaries(predictor: Predictor, smiles: list[str], level: float | None) -> dict[str, Any]:
+def _first_smiles(predictor: Predictor, table: Path, column: str | None, notes: list[str]) -> list[str]:
+    """Return the SMILES of the first rows of a file; append a note if there are more."""
+    from graphslice.analysis.inspection import read_input_molecules
+
+    found = read_input_molecules(predictor, [table], column)
+    smiles = [molecule.smiles for molecule in islice(found, _MAX_SUMMARIES + 1)]
+    if len(smiles) > _MAX_SUMMARIES:
+        notes.append(f"only the first {_MAX_SUMMARIES} molecules are printed; leave out --summary for all")
+    return smiles[:_MAX_SUMMARIES]
+
+
+def print_summaries(
+    predictor: Predictor, smiles: list[str], level: float | None, notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """Print a table of all targets for each molecule, and return the document.
 
     Args:
         predictor: the model.
         smiles: the molecules.
         level: coverage of the intervals in percent; None: 90 if the model is calibrated.
+        notes: notes to print after the tables.
 
     Raises:
         InputError: if no molecule can be predicted, or the targets are properties of atoms or bonds.
@@ -150,7 +173,10 @@ def print_summaries(predictor: Predictor, smiles: list[str], level: float | None
             }
         print(f"{text}{known}", *_summary_lines(targets, level), "", sep="\n")
     failed = len(smiles) - predictions.errors.count(None)
-    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": []}
+    sys.stdout.flush()
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": [*notes]}
 
 
 def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:

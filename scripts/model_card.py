@@ -22,9 +22,9 @@ from rdkit import Chem
 
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
+from graphslice.evaluation.format_scores import markdown_table
 from graphslice.hardware import hardware_info
 from graphslice.inference.predictor import Predictor, load
-from graphslice.report.model_card import markdown_table
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 LEVEL = 90.0

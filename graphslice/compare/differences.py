@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
+from graphslice.evaluation.format_scores import markdown_table
 from graphslice.evaluation.metrics import Metric
 
 
@@ -88,10 +89,9 @@ def describe(results: list[Difference], label: str) -> list[str]:
         f"\nTest {label} minus that of `{reference}`, the best on the validation set, paired by seed; means with "
         f"{intervals}:",
         "",
-        "| mixer | difference | interval | seeds | |",
-        "|---|---|---|---|---|",
     ]
-    for result in results:
-        interval = f"{result.low:+.4f} to {result.high:+.4f}"
-        lines.append(f"| `{result.variant}` | {result.mean:+.4f} | {interval} | {result.seeds} | {result.verdict} |")
-    return lines
+    rows = (
+        (f"`{each.variant}`", f"{each.mean:+.4f}", f"{each.low:+.4f} to {each.high:+.4f}", each.seeds, each.verdict)
+        for each in results
+    )
+    return [*lines, *markdown_table(["mixer", "difference", "interval", "seeds", ""], rows)]

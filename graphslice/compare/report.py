@@ -15,7 +15,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.compare.differences import describe, differences
 from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
-from graphslice.evaluation.format_scores import mean_and_std
+from graphslice.evaluation.format_scores import markdown_table, mean_and_std
 from graphslice.evaluation.metrics import METRICS, Metric
 from graphslice.hardware import hardware_info
 from graphslice.run_files import is_finished, read_metric_logs, read_metrics, read_training
@@ -136,10 +136,17 @@ def table(result: dict) -> str:
         result: contents of ``comparison.json``.
     """
     label = _metric(result).label
-    lines = [
-        f"| mixer | test {label} | validation {label} | parameters | steps | molecules/s | peak memory | seeds |",
-        "|---|---|---|---|---|---|---|---|",
+    head = [
+        "mixer",
+        f"test {label}",
+        f"validation {label}",
+        "parameters",
+        "steps",
+        "molecules/s",
+        "peak memory",
+        "seeds",
     ]
+    rows = []
     for variant, runs in group_by_variant(result).items():
         steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
@@ -151,7 +158,8 @@ def table(result: dict) -> str:
             f"{runs[0]['parameters']:,}",
         ]
         cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
-        lines.append("| " + " | ".join(cells) + " |")
+        rows.append(cells)
+    lines = [*markdown_table([*head, "seeds"], rows)]
     lines += describe(differences(group_by_variant(result), _metric(result)), label)
     rejected = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
     if rejected:

@@ -1,9 +1,9 @@
-"""Formats of numbers and scores, and of the coverage of prediction intervals."""
+"""Formats of numbers and scores, of the coverage of prediction intervals, and of tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -54,6 +54,14 @@ def _format_like(text: str, value: float) -> str:
     if 1000 <= abs(value) < 1e6 or ("e" in text and 1 <= abs(value) < 1e6):
         text = f"{value:,.0f}"
     return text.replace("-", MINUS)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of a table; ``|`` in a cell is escaped."""
+    yield f"| {' | '.join(header)} |"
+    yield "|---" * len(header) + "|"
+    for row in rows:
+        yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"
 
 
 def describe_scores(

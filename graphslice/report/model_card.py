@@ -1,15 +1,15 @@
-"""Model cards: README.md of a model in the layout of Hugging Face, and tables in Markdown."""
+"""Model cards: README.md of a model in the layout of Hugging Face."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
 from graphslice._version import __version__
 from graphslice.data.labels import pluralize
-from graphslice.evaluation.format_scores import PRINTED_METRICS, plain
+from graphslice.evaluation.format_scores import PRINTED_METRICS, markdown_table, plain
 from graphslice.evaluation.metrics import prediction_count
 from graphslice.inference.predictor import Predictor
 from graphslice.run_files import find_members, read_splits
@@ -18,14 +18,6 @@ from graphslice.tasks import Task
 _COVERAGE = "coverage_90"
 # Targets in the table of targets.
 _MAX_TARGETS = 40
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield the lines of a table; ``|`` in a cell is escaped."""
-    yield f"| {' | '.join(header)} |"
-    yield "|---" * len(header) + "|"
-    for row in rows:
-        yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"
 
 
 def model_card(model: Predictor, metrics: dict[str, Any], repository: str, license: str) -> str:

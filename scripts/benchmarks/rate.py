@@ -20,6 +20,7 @@ import pandas as pd
 from benchmarks.results import read_results
 from benchmarks.table_methods import Chemprop, Commands, GraphSlice
 from benchmarks.table_tasks import TDC, Table, read_table
+from graphslice.evaluation.format_scores import markdown_table
 from graphslice.hardware import hardware_info
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "rate.jsonl"
@@ -116,14 +117,15 @@ def microseconds(lines: list[dict]) -> dict[str, list[float]]:
 def rendered(lines: list[dict]) -> str:
     """Return the table: the mean over rounds, and their range."""
     found = microseconds(lines)
-    rows = ["| model | microseconds a molecule | times the rate of chemprop |", "|---|---|---|"]
+    rows = []
     for model, values in found.items():
         ratios = np.array(found["chemprop"]) / np.array(values)
         rate = "1" if model == "chemprop" else f"{ratios.mean():.1f} ({ratios.min():.1f} to {ratios.max():.1f})"
-        rows.append(f"| {MODELS[model]} | {np.mean(values):,.0f} | {rate} |")
+        rows.append((MODELS[model], f"{np.mean(values):,.0f}", rate))
     first = lines[0]
     note = f"{first['machine']}, {first['version']}, {lines[-1]['version']}, {len(found['chemprop'])} rounds in turns."
-    return "\n".join([*rows, "", note, ""])
+    table = markdown_table(["model", "microseconds a molecule", "times the rate of chemprop"], rows)
+    return "\n".join([*table, "", note, ""])
 
 
 def write_table(results: Path) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from benchmarks.table_methods import COMPONENTS_OF
 from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
+from graphslice.evaluation.format_scores import markdown_table
 
 PUBLISHED = "published.csv"
 # Resamples of the tasks for the interval of a difference of mean ranks.
@@ -303,5 +304,4 @@ def seconds_table(methods: list[str], seconds: Scores) -> str:
 
 def markdown(lines: list[list[str]]) -> str:
     """Format a Markdown table whose first line is the header."""
-    rows = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]]) + "\n"
+    return "".join(f"{line}\n" for line in markdown_table(lines[0], lines[1:]))

@@ -22,7 +22,7 @@ from benchmarks.table_methods import CommandError, Commands, GraphSlice
 from benchmarks.table_tasks import METRICS, TDC, Task
 from benchmarks.tables import run_and_evaluate
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
-from graphslice.evaluation.format_scores import mean_and_std
+from graphslice.evaluation.format_scores import markdown_table, mean_and_std
 from graphslice.hardware import cores
 
 RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "tune.jsonl"
@@ -134,7 +134,7 @@ def write_document(results: Path) -> None:
 def rendered(lines: list[dict]) -> str:
     """Return the table: a row for each task and budget, over the seeds that both methods have."""
     head = ["task", "metric", "minutes", "seeds", "trials", "defaults, test", "tuned, test", "tuned minus defaults"]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     defaults = {(line["task"], line["seed"]): line for line in lines if line["method"] == DEFAULTS}
     tuned = [line for line in lines if line["method"] == TUNED and (line["task"], line["seed"]) in defaults]
     for task, minutes in dict.fromkeys((line["task"], line["minutes"]) for line in tuned):
@@ -150,4 +150,4 @@ def rendered(lines: list[dict]) -> str:
         arrow = "↑" if METRICS[metric][1] else "↓"
         cells = [task, f"{metric} {arrow}", f"{minutes:g}", str(len(after)), trials]
         rows.append([*cells, mean_and_std(before), mean_and_std(scores), text])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(f"{line}\n" for line in markdown_table(head, rows))

@@ -25,7 +25,7 @@ from graphslice.config import DataConfig, join_names
 from graphslice.data.frames import column_names, is_frame
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError
 from graphslice.hub import pinned_name
 from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.inputs import Columns
@@ -170,7 +170,7 @@ class Model(Predictor):
 
         Args:
             smiles: SMILES of one molecule with N atoms.
-            target: one of ``targets``. Optional if the model has a single target.
+            target: one of ``targets``, or a part of its name. Optional if the model has a single target.
             orders: number of sampled atom permutations, used if there are too many atoms for exact values.
             columns: feature columns of a model that reads some, as in :meth:`predict`.
 
@@ -182,17 +182,15 @@ class Model(Predictor):
             InputError: if the SMILES is invalid, the target is unknown or feature columns are missing.
         """
         from graphslice.analysis.attribution import attribute
+        from graphslice.analysis.formatting import match_target
 
         if target is None and len(self.tasks) > 1:
             raise InputError(f"the model has several targets: choose one with target=, of {', '.join(self.targets)}")
-        target = self.targets[0] if target is None else target
-        if target not in self.targets:
-            known = ", ".join(self.targets)
-            raise InputError(f"the model has no target {target!r}{nearest(target, self.targets)}: it has {known}")
+        index = match_target(target, self.targets)
         if not isinstance(smiles, str):
             raise InputError(f"attribute takes one SMILES, not {type(smiles).__name__}: analysis.attribute takes many")
         values = attribute(self, smiles, orders=orders, columns=columns).values
-        values = values[:, output_slices(self.tasks)[self.targets.index(target)]]
+        values = values[:, output_slices(self.tasks)[index]]
         return values[:, 0] if values.shape[1] == 1 else values
 
     def draw(

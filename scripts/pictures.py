@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,9 @@ def main() -> None:
         result = json.loads((DOCS / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))
         with report_style(), themes.style(), matplotlib.rc_context({"savefig.transparent": True}):
             draw_comparison(result, FIGURES / f"{name}.svg")
-        themes.save((FIGURES / f"{name}.svg").read_text(encoding="utf-8"), FIGURES / name)
+        svg = (FIGURES / f"{name}.svg").read_text(encoding="utf-8")
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)  # holds the date
+        themes.save(svg, FIGURES / name)
 
 
 def record(table: Path) -> None:

@@ -94,4 +94,4 @@ def describe(results: list[Difference], label: str) -> list[str]:
         (f"`{each.variant}`", f"{each.mean:+.4f}", f"{each.low:+.4f} to {each.high:+.4f}", each.seeds, each.verdict)
         for each in results
     )
-    return [*lines, *markdown_table(["mixer", "difference", "interval", "seeds", ""], rows)]
+    return [*lines, *markdown_table(["mixer", "difference", "interval", "seeds", "conclusion"], rows)]

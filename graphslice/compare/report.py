@@ -159,7 +159,7 @@ def table(result: dict) -> str:
         ]
         cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         rows.append(cells)
-    lines = [*markdown_table([*head, "seeds"], rows)]
+    lines = [*markdown_table(head, rows)]
     lines += describe(differences(group_by_variant(result), _metric(result)), label)
     rejected = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
     if rejected:

@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from graphslice.evaluation.plots import COLOURS, report_style
+from graphslice.evaluation.plots import COLOURS
 
 STYLESHEET = Path(__file__).parents[2] / "graphslice" / "report" / "templates" / "style.css"
 #: Fill of boxes in diagrams; the report has it as ``--box``.
@@ -55,6 +55,3 @@ def save(svg: str, path: Path) -> None:
     background = '<rect width="100%" height="100%" fill="#ffffff"/>'
     path.with_suffix(".svg").write_text(head + background + rest, encoding="utf-8")
     path.with_name(f"{path.name}-dark.svg").write_text(darkened(svg), encoding="utf-8")
-
-
-__all__ = ["BOX", "dark_colours", "darkened", "report_style", "save", "style", "to_svg"]

@@ -40,9 +40,9 @@ BOARDS = {
     "gcn": "GCN",
 }
 #: Columns of the leaderboard in the score table.
-PUBLISHED_COLUMNS = {name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight")} | {
-    "best": "best"
-}
+PUBLISHED_COLUMNS = {
+    name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight", "maplight_gnn")
+} | {"best": "best"}
 
 INTRODUCTION = """\
 # Benchmarks on tables

@@ -96,6 +96,19 @@ def test_summary_of_a_file_has_its_first_molecules(cli, tmp_path, monkeypatch):
     assert err == "note: only the first 1 molecules are printed; leave out --summary for all\n"
 
 
+def test_summary_leaves_out_malformed_rows_with_the_reason(cli, tmp_path):
+    (tmp_path / "table.csv").write_text("smiles,y\nCCO,1\nCC,2,3\nC,4\n")
+    code, out, err = cli("predict", "gap", tmp_path / "table.csv", "--summary")
+    assert code == 0 and out.count("dipole") == 2
+    assert "note: row 2 is left out: 3 fields where the header has 2" in err
+    (tmp_path / "none.csv").write_text("smiles,y\nCC,2,3\n")
+    code, _, err = cli("predict", "gap", tmp_path / "none.csv", "--summary")
+    assert code == 2 and "3 fields where the header has 2" in err
+    (tmp_path / "none.csv").write_text("smiles,y\n")
+    code, _, err = cli("predict", "gap", tmp_path / "none.csv", "--summary")
+    assert code == 2 and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("option", [["--nearest"], ["--out", "x.csv"], ["--smiles-column", "smiles"]])
 def test_summary_prints_tables_only(option, cli):
     code, _, err = cli("predict", "gap", "CCO", "--summary", *option)

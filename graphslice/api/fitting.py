@@ -327,4 +327,4 @@ if hasattr(os, "register_at_fork"):
 
 def _switch(value: bool | str | None) -> str | None:
     """Return a switch as the configuration has it, which also checks texts such as those of the command line."""
-    return ("on" if value else "off") if isinstance(value, bool) else value
+    return value if value is None or isinstance(value, str) else "on" if value else "off"

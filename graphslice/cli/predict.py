@@ -124,14 +124,18 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
 
 def _first_smiles(predictor: Predictor, table: Path, column: str | None, notes: list[str]) -> list[str]:
-    """Return the SMILES of the first rows of a file; append a note if there are more."""
+    """Return the SMILES of the first rows of a file; append a note for each malformed row, and if there are more."""
     from graphslice.analysis.inspection import read_input_molecules
 
-    found = read_input_molecules(predictor, [table], column)
-    smiles = [molecule.smiles for molecule in islice(found, _MAX_SUMMARIES + 1)]
-    if len(smiles) > _MAX_SUMMARIES:
+    found = list(islice(read_input_molecules(predictor, [table], column), _MAX_SUMMARIES + 1))
+    if len(found) > _MAX_SUMMARIES:
         notes.append(f"only the first {_MAX_SUMMARIES} molecules are printed; leave out --summary for all")
-    return smiles[:_MAX_SUMMARIES]
+    rows = list(enumerate(found[:_MAX_SUMMARIES], 1))
+    notes += [f"row {number} is left out: {molecule.error}" for number, molecule in rows if molecule.error is not None]
+    smiles = [molecule.smiles for _, molecule in rows if molecule.error is None]
+    if not smiles:
+        raise _no_prediction(len(rows), rows[0][1].error) if rows else InputError(f"{table} has no rows")
+    return smiles
 
 
 def print_summaries(

@@ -294,3 +294,18 @@ def test_targets_may_be_a_list(targets, demo_rows, tiny_config, tmp_path):
     config.data.targets = ["gap"]
     with pytest.raises(gs.InputError, match="no column 'gap'"):
         gs.train(config, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, None), (True, "on"), (False, "off"), (np.bool_(True), "on"), (np.bool_(False), "off"), ("off", "off")],
+)
+def test_switch_is_that_of_the_configuration(value, expected):
+    from graphslice.api.fitting import _switch
+
+    assert _switch(value) == expected
+
+
+def test_unknown_switch_is_rejected(demo_rows):
+    with pytest.raises(gs.InputError, match="baselines must be auto, on or off, not 'nonsense'"):
+        gs.fit(demo_rows, "gap_ev", baselines="nonsense")

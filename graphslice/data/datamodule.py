@@ -20,8 +20,8 @@ from graphslice.data.batch_samplers import EvalBatches, TrainBatches
 from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
 from graphslice.data.duplicates import (
     Duplicates,
-    count_duplicates,
     count_shared,
+    find_duplicates,
     keys_with_columns,
     merge_means,
     merge_rows,
@@ -178,7 +178,7 @@ class MoleculeData:
         dataset, config = self.dataset, self.config.data
         predefined = self._predefined_splits()
         if dataset.is_pcqm4m and predefined is not None:  # millions of molecules with OGB's split: no duplicate check
-            self.splits, self.duplicates = predefined, Duplicates(0, 0, 0)
+            self.splits, self.duplicates = predefined, Duplicates(0, 0)
             return
         targets = dataset.targets[self.usable_rows]
         # Atom- and bond-level targets are represented by their means, which cannot be used for stratification.
@@ -188,7 +188,9 @@ class MoleculeData:
         identity = hashes.identity
         if feature_columns:
             identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, feature_columns))
-        self.duplicates = count_duplicates(identity, targets, classes, dataset.bounds(self.usable_rows))
+        self.duplicates = find_duplicates(
+            self.usable_rows, identity, targets, classes, dataset.bounds(self.usable_rows)
+        )
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
             return

@@ -1,4 +1,4 @@
-"""Duplicate rows, which have the same model input: counting, agreement of their labels, and merging."""
+"""Duplicate rows, which have the same model input: finding them, agreement of their labels, and merging."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from graphslice.data.splits import Splits
 _AGREEMENT_TOLERANCE = 0.1
 #: Beginning of the reason of a row that was merged with another one.
 MERGED = "merged with row"
-# Maximal number of rows listed in a message.
-_MAX_LISTED = 8
+# Maximal number of rows of a molecule, and of conflicting molecules, listed in a message.
+_MAX_LISTED, _MAX_CONFLICTS = 8, 3
 
 # Splits as messages call them.
 _SPLITS = {"valid": "validation"}
@@ -24,13 +24,13 @@ _SPLITS = {"valid": "validation"}
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Counts of duplicates among the usable rows of a dataset.
+    """Duplicates among the usable rows of a dataset.
 
     Attributes:
         molecules: number of molecules with several rows (rows with the same model input).
         rows: total number of rows of these molecules.
-        conflicting: number of these molecules with conflicting labels: different classes, or numbers that differ by
-            more than a tenth of the standard deviation of the target; bounds conflict if no number respects them.
+        conflicting: rows of each of these molecules with conflicting labels: different classes, or numbers that differ
+            by more than a tenth of the standard deviation of the target; bounds conflict if no number respects them.
         shared: for predefined splits: number of rows, by split, whose family (the same compound except for salts,
             charges, tautomers and stereochemistry) is also in the training set.
         merged: number of rows merged into another row.
@@ -39,7 +39,7 @@ class Duplicates:
 
     molecules: int
     rows: int
-    conflicting: int
+    conflicting: tuple[tuple[int, ...], ...] = ()
     shared: dict[str, int] = field(default_factory=dict)
     merged: int = 0
     dropped: int = 0
@@ -49,9 +49,13 @@ class Duplicates:
         clauses = []
         if self.molecules:
             duplicates = f"{self.rows:,} rows belong to {pluralize(self.molecules, 'molecule')} with several rows"
-            conflicts = f"{self.conflicting:,} of them with conflicting labels"
+            conflicts = f"{len(self.conflicting):,} of them with conflicting labels"
             if self.conflicting:
-                conflicts += " (other classes, or numbers further apart than a tenth of the standard deviation)"
+                listed = "; ".join(f"rows {_listed(rows)}" for rows in self.conflicting[:_MAX_CONFLICTS])
+                listed += "; ..." * (len(self.conflicting) > _MAX_CONFLICTS)
+                conflicts += (
+                    f" (other classes, or numbers further apart than a tenth of the standard deviation): {listed}"
+                )
             clauses.append(f"{duplicates}, {conflicts}")
         if self.merged or self.dropped:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
@@ -64,30 +68,37 @@ class Duplicates:
         return "; ".join(clauses) or None
 
 
-def count_duplicates(
-    identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
+def find_duplicates(
+    rows: np.ndarray,
+    identity: np.ndarray,
+    targets: np.ndarray,
+    classes: np.ndarray,
+    bounds: np.ndarray | None = None,
 ) -> Duplicates:
-    """Count duplicates; the attributes about splits and merging keep their defaults.
+    """Find duplicates; the attributes about splits and merging keep their defaults.
 
     Args:
+        rows: ``int64 [R]``, numbers of the rows.
         identity: ``uint64 [R]`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes`.
         targets: ``float64 [R, T]``, nan where unknown.
         classes: ``bool [T]``, true for classification targets.
         bounds: ``float64 [R, T, 2]``, bounds of targets that are nan; None if there are none.
     """
-    rows, begins = _duplicate_rows(identity)
-    if not len(rows):
-        return Duplicates(0, 0, 0)
+    repeated, begins = _duplicate_rows(identity)
+    if not len(repeated):
+        return Duplicates(0, 0)
     limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * _standard_deviation(targets))
     conflicting = np.zeros(len(begins), bool)
     for t in range(targets.shape[1]):
-        labels = targets[rows, t]
+        labels = targets[repeated, t]
         known = ~np.isnan(labels)
-        low, high = (-np.inf, np.inf) if bounds is None else bounds[rows, t].T
+        low, high = (-np.inf, np.inf) if bounds is None else bounds[repeated, t].T
         largest = np.maximum.reduceat(np.where(known, labels, low), begins)
         smallest = np.minimum.reduceat(np.where(known, labels, high), begins)
         conflicting |= largest - smallest > limit[t]
-    return Duplicates(len(begins), len(rows), int(conflicting.sum()))
+    molecules = np.split(rows[repeated], begins[1:])
+    conflicts = tuple(tuple(molecules[k].tolist()) for k in np.flatnonzero(conflicting))
+    return Duplicates(len(begins), len(repeated), conflicts)
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
@@ -170,10 +181,9 @@ def merge_rows(
         merged, tied = _merge(targets[members], classes)
         merged_bounds, contradicting = _merge_bounds(bounds[members], merged)
         if np.isnan(merged).all() and not is_bounded(merged_bounds).any():
-            listed = ", ".join(str(row + 1) for row in numbers[:_MAX_LISTED]) + ", ..." * (len(numbers) > _MAX_LISTED)
             problem = f"the majority vote of {names[tied[0]]!r} is tied" if tied else ""
             problem = problem or f"the bounds of {names[contradicting[0]]!r} contradict each other"
-            reason = f"rows {listed} are one molecule, and {problem}"
+            reason = f"rows {_listed(numbers)} are one molecule, and {problem}"
             reasons |= dict.fromkeys(numbers, reason)
             dropped += len(numbers)
             continue
@@ -203,6 +213,11 @@ def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Label
     values = labels.values.copy()
     values[rows] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[molecule]
     return replace(labels, values=values)
+
+
+def _listed(rows: Sequence[int]) -> str:
+    """List row numbers, from 1, in words."""
+    return ", ".join(str(row + 1) for row in rows[:_MAX_LISTED]) + ", ..." * (len(rows) > _MAX_LISTED)
 
 
 def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[int]]:

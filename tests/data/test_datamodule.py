@@ -148,7 +148,7 @@ def test_duplicates_are_counted(table):
     """Three rows of ethanol, two of ethylamine (one in the test set), and a salt of ethanol in the test set."""
     data = MoleculeData(table(**SAME), config())
     assert (data.duplicates.molecules, data.duplicates.rows) == (2, 5)
-    assert data.duplicates.conflicting == 1  # with a standard deviation of 30, 5 and 8 agree
+    assert data.duplicates.conflicting == ((0, 1, 8),)  # with a standard deviation of 30, 5 and 8 agree
     assert data.duplicates.shared == {"valid": 0, "test": 2}
     assert data.splits["train"].tolist() == [0, 1, 2, 6, 8] and not data.rejected
     assert "5 rows belong to 2 molecules" in data.duplicates.describe()
@@ -173,7 +173,7 @@ def test_different_feature_values_are_not_duplicates(table):
     same = {key: cells[:4] + cells[6:] for key, cells in SAME.items()}
     dataset = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
     data = MoleculeData(dataset, config(duplicates="merge", features="celsius"))
-    assert data.rejected == {6: "merged with row 1"} and data.duplicates.conflicting == 1
+    assert data.rejected == {6: "merged with row 1"} and data.duplicates.conflicting == ((0, 6),)
     assert data.dataset.targets[:2, 0].tolist() == [50.5, 3]
 
 
@@ -185,7 +185,7 @@ def test_tied_classes_are_dropped_when_merging(table):
     tied = "rows 1, 13 are one molecule, and the majority vote of 'y' is tied"
     merged = {13: "merged with row 2", 14: "merged with row 2", 15: "merged with row 3"}
     assert data.rejected == {0: tied, 12: tied, **merged}
-    assert data.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and data.duplicates.conflicting == 2
+    assert data.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and len(data.duplicates.conflicting) == 2
     assert data.dataset.targets[1:3, 0].tolist() == [1, 1] and data.duplicates.dropped == 2
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from graphslice.data.duplicates import (
     Duplicates,
-    count_duplicates,
     count_shared,
+    find_duplicates,
     keys_with_columns,
     merge_means,
     merge_rows,
@@ -24,9 +24,9 @@ def ids(text: str) -> np.ndarray:
 
 
 def test_distinct_molecules_have_no_duplicates():
-    result = count_duplicates(ids("abc"), np.ones((3, 2)), np.zeros(2, bool))
-    assert result == Duplicates(0, 0, 0) and result.describe() is None
-    assert count_duplicates(ids(""), np.ones((0, 1)), np.zeros(1, bool)) == Duplicates(0, 0, 0)
+    result = find_duplicates(np.arange(3), ids("abc"), np.ones((3, 2)), np.zeros(2, bool))
+    assert result == Duplicates(0, 0) and result.describe() is None
+    assert find_duplicates(np.arange(0), ids(""), np.ones((0, 1)), np.zeros(1, bool)) == Duplicates(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_distinct_molecules_have_no_duplicates():
         ([5, 5, 5, 5], False, 0),
     ],
 )
-def test_conflicting_labels_are_counted(labels, is_class, conflicting):
+def test_conflicting_labels_are_found(labels, is_class, conflicting):
     targets = np.array([labels, [1.0] * 4]).T
-    result = count_duplicates(ids("aabc"), targets, np.array([is_class, False]))
-    assert (result.molecules, result.rows, result.conflicting) == (1, 2, conflicting)
+    result = find_duplicates(np.array([4, 6, 7, 9]), ids("aabc"), targets, np.array([is_class, False]))
+    assert (result.molecules, result.rows, result.conflicting) == (1, 2, ((4, 6),) * conflicting)
 
 
 ROWS = st.lists(
@@ -65,13 +65,14 @@ def test_matches_manual_computation(rows):
     repeated = {letter: members for letter, members in groups.items() if len(members) > 1}
 
     std = np.nanstd(targets[:, 1]) if not np.isnan(targets[:, 1]).all() else 0
-    conflicting = 0
+    conflicting = set()
     expected, reasons = {}, {}
     for members in repeated.values():
         votes = [targets[i, 0] for i in members if targets[i, 0] == targets[i, 0]]
         values = [targets[i, 1] for i in members if targets[i, 1] == targets[i, 1]]
         spread = max(values) - min(values) if values else 0
-        conflicting += len(set(votes)) > 1 or spread > 0.1 * std
+        if len(set(votes)) > 1 or spread > 0.1 * std:
+            conflicting.add(tuple(numbers[members].tolist()))
         best = [v for v in set(votes) if votes.count(v) > len(votes) / 2]
         merged = [best[0] if best else NAN, np.mean(values) if values else NAN]
         if np.isnan(merged).all():
@@ -79,9 +80,9 @@ def test_matches_manual_computation(rows):
         else:
             expected[int(numbers[members[0]])] = merged
             reasons |= {int(numbers[i]): f"merged with row {numbers[members[0]] + 1}" for i in members[1:]}
-    counted = count_duplicates(identity, targets, classes)
-    assert (counted.molecules, counted.rows) == (len(repeated), sum(map(len, repeated.values())))
-    assert counted.conflicting == conflicting
+    found = find_duplicates(numbers, identity, targets, classes)
+    assert (found.molecules, found.rows) == (len(repeated), sum(map(len, repeated.values())))
+    assert set(found.conflicting) == conflicting and len(found.conflicting) == len(conflicting)
 
     unlabelled = {int(numbers[i]) for i, row in enumerate(rows) if np.isnan(row[1:]).all()}
     if any(set(numbers[m].tolist()) <= unlabelled for m in repeated.values()):
@@ -132,14 +133,22 @@ CRITERION = "other classes, or numbers further apart than a tenth of the standar
 @pytest.mark.parametrize(
     ("duplicates", "line"),
     [
-        (Duplicates(2, 5, 1), f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT} ({CRITERION})"),
         (
-            Duplicates(0, 0, 0, {"valid": 0, "test": 1}),
+            Duplicates(2, 5, ((0, 4),)),
+            f"5 rows belong to 2 molecules with several rows, 1 {CONFLICT} ({CRITERION}): rows 1, 5",
+        ),
+        (
+            Duplicates(4, 17, ((2, 3), (0, 4), tuple(range(10, 21)), (7, 8))),
+            f"17 rows belong to 4 molecules with several rows, 4 {CONFLICT} ({CRITERION}): rows 3, 4; rows 1, 5; rows "
+            "11, 12, 13, 14, 15, 16, 17, 18, ...; ...",
+        ),
+        (
+            Duplicates(0, 0, (), {"valid": 0, "test": 1}),
             "possible leakage: 1 test row with a molecule of the training set, or a salt, tautomer or stereoisomer "
             "of one",
         ),
         (
-            Duplicates(1, 1200, 0, {"valid": 2, "test": 0}, merged=1000, dropped=3),
+            Duplicates(1, 1200, (), {"valid": 2, "test": 0}, merged=1000, dropped=3),
             f"1,200 rows belong to 1 molecule with several rows, 0 {CONFLICT}; of the training rows, 1,000 merged into "
             "another and 3 left out; possible leakage: 2 validation rows with a molecule of the training set, or a "
             "salt, tautomer or stereoisomer of one",
@@ -165,8 +174,8 @@ def test_bounds_of_one_molecule_are_merged_to_the_closest():
 def test_contradicting_bounds_of_one_molecule_drop_its_rows():
     bounds = np.array([[[10, np.inf]], [[-np.inf, 5]]])
     targets = np.full((2, 1), np.nan)
-    assert count_duplicates(ids("aa"), targets, np.array([False]), bounds).conflicting == 1
-    assert count_duplicates(ids("aa"), targets, np.array([False]), bounds[::-1]).conflicting == 1
+    for each in (bounds, bounds[::-1]):
+        assert find_duplicates(np.arange(2), ids("aa"), targets, np.array([False]), each).conflicting == ((0, 1),)
     result = merge_rows(np.array([3, 7]), ids("aa"), targets, np.array([False]), ["y"], bounds)
     reason = "rows 4, 8 are one molecule, and the bounds of 'y' contradict each other"
     assert result.reasons == {3: reason, 7: reason} and result.dropped == 2
@@ -175,7 +184,7 @@ def test_contradicting_bounds_of_one_molecule_drop_its_rows():
 def test_numbers_conflict_with_bounds_that_they_do_not_respect():
     targets = np.array([[3.0], [np.nan], [1.0], [np.nan]])
     bounds = np.array([[[-np.inf, np.inf]], [[5, np.inf]], [[-np.inf, np.inf]], [[-np.inf, 9]]])
-    assert count_duplicates(ids("aabb"), targets, np.array([False]), bounds).conflicting == 1
+    assert find_duplicates(np.arange(4), ids("aabb"), targets, np.array([False]), bounds).conflicting == ((0, 1),)
 
 
 def test_auxiliary_labels_of_one_molecule_are_averaged():

@@ -115,6 +115,24 @@ def test_file_that_cannot_be_imported_is_named(name, monkeypatch, tmp_path):
         import_user_mixers()
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("class Own(:", r"SyntaxError: .*line 1"),
+        ("import torch\n\nmissing\n", r"NameError: name 'missing' is not defined \(line 3\)"),
+        (
+            "from graphslice.nn.mixers import MIXERS, register\n\nregister('')(MIXERS['softmax'])\n",
+            "ValueError: a mixer cannot have the name",
+        ),
+    ],
+)
+def test_file_with_an_error_is_named_with_the_line(source, reason, monkeypatch, tmp_path):
+    (tmp_path / "own.py").write_text(source)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "own.py"))
+    with pytest.raises(InputError, match=rf"own\.py, which cannot be imported: {reason}"):
+        import_user_mixers()
+
+
 def test_comparison_names_mixers_that_are_not_compiled():
     own(lambda self, x, context: context.aggregate(self.value(x)), "traced")
     own(lambda self, x, context: context.aggregate(self.value(x)).cummax(dim=1).values, "untraced")

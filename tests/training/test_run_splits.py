@@ -30,7 +30,7 @@ def test_split_files_with_merged_duplicates(cli, demo_rows, tiny_flags, tmp_path
     shared = len({38, 39} & set(splits["train"].tolist()))  # the validation set is taken from these rows
     assert (
         "1 of them with conflicting labels (other classes, or numbers further apart than a tenth of the standard "
-        "deviation); of the training rows, 2 "
+        "deviation): rows 1, 41, 42; of the training rows, 2 "
         f"merged into another; possible leakage: {shared} test row{'s' * (shared > 1)} with a molecule of the training "
         "set, or a salt, tautomer or stereoisomer of one"
     ) in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def import_user_mixers() -> None:
     """Import the files that :data:`VARIABLE` names, which register their mixers.
 
     Raises:
-        InputError: if a file does not exist or is not Python source.
+        InputError: if a file does not exist, is not Python source, or fails when it is imported.
     """
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(text)
@@ -33,7 +34,19 @@ def import_user_mixers() -> None:
         assert spec is not None and spec.loader is not None  # true of every file that ends in .py
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{VARIABLE} names {text}, which cannot be imported: {_describe(error, text)}") from error
+
+
+def _describe(error: Exception, file: str) -> str:
+    """Describe an error in one line, with the last line of the user's file that it passed."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = "" if isinstance(error, SyntaxError) or not lines else f" (line {lines[-1]})"
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def is_user_mixer(name: str) -> bool:

@@ -61,7 +61,11 @@ def test_options_without_a_counterpart_are_on_the_page():
     ("words", "message"),
     [
         (["train", "-i", "my.csv"], "-i is chemprop's; here: --dataset"),
-        (["train", "--split-sizes", "0.8"], "--split-sizes of chemprop has no counterpart"),
+        (["train", "--splits-file", "a.json"], "--splits-file of chemprop has no counterpart"),
+        (
+            ["train", "--dataset", "my.csv", "--split-sizes", "0.8", "0.1", "0.1"],
+            "unexpected argument '0.1': several numbers are separated by commas, as in 0.8,0.1,0.1",
+        ),
         (
             ["train", "--dataset", "my.csv", "--targets", "a", "b"],
             "unexpected argument 'b': several names are separated",

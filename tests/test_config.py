@@ -167,6 +167,20 @@ def test_invalid_folds_are_rejected(folds):
         RunConfig.from_dict({"data": {"folds": folds}})
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    ["", "1,0,0", "0.9,0,0.1", "0.8,0.2", "0.8,0.1,0.2", "80,10,10", "0.8 0.1 0.1", "1.1,0.1,-0.2", "nan,1,0", "a"],
+)
+def test_invalid_split_sizes_are_rejected(sizes):
+    with pytest.raises(InputError, match=r"data\.split_sizes must be three shares with the sum 1"):
+        RunConfig.from_dict({"data": {"split_sizes": sizes}})
+
+
+def test_split_sizes_and_folds_are_rejected():
+    with pytest.raises(InputError, match="folds decide the sizes of the sets"):
+        RunConfig.from_dict({"data": {"split_sizes": "0.8,0.1,0.1", "folds": "5"}})
+
+
 @pytest.mark.parametrize("text", ["a,\nb\n", "a\nb", " a , b", '"a"\r\nb,'])
 def test_names_may_be_separated_by_line_breaks(text):
     assert split_words(text) == ["a", "b"]

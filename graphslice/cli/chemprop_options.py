@@ -50,7 +50,6 @@ CHEMPROP_OPTIONS: dict[str, str | None] = {
     "--uncertainty-method": "--interval 90, and --ensemble 5 at training for a standard deviation",
     "--calibration-method": "--interval 90",
     "--raytune-num-samples": "--trials",
-    "--split-sizes": None,
     "--splits-file": None,
     "--no-header-row": None,
     "--descriptors-path": None,

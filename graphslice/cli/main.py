@@ -212,6 +212,8 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
         if not option.startswith("-"):
+            if option.replace(".", "", 1).isdigit():
+                return f"unexpected argument {option!r}: several numbers are separated by commas, as in 0.8,0.1,0.1"
             if "--dataset" in known and Path(option).suffix:
                 return f"unexpected argument {option!r}: a table is given as --dataset {option}"
             return f"unexpected argument {option!r}: several names are separated by commas, as in --targets a,b"

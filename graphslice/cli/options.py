@@ -62,6 +62,8 @@ _DATA_OPTIONS = {
     "splitting": {
         "split": "random, scaffold, cluster, or a column of train, valid, test (default: the column named split, "
         "else random)",
+        "split_sizes": "shares of the training, validation and test set in such a split (default: 0.8,0.1,0.1); "
+        "0.9,0.1,0 keeps no test set",
         "valid_file": "table of the validation set",
         "test_file": "table of the test set",
         "folds": "cross-validation with this many folds, or 5x3 for three repeats of five; one model per fold",

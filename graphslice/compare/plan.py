@@ -40,6 +40,7 @@ _DATA_KEYS = (
     "task",
     "transform",
     "split",
+    "split_sizes",
     "carve",
     "folds",
     "fold",

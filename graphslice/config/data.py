@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from graphslice.errors import InputError, nearest, shown
 
 #: Levels of targets: molecule-level, atom-level (node) or bond-level (edge) predictions.
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
+_SPLIT_SIZES = "0.8,0.1,0.1"
 
 
 def split_words(text: str) -> list[str]:
@@ -84,6 +86,8 @@ class DataConfig:
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
             column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
             the training set.
+        split_sizes: shares of the training, validation and test set in a random, scaffold or cluster split, separated
+            by commas; default: 0.8,0.1,0.1. 0.9,0.1,0 keeps no test set.
         carve: index of the random draw of the validation set, if the dataset does not specify one.
         folds: number of cross-validation folds ("5"), or folds and repeats ("5x3": 5 folds, three times).
         fold: index of the fold that is the test set, from 0 (to 14 for 5x3); default: each fold once.
@@ -112,6 +116,7 @@ class DataConfig:
     auxiliary: str | None = None
     auxiliary_file: str | None = None
     split: str | None = None
+    split_sizes: str | None = None
     carve: int = 0
     folds: str | None = None
     fold: int | None = None
@@ -133,6 +138,7 @@ class DataConfig:
         if self.duplicates == "merge" and self.weight_column is not None:
             raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
         self._check_auxiliary()
+        self._check_split_sizes()
         if self.decimal not in (None, "comma", "point"):
             raise InputError(f"data.decimal must be comma or point, not {shown(self.decimal)}")
         if self.rejected not in ("few", "any"):
@@ -159,6 +165,28 @@ class DataConfig:
                 raise InputError(f"--auxiliary names {name!r}, which is a target: leave it out of one of the two")
             if names.count(name) > 1:
                 raise InputError(f"--auxiliary names {name!r} twice")
+
+    def _check_split_sizes(self) -> None:
+        if self.split_sizes is None:
+            return
+        if self.folds is not None:
+            raise InputError("data.split_sizes: folds decide the sizes of the sets, so leave it out or leave out folds")
+        try:
+            train, valid, test = self.split_shares
+        except ValueError:
+            train = valid = test = math.nan
+        if not (train > 0 and valid > 0 and test >= 0 and abs(train + valid + test - 1) < 1e-6):
+            raise InputError(
+                "data.split_sizes must be three shares with the sum 1 (training, validation, test; only the last can "
+                f"be 0), such as {_SPLIT_SIZES}, not {shown(self.split_sizes)}"
+            )
+
+    @property
+    def split_shares(self) -> tuple[float, float, float]:
+        """Shares of the training, validation and test set in ``split_sizes``."""
+        sizes = _SPLIT_SIZES if self.split_sizes is None else self.split_sizes
+        train, valid, test = (float(share) for share in sizes.split(","))
+        return train, valid, test
 
     @property
     def auxiliary_columns(self) -> tuple[str, ...]:

@@ -245,7 +245,6 @@ def merge_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
             return label
 
 
-_VALID_SHARE = _TEST_SHARE = 0.1
 # Maximum share of the training rows that is taken for validation if the dataset names no validation set.
 _MAX_VALID_SHARE = 0.25
 _SET_NAMES = {"train": "training", "valid": "validation", "test": "test"}
@@ -258,7 +257,7 @@ class SplitMaker:
     (:class:`~graphslice.chem.molecule_hash.MoleculeHashes`;
     :meth:`~graphslice.data.split_maker.GroupedRows.partition` assigns them). The methods are:
 
-    - random split: 80 / 10 / 10 percent, stratified by the classes of classification targets. With several such
+    - random split: stratified by the classes of classification targets. With several such
       targets, the rarest class of a row counts.
     - scaffold split: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the
       groups by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of
@@ -272,7 +271,7 @@ class SplitMaker:
         rows: ``int64 [R]``, usable rows, ascending.
         families: ``uint64 [R]``, family of each of these rows.
         labels: ``float64 [R, K]``, their class indices of the classification targets, nan where unknown.
-        config: split method, seed and folds.
+        config: split method, shares of the sets, seed and folds.
     """
 
     def __init__(
@@ -285,7 +284,8 @@ class SplitMaker:
         config: DataConfig,
     ) -> None:
         self.name, self.store, self.rows, self.families, self.labels = name, store, rows, families, labels
-        self.seed = config.seed
+        self.seed, self.has_sizes = config.seed, config.split_sizes is not None
+        _, self.valid_share, self.test_share = config.split_shares
         self.method = config.split if config.split in SPLIT_METHODS else "random"
         self.folds, self.repeats = config.folds_and_repeats
         self.fold, self.carve = config.fold or 0, config.carve
@@ -306,9 +306,10 @@ class SplitMaker:
         Raises:
             InputError: if the rows cannot be split as configured, or the training or validation set would be empty.
         """
-        if own is not None and self.folds:
+        replaced_by = "folds" if self.folds else "split_sizes" if self.has_sizes else None
+        if own is not None and replaced_by is not None:
             raise InputError(
-                f"{self.name} has its own split, which folds would replace: leave out folds, or choose "
+                f"{self.name} has its own split, which {replaced_by} would replace: leave out {replaced_by}, or choose "
                 f"a split method with --split {', '.join(SPLIT_METHODS)}"
             )
         if own is None:
@@ -334,9 +335,11 @@ class SplitMaker:
 
     def _train_valid_test(self, grouped: GroupedRows) -> Splits:
         rows = len(self.rows)
-        valid, test = (max(1, int(rows * share)) for share in (_VALID_SHARE, _TEST_SHARE))
-        parts = grouped.partition([max(0, rows - valid - test), valid, test], np.random.default_rng(self.seed))
-        splits = dict(zip(("train", "valid", "test"), parts, strict=True))
+        valid = max(1, int(rows * self.valid_share))
+        test = max(1, int(rows * self.test_share)) if self.test_share else 0
+        want = {"train": max(0, rows - valid - test), "valid": valid} | ({"test": test} if test else {})
+        parts = grouped.partition([*want.values()], np.random.default_rng(self.seed))
+        splits = dict(zip(want, parts, strict=True))
         if self.carve > 0 and len(splits["train"]):  # the same test set, another validation set
             rest = grouped.subset(np.sort(np.concatenate([splits["train"], splits["valid"]])))
             splits["train"], splits["valid"] = rest.partition(
@@ -382,7 +385,7 @@ class SplitMaker:
     ) -> list[np.ndarray]:
         """Split rows into training and validation set; the latter is a share of ``total_rows``."""
         rows = len(grouped.rows)
-        valid = max(1, min(int(total_rows * _VALID_SHARE), int(rows * _MAX_VALID_SHARE)))
+        valid = max(1, min(int(total_rows * self.valid_share), int(rows * _MAX_VALID_SHARE)))
         return grouped.partition([max(0, rows - valid), valid], rng)
 
     # --- groups of rows that are not separated ----------------------------------------------------

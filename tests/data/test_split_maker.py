@@ -232,9 +232,31 @@ def test_empty_splits_of_the_dataset_raise(own, reason, make):
         make(own={name: np.array(members, dtype=np.int64) for name, members in own.items()})
 
 
-def test_folds_for_a_dataset_with_a_split_raise(make):
-    with pytest.raises(InputError, match=r"t\.csv has its own split.*--split random, scaffold, cluster"):
-        make(own={"train": np.arange(9), "valid": np.arange(9, 12)}, folds="3")
+@pytest.mark.parametrize("config", [{"folds": "3"}, {"split_sizes": "0.7,0.2,0.1"}])
+def test_folds_or_sizes_for_a_dataset_with_a_split_raise(config, make):
+    (name,) = config
+    reason = (
+        rf"t\.csv has its own split, which {name} would replace: leave out {name}.*--split random, scaffold, cluster"
+    )
+    with pytest.raises(InputError, match=reason):
+        make(own={"train": np.arange(9), "valid": np.arange(9, 12)}, **config)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sets_have_the_given_shares(method, make):
+    assert sizes(make(split=method, split_sizes="0.5,0.2,0.3")) == [pytest.approx(n, abs=3) for n in (300, 120, 180)]
+    first, second = (make(split=method, split_sizes="0.5,0.2,0.3", carve=carve) for carve in (0, 1))
+    assert first["test"].tolist() == second["test"].tolist() and first["valid"].tolist() != second["valid"].tolist()
+    assert [len(rows) for rows in second.values()] == [pytest.approx(n, abs=3) for n in (300, 120, 180)]
+
+
+@pytest.mark.parametrize("carve", [0, 1])
+def test_share_of_zero_leaves_no_test_set(carve, make):
+    splits = make(split_sizes="0.9,0.1,0", carve=carve)
+    assert {name: len(rows) for name, rows in splits.items()} == {
+        "train": pytest.approx(540, abs=3),
+        "valid": pytest.approx(60, abs=3),
+    }
 
 
 def test_split_of_the_dataset_that_lacks_a_class_raises(make):

@@ -90,6 +90,21 @@ def test_single_fold_of_a_cross_validation(cli, demo_csv, tiny_config, tiny_flag
     assert code == 2 and "has its own split, which folds would replace" in err and not (tmp_path / "own").exists()
 
 
+@pytest.mark.parametrize("refit", ["on", "off"])
+def test_run_without_a_test_set(refit, cli, demo_rows, tiny_flags, tmp_path):
+    table, folder = tmp_path / "table.csv", tmp_path / "run"
+    demo_rows.drop(columns="split").to_csv(table, index=False)
+    baselines = ["--baselines", "on"] if refit == "on" else []
+    words = ["--dataset", table, "--split-sizes", "0.9,0.1,0", "--refit", refit, *tiny_flags, *baselines]
+    code, _, err = cli("train", *words, "--out", folder)
+    assert code == 0 and "test" not in json.loads((folder / "metrics.json").read_text()), err
+    splits = {name: len(rows) for name, rows in read_splits(folder).items() if len(rows)}
+    assert splits == ({"train": 60} if refit == "on" else {"train": 54, "valid": 6})
+    assert (folder / "report.html").is_file()
+    code, out, err = cli("predict", folder, "CCO")
+    assert code == 0 and "CCO" in out, err
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_validation_set_is_taken_from_the_training_set(suffix, demo_rows, tiny_config, tmp_path):
     """As in TDC, where the files contain only a training and a test set."""

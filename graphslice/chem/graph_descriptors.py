@@ -143,7 +143,8 @@ def _describe(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, out):
     values = np.empty(out.shape[1])
     for g in range(len(atom_ptr) - 1):
         if atom_ptr[g] < atom_ptr[g + 1]:
-            values[:] = 0
+            for k in range(len(values)):
+                values[k] = 0.0
             begin, end = bond_ptr[g], bond_ptr[g + 1]
             molecule = atoms[atom_ptr[g] : atom_ptr[g + 1]]
             _describe_molecule(molecule, bonds[begin:end], bond_type_ids[begin:end], values)
@@ -151,7 +152,7 @@ def _describe(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, out):
                 out[g, k] = min(max(values[k], -_LARGEST), _LARGEST)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _describe_molecule(atoms, bonds, type_ids, out):
     """Fill the descriptors ``out``, float64 [F] of zeros, of a molecule of at least one atom."""
     near = _neighbours(len(atoms), bonds)

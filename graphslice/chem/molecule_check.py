@@ -160,8 +160,9 @@ def _bond_fault(size, begins, ends, bond_type_ids):
         for m in range(len(begins)):
             degrees[begins[m]] += 1
             degrees[ends[m]] += 1
-        if degrees.max() > MAX_DEGREE:
-            return _DEGREE, degrees.max(), MAX_DEGREE
+        for a in range(size):
+            if degrees[a] > MAX_DEGREE:
+                return _DEGREE, degrees[a], MAX_DEGREE
     return _FINE, np.int64(0), np.int64(0)
 
 
@@ -177,11 +178,15 @@ def _bond_twice(size, begins, ends):
                 return a, b
             neighbours[a] |= bit
         return np.int64(0), np.int64(0)
-    keys = np.empty(len(begins), np.int64)
+    # A hash table of the bonds by open addressing: numba compiles a sort for a second longer.
+    slots = np.uint64(4 * len(begins))
+    keys = np.full(slots, -1, np.int64)
     for m in range(len(begins)):
-        keys[m] = np.int64(min(begins[m], ends[m])) * size + np.int64(max(begins[m], ends[m]))
-    keys.sort()
-    for m in range(1, len(keys)):
-        if keys[m] == keys[m - 1]:
-            return keys[m] // size, keys[m] % size
+        a, b = np.int64(min(begins[m], ends[m])), np.int64(max(begins[m], ends[m]))
+        slot = (np.uint64(a * size + b) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % slots
+        while keys[slot] >= 0 and keys[slot] != a * size + b:
+            slot = (slot + np.uint64(1)) % slots
+        if keys[slot] == a * size + b:
+            return a, b
+        keys[slot] = a * size + b
     return np.int64(0), np.int64(0)

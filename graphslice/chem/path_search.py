@@ -51,8 +51,7 @@ def lowest_bit(typingctx, bits):
     return types.uint64(types.uint64), generate
 
 
-@njit(cache=True)
-def new_molecule(num_atoms, num_bonds):
+def new_molecule(num_atoms: int, num_bonds: int) -> Molecule:
     """Allocate a :class:`Molecule` for a number of atoms and bonds; :func:`set_bonds` fills it."""
     return Molecule(
         local_ids=np.empty((num_atoms, num_atoms), np.uint8),
@@ -62,8 +61,7 @@ def new_molecule(num_atoms, num_bonds):
     )
 
 
-@njit(cache=True)
-def new_search(num_atoms, num_bonds):
+def new_search(num_atoms: int, num_bonds: int) -> Search:
     """Allocate a :class:`Search` for a number of atoms and bonds; a search fills it."""
     return Search(
         atoms=np.empty(num_atoms, np.uint32),
@@ -90,7 +88,8 @@ def set_bonds(num_atoms, bonds, local_ids, molecule):
 
 @njit(cache=True)
 def _set_neighbour_bits(num_atoms, bonds, molecule):
-    molecule.neighbour_bits[:num_atoms] = 0
+    for a in range(num_atoms):
+        molecule.neighbour_bits[a] = 0
     for m in range(len(bonds)):
         a, b = bonds[m, 0], bonds[m, 1]
         molecule.neighbour_bits[a] |= np.uint64(1) << np.uint64(b)
@@ -100,18 +99,21 @@ def _set_neighbour_bits(num_atoms, bonds, molecule):
 @njit(cache=True)
 def set_neighbours(num_atoms, bonds, ptr, neighbours):
     """Fill uint32 ``ptr [N + 1]`` and ``neighbours [2 M]``; atom a has ``neighbours[ptr[a]:ptr[a + 1]]``."""
-    ptr[: num_atoms + 1] = 0
+    for a in range(num_atoms + 1):
+        ptr[a] = 0
     for m in range(len(bonds)):
         for side in range(2):
             ptr[bonds[m, side] + 1] += 1
     for a in range(num_atoms):
         ptr[a + 1] += ptr[a]
-    end = ptr[:num_atoms].copy()
     for m in range(len(bonds)):
         for side in range(2):
             a = bonds[m, side]
-            neighbours[end[a]] = bonds[m, 1 - side]
-            end[a] += 1
+            neighbours[ptr[a]] = bonds[m, 1 - side]
+            ptr[a] += 1
+    for a in range(num_atoms, 0, -1):  # ptr[a] is the end of a's neighbours now, which is the begin of the next atom's
+        ptr[a] = ptr[a - 1]
+    ptr[0] = 0
 
 
 @njit(cache=True)
@@ -185,7 +187,8 @@ def search_by_bits(source, rule, chosen, molecule, search):
 @njit(cache=True)
 def search_by_queue(source, num_atoms, rule, chosen, molecule, search):
     """Search breadth-first as :func:`search_by_bits`, in a molecule of any size; ``search.atoms`` is the queue."""
-    search.steps[:num_atoms] = -1
+    for a in range(num_atoms):
+        search.steps[a] = -1
     search.steps[source] = 0
     count, end, head = 0, 0, 0
     j = np.uint32(source)

@@ -44,8 +44,13 @@ class Sums(NamedTuple):
     codes: np.ndarray  # int32, those with a share
 
 
-@njit(cache=True)
-def new_table(max_path, bond_type_ids):
+def new_sums(max_path: int) -> Sums:
+    """Allocate a :class:`Sums` for paths of ``max_path`` bonds with entries."""
+    size = max_path * NUM_BOND_TYPES
+    return Sums(np.zeros(size, np.float64), np.empty(size, np.int32))
+
+
+def new_table(max_path: int, bond_type_ids: np.ndarray) -> PathTypes:
     """Create a :class:`PathTypes` with the first two path types: same atom, and different fragments.
 
     Args:
@@ -78,33 +83,31 @@ def _slot(keys, means, key):
     return slot
 
 
-@njit(cache=True)
-def _doubled(array):
-    larger = np.empty(2 * len(array), array.dtype)
-    larger[: len(array)] = array
-    return larger
-
-
-@njit(cache=True)
-def grow_table(table):
+def grow_table(table: PathTypes) -> PathTypes:
     """Copy the path types to arrays of twice the capacity."""
     keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
-    for old in range(len(table.keys)):
-        if table.means[old] != _NONE:
-            slot = _slot(keys, means, table.keys[old])
-            keys[slot], means[slot] = table.keys[old], table.means[old]
-    return PathTypes(
-        table.max_path,
-        table.bond_type_ids,
-        table.used,
-        _doubled(table.distances),
-        _doubled(table.ptr),
-        _doubled(table.codes),
-        _doubled(table.shares),
-        np.concatenate((table.extended, np.zeros_like(table.extended))),
-        keys,
-        means,
+    _copy_hash_table(table.keys, table.means, keys, means)
+    return table._replace(
+        distances=_doubled(table.distances),
+        ptr=_doubled(table.ptr),
+        codes=_doubled(table.codes),
+        shares=_doubled(table.shares),
+        extended=_doubled(table.extended),
+        keys=keys,
+        means=means,
     )
+
+
+def _doubled(array: np.ndarray) -> np.ndarray:
+    return np.concatenate([array, np.zeros_like(array)])
+
+
+@njit(cache=True)
+def _copy_hash_table(keys, means, larger_keys, larger_means):
+    for old in range(len(keys)):
+        if means[old] != _NONE:
+            slot = _slot(larger_keys, larger_means, keys[old])
+            larger_keys[slot], larger_means[slot] = keys[old], means[old]
 
 
 @njit(cache=True, forceinline=True)
@@ -180,10 +183,11 @@ def _add_mean(k, num_paths, molecule, search, table, sums):
     return path_type
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, inline="always")
 def assign_path_types(source, count, num_atoms, molecule, search, table, sums):
     """Assign a path type to the source and every atom, and add new path types to the table."""
-    search.path_types[:num_atoms] = _UNREACHABLE
+    for a in range(num_atoms):
+        search.path_types[a] = _UNREACHABLE
     search.path_types[source], search.num_paths[source] = _SAME_ATOM, 1.0
     for k in range(count):
         j, distance, begin, end = search.atoms[k], search.distances[k], search.ptr[k], search.ptr[k + 1]

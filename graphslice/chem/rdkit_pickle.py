@@ -66,7 +66,7 @@ def _atom_index(data, offset, index_bytes):
     return _int32(data, offset) if index_bytes == 4 else np.int64(data[offset])
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _unpack_molecule(data, offset, end, atoms, bonds, bond_features):
     """Read one molecule into its rows; return READ, or UNKNOWN, which leaves the rows undefined."""
     if end - offset < _HEADER + 10 or _int32(data, offset) & 0xFFFFFFFF != _MARK:

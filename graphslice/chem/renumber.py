@@ -36,7 +36,8 @@ def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
             if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):
                 old[i, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - tag
         for i in range(len(rank)):
-            atoms[first_atom + rank[i]] = old[i]
+            for f in range(old.shape[1]):  # numba compiles the assignment of a row for a second longer
+                atoms[first_atom + rank[i], f] = old[i, f]
         for m in range(first_bond, end_bond):  # insertion sort
             a, b, bond_type = rank[bonds[m, 0]], rank[bonds[m, 1]], bond_type_ids[m]
             if a > b:

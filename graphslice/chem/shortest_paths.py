@@ -27,6 +27,8 @@ from graphslice.chem.path_search import (
     FLOYD_WARSHALL,
     MAX_BIT_ATOMS,
     MEAN,
+    Molecule,
+    Search,
     floyd_warshall,
     new_molecule,
     new_search,
@@ -34,7 +36,7 @@ from graphslice.chem.path_search import (
     search_by_queue,
     set_bonds,
 )
-from graphslice.chem.path_types import Sums, assign_path_types, grow_table, is_full, new_table
+from graphslice.chem.path_types import PathTypes, Sums, assign_path_types, grow_table, is_full, new_sums, new_table
 from graphslice.feature_dims import NUM_BOND_TYPES
 
 __all__ = ["FLOYD_WARSHALL", "MEAN", "shortest_path_types"]
@@ -49,29 +51,15 @@ class _Batch(NamedTuple):
     local_ids: np.ndarray  # uint8 [M]
 
 
-@njit(cache=True)
-def _largest_step(ptr):
-    most = 0
-    for b in range(len(ptr) - 1):
-        most = max(most, ptr[b + 1] - ptr[b])
-    return most
-
-
-@njit(cache=True)
-def _local_bond_types(bond_type_ids):
+def _local_bond_types(bond_type_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute the local id of every bond and the bond type of every local id."""
-    local_id_of, of_local_id = np.full(NUM_BOND_TYPES, 255, np.uint8), np.empty(NUM_BOND_TYPES, np.uint8)
-    local_ids, count = np.empty(len(bond_type_ids), np.uint8), 0
-    for m in range(len(bond_type_ids)):
-        bond_type = bond_type_ids[m]
-        if local_id_of[bond_type] == 255:
-            local_id_of[bond_type], of_local_id[count] = count, bond_type
-            count += 1
-        local_ids[m] = local_id_of[bond_type]
-    return local_ids, of_local_id[:count]
+    occurs = np.zeros(NUM_BOND_TYPES, bool)
+    occurs[bond_type_ids] = True
+    local_id_of = (np.cumsum(occurs) - 1).astype(np.uint8)
+    return local_id_of[bond_type_ids], np.flatnonzero(occurs).astype(np.uint8)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
     """Fill ``pairs`` (``int32 [B, >=N, >=N]``), starting at source ``done[1]`` of molecule ``done[0]``.
 
@@ -79,6 +67,8 @@ def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
         True if all are filled. Otherwise the table may be too small for the source that ``done`` (``int64 [2]``) then
         refers to.
     """
+    batch, molecule, search = _Batch(*batch), Molecule(*molecule), Search(*search)
+    table, sums = PathTypes(*table), Sums(*sums)
     chosen = np.empty((0, 0), np.int32)
     for b in range(done[0], len(pairs)):
         num_atoms = batch.atom_ptr[b + 1] - batch.atom_ptr[b]
@@ -101,8 +91,15 @@ def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
     return True
 
 
-@njit(cache=True, nogil=True)
-def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path, width):
+def shortest_path_types(
+    atom_ptr: np.ndarray,
+    bond_ptr: np.ndarray,
+    bonds: np.ndarray,
+    bond_type_ids: np.ndarray,
+    rule: int,
+    max_path: int,
+    width: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find the path type of every ordered pair of atoms (all-pairs shortest paths) of a batch of molecules.
 
     Args:
@@ -122,20 +119,18 @@ def shortest_path_types(atom_ptr, bond_ptr, bonds, bond_type_ids, rule, max_path
         (``float32 [K]``), which sum to 1. Several path types may be equal.
     """
     pairs = np.full((len(atom_ptr) - 1, width, width), -1, np.int32)
-    most_atoms, most_bonds = _largest_step(atom_ptr), _largest_step(bond_ptr)
+    most_atoms, most_bonds = (int(np.diff(ptr).max(initial=0)) for ptr in (atom_ptr, bond_ptr))
     local_ids, of_local_id = _local_bond_types(bond_type_ids)
     batch = _Batch(atom_ptr, bond_ptr, bonds, local_ids)
-    molecule = new_molecule(most_atoms, most_bonds)
-    search = new_search(most_atoms, most_bonds)
-    sums = Sums(np.zeros(max_path * NUM_BOND_TYPES, np.float64), np.empty(max_path * NUM_BOND_TYPES, np.int32))
-    table = new_table(max_path, of_local_id)
+    molecule, search = new_molecule(most_atoms, most_bonds), new_search(most_atoms, most_bonds)
+    sums, table = new_sums(max_path), new_table(max_path, of_local_id)
     done = np.zeros(2, np.int64)
-    while not _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
+    # Plain tuples, since numba takes microseconds to find the type of each array of a named one.
+    scratch = tuple(molecule), tuple(search)
+    while not _fill_pairs(done, tuple(batch), rule, *scratch, tuple(table), tuple(sums), pairs):
         table = grow_table(table)
     num_types, num_entries = table.used
     distances, ptr = table.distances[:num_types].copy(), table.ptr[: num_types + 1].astype(np.int32)
-    weights = table.shares[:num_entries].copy()
-    for w in range(num_types):
-        for e in range(ptr[w], ptr[w + 1]):
-            weights[e] /= min(distances[w], max_path)
+    lengths = np.minimum(distances, max_path)
+    weights = (table.shares[:num_entries] / np.repeat(lengths, np.diff(ptr))).astype(np.float32)
     return pairs, distances, ptr, table.codes[:num_entries].copy(), weights

@@ -67,13 +67,13 @@ def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
 
 
 @njit(cache=True, nogil=True)
-def copy_rows(data, starts, batch_rows, rows, features):
+def copy_rows(data, shorts, ints, starts, batch_rows, rows, features):
     """Copy molecules out of a store, padded to the largest.
 
     There are no bounds checks: the contents of a store are checked when it is opened.
 
     Args:
-        data: ``uint8``, the bytes of a store.
+        data, shorts, ints: the bytes of a store as ``uint8``, ``uint16`` and ``int32``.
         starts: ``int64 [record batches, 6]``, byte offsets computed by :func:`column_starts`.
         batch_rows: rows of every record batch except the last.
         rows: ``int64 [B]``, rows of molecules with at least one atom.
@@ -82,8 +82,6 @@ def copy_rows(data, starts, batch_rows, rows, features):
     Returns:
         As :meth:`graphslice.data.store.GraphStore.gather`.
     """
-    ints = data[: len(data) // 4 * 4].view(np.int32)
-    shorts = data[: len(data) // 2 * 2].view(np.uint16)
     count = len(rows)
     atom_ptr, bond_ptr = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     width = 1
@@ -102,9 +100,9 @@ def copy_rows(data, starts, batch_rows, rows, features):
     for b in range(count):
         batch, row = rows[b] // batch_rows, rows[b] % batch_rows
         first = starts[batch, ATOM_VALUES] + features * ints[starts[batch, ATOM_OFFSETS] // 4 + row]
-        flat = atoms[b].reshape(-1)
-        for k in range(features * (atom_ptr[b + 1] - atom_ptr[b])):
-            flat[k] = data[first + k]
+        for a in range(atom_ptr[b + 1] - atom_ptr[b]):
+            for f in range(features):
+                atoms[b, a, f] = data[first + features * a + f]
         first = ints[starts[batch, BOND_OFFSETS] // 4 + row]
         begins, ends = starts[batch, BOND_BEGINS] // 2 + first, starts[batch, BOND_ENDS] // 2 + first
         kinds = starts[batch, BOND_KINDS] + first
@@ -173,6 +171,10 @@ class GraphStore(Sequence[MolGraph]):
             raise ValueError("a record batch has the wrong number of rows")
         self._rows = sum(sizes)
         self.data = np.frombuffer(buffer, np.uint8) if buffer.size else np.empty(0, np.uint8)
+        self._shorts, self._ints = (
+            self.data[: buffer.size & ~1].view(np.uint16),
+            self.data[: buffer.size & ~3].view(np.int32),
+        )
         starts = [column_starts(batch, buffer) for batch in self.batches]
         self._starts = np.array(starts, np.int64).reshape(-1, NUM_STARTS)
 
@@ -458,7 +460,7 @@ class GraphStore(Sequence[MolGraph]):
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} are out of range: there are {len(self)} rows")
-        return copy_rows(self.data, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
+        return copy_rows(self.data, self._shorts, self._ints, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
 
     def __getstate__(self) -> dict:
         raise TypeError("a GraphStore cannot be pickled or copied: open its file in each process")

@@ -90,6 +90,7 @@ def plain_terminal() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             patch.delenv(name, raising=False)
+        patch.setattr("graphslice.compile_note.announce_compilation", lambda: None)  # of the first test that compiles
         yield
 
 

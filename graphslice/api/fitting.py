@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
+from graphslice import compile_note
 from graphslice.api.keywords import suggest_keywords
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
@@ -143,6 +144,8 @@ def fit(
     keep_alive = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
     folder = Path(keep_alive.name if keep_alive is not None else out or "")
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
+    if not quiet:
+        compile_note.announce_compilation()
     try:
         result = _train_alone(config, folder, data=frame, overwrite=overwrite, console=console)
     except Interrupted:

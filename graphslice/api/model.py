@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphslice import compile_note
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import (
     Checkpoint,
@@ -393,6 +394,7 @@ def load(path: str | Path, device: str | torch.device | None = None, *, keep_ali
     Raises:
         InputError: if there is no model at this path, or it cannot be read.
     """
+    compile_note.announce_compilation()
     folder, checkpoints = run_directory_of(path), read_checkpoints(path)
     run_directory = folder if folder is not None and (folder / CONFIG).is_file() else None
     return Model(checkpoints, device, run_directory, keep_alive, read_calibration(path, checkpoints))

@@ -97,6 +97,10 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
         assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
+        if "numba" in sys.modules:  # not of report, for example
+            from graphslice import compile_note
+
+            compile_note.announce_compilation()
         called = options[options.command]
         called.json = output
         document = command.run(called, arguments) or {}

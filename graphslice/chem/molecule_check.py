@@ -90,8 +90,17 @@ def molecule_fault(
         Index of the molecule and a description of the fault, which completes "the molecule has ..."; None if all
         molecules are valid.
     """
-    molecule, error, first, second = _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms)
+    offsets = [_read_only(ptr, np.int64) for ptr in (atom_ptr, bond_ptr)]
+    bonds = [_read_only(begins, np.int32), _read_only(ends, np.int32), _read_only(bond_type_ids, np.uint8)]
+    molecule, error, first, second = _first_fault(*offsets, _read_only(atoms, np.uint8), *bonds, max_atoms)
     return None if error == _FINE else (int(molecule), _MEANINGS[error].format(first, second))
+
+
+def _read_only(array: np.ndarray, dtype: type) -> np.ndarray:
+    """Return a contiguous array that is not writable: numba compiles once for arrays of molecules and of files."""
+    array = np.ascontiguousarray(array, dtype).view()
+    array.flags.writeable = False
+    return array
 
 
 @njit(cache=True, nogil=True)

@@ -171,6 +171,7 @@ class GraphStore(Sequence[MolGraph]):
             raise ValueError("a record batch has the wrong number of rows")
         self._rows = sum(sizes)
         self.data = np.frombuffer(buffer, np.uint8) if buffer.size else np.empty(0, np.uint8)
+        self.data.flags.writeable = False  # also that of a store in memory: numba compiles once for both
         self._shorts, self._ints = (
             self.data[: buffer.size & ~1].view(np.uint16),
             self.data[: buffer.size & ~3].view(np.int32),

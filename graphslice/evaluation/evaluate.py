@@ -291,7 +291,8 @@ def evaluate(
     elif split not in splits:
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; the members have different ones, whose scores are in metrics.json" if is_ensemble else ""
-        raise InputError(f"{dataset.name} has no split {split!r}: it has {', '.join(splits)} and all{hint}")
+        existing = " and ".join(filter(None, [", ".join(splits), "all"]))
+        raise InputError(f"{dataset.name} has no split {split!r}: it has {existing}{hint}")
     else:
         rows = splits[split]
     rows = rows[dataset.all_labels.known()[rows]]

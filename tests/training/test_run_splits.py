@@ -103,6 +103,8 @@ def test_run_without_a_test_set(refit, cli, demo_rows, tiny_flags, tmp_path):
     assert (folder / "report.html").is_file()
     code, out, err = cli("predict", folder, "CCO")
     assert code == 0 and "CCO" in out, err
+    code, _, err = cli("evaluate", folder, "--split", "test")
+    assert code == 2 and f"table.csv has no split 'test': it has {', '.join(splits)} and all" in err
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

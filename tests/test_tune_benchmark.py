@@ -34,7 +34,7 @@ def test_interval_needs_three_seeds():
 
 
 def test_other_seeds_train_with_the_values_that_were_found():
-    values = {"optimizer.peak_lr": "0.002", "trainer.loss": "mse"}
+    values = {"optimizer.peak_lr": "0.002", "trainer.max_epochs": "", "trainer.loss": "mse"}
     found = {"trials": 3, "held_out": [0.1, 0.2], "values": values}
     options = tune.Found(found | {"chosen": 2}, ["--metric", "mae"]).options
     assert options == ["--metric", "mae", "--optimizer.peak_lr=0.002", "--trainer.loss=mse"]

@@ -66,7 +66,9 @@ class Found(GraphSlice):
     """
 
     def __init__(self, found: dict, options: list[str]) -> None:
-        values = [] if found["chosen"] == 0 else [f"--{name}={value}" for name, value in found["values"].items()]
+        # A hyperparameter without a value is left to the run, such as the number of epochs.
+        chosen = {} if found["chosen"] == 0 else {name: value for name, value in found["values"].items() if value != ""}
+        values = [f"--{name}={value}" for name, value in chosen.items()]
         super().__init__(TUNED, [*options, *values])
         self.found = found
 

@@ -6,6 +6,3 @@ from graphslice.stacking.kernel import KernelMachine as KernelMachine
 from graphslice.stacking.kernel import fit_kernel as fit_kernel
 from graphslice.stacking.stacking import Stacking as Stacking
 from graphslice.stacking.trees import Trees as Trees
-from graphslice.stacking.weights import ErrorDifference as ErrorDifference
-from graphslice.stacking.weights import compare_errors as compare_errors
-from graphslice.stacking.weights import prediction_loss as prediction_loss

@@ -1,4 +1,4 @@
-"""Stacking weights of a weighted ensemble, and the paired bootstrap comparison of two models."""
+"""Stacking weights of a weighted ensemble."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from graphslice.model_averaging import simplex_grid, within_standard_errors
 _STEPS = 10
 #: With fewer molecules the weights are equal.
 _MIN_MOLECULES = 5
-_RESAMPLES = 1000
 # Weights within this many standard errors of the best loss are averaged. Two here and one elsewhere: a validation set
 # also selects the epoch of the network, so its validation loss is optimistic (docs/log.md).
 _STANDARD_ERRORS = 2.0
@@ -24,27 +23,6 @@ _STANDARD_ERRORS = 2.0
 _SHARED_MOLECULES = 50
 # A forest of some hundred trees predicts no smaller probability but 0, whose log loss would be infinite.
 _SMALLEST_PROBABILITY = 1e-3
-
-
-@dataclass(frozen=True)
-class ErrorDifference:
-    """Difference in error between two models on the same rows, with a 95% confidence interval.
-
-    Attributes:
-        metric: "MAE", "AUROC" or "log loss".
-        a: metric of the first model.
-        b: metric of the second model.
-        difference: improvement of the first model over the second, in the units of the metric; negative if it is worse.
-        low: lower bound of the 95% confidence interval of the difference.
-        high: upper bound. Both are nan if there is only one molecule or one class.
-    """
-
-    metric: str
-    a: float
-    b: float
-    difference: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -143,61 +121,6 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def prediction_loss(y: np.ndarray, predictions: np.ndarray, kind: str) -> float:
-    """Compute the loss of a model: MAE (regression), minus AUROC (binary), or log loss (multiclass).
-
-    Args:
-        y, kind: as for :class:`HeldOutLosses`.
-        predictions: float64 ``[R, W]``.
-
-    Returns:
-        The loss, as used by :func:`compare_errors`; nan if undefined.
-    """
-    y, (known,), _ = _labelled_predictions(y, [predictions])
-    if kind == "binary":
-        return -_WeightedAuroc(y, known[:, 0])(np.ones(len(y)))
-    return float(_row_losses(known, y, kind).mean()) if len(y) else float("nan")
-
-
-def compare_errors(
-    y: np.ndarray, a: np.ndarray, b: np.ndarray, kind: str, seed: int = 0, molecules: np.ndarray | None = None
-) -> ErrorDifference:
-    """Compare two models by a paired bootstrap over molecules (1,000 resamples).
-
-    Args:
-        y: as for :class:`HeldOutLosses`.
-        a: predictions of the first model, float64 ``[R, W]``.
-        b: predictions of the second model, float64 ``[R, W]``.
-        kind: "regression" (MAE), "binary" (AUROC) or "multiclass" (log loss).
-        seed: random seed of the resamples.
-        molecules: as for :class:`HeldOutLosses`; all rows of a molecule are resampled as one unit.
-
-    Raises:
-        InputError: if rows do not match, or no row has a label and both predictions.
-    """
-    y, stacked, molecule = _labelled_predictions(y, [a, b], molecules)
-    if len(y) == 0:
-        raise InputError("two models cannot be compared: no row has a label and both predictions")
-    random = np.random.default_rng(seed)
-    size = len(np.unique(molecule))
-    counts = (np.bincount(random.integers(size, size=size), minlength=size)[molecule] for _ in range(_RESAMPLES))
-    metric = {"regression": "MAE", "binary": "AUROC", "multiclass": "log loss"}[kind]
-    if kind == "binary":
-        areas = [_WeightedAuroc(y, predictions[:, 0]) for predictions in stacked]
-        first, second = (area(np.ones(len(y))) for area in areas)
-        resampled = np.array([areas[0](count) - areas[1](count) for count in counts])
-        difference = first - second
-    else:
-        losses = np.stack([_row_losses(predictions, y, kind) for predictions in stacked])
-        first, second = losses.mean(axis=1)
-        gains = losses[1] - losses[0]
-        resampled = np.array([gains @ count / count.sum() for count in counts])
-        difference = second - first
-    resampled = resampled[~np.isnan(resampled)]  # resamples of one class have no AUROC
-    low, high = np.quantile(resampled, [0.025, 0.975]) if size > 1 and len(resampled) else (np.nan, np.nan)
-    return ErrorDifference(metric, float(first), float(second), float(difference), float(low), float(high))
-
-
 def _labelled_predictions(
     y: np.ndarray, predictions: Sequence[np.ndarray], molecules: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,22 +159,3 @@ def _row_losses(predictions: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray
     else:
         true_class = predictions[np.arange(len(y)), y.astype(np.int64)]
     return -np.log(np.clip(true_class, _SMALLEST_PROBABILITY, 1))
-
-
-class _WeightedAuroc:
-    """Area under the ROC curve (AUROC) of rows with counts; ties count half."""
-
-    def __init__(self, y: np.ndarray, score: np.ndarray) -> None:
-        self.positive = y == 1
-        self.rank = np.unique(score, return_inverse=True)[1]
-
-    def __call__(self, counts: np.ndarray) -> float:
-        """Compute the AUROC; nan if a class is missing.
-
-        Args:
-            counts: ``[R]``, number of times that each row counts.
-        """
-        positive = np.bincount(self.rank, counts * self.positive)
-        negative = np.bincount(self.rank, counts * ~self.positive)
-        pairs = positive.sum() * negative.sum()
-        return float(positive @ (negative.cumsum() - negative / 2) / pairs) if pairs else float("nan")

@@ -209,10 +209,7 @@ class Stack:
             note += "no effect on the prediction"
             self.console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
         split = "test" if "test" in predictions else "valid"
-        rows, by_model = predictions[split]
-        molecules = molecule_ids(data.store, rows)
-        for line in describe_baselines(split, by_model, data, rows, metric, scores[split], molecules):
-            self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(describe_baselines(split, metric, scores[split]), highlight=False, soft_wrap=True)
         return scores, held_out
 
     def _predict_held_out(

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
-from sklearn.metrics import log_loss, mean_absolute_error, roc_auc_score
 
 from graphslice.errors import InputError
-from graphslice.stacking import compare_errors
-from graphslice.stacking.weights import HeldOutLosses, _WeightedAuroc, choose_weights
+from graphslice.stacking.weights import HeldOutLosses, choose_weights
 
 
 def fit_stacking_weights(predictions, y, kind, molecules=None) -> np.ndarray:
@@ -99,42 +96,12 @@ def test_rows_with_missing_values_are_ignored():
         fit_stacking_weights(with_missing, labels_with_missing, "regression"),
         fit_stacking_weights(predictions, y, "regression"),
     )
-    errors = compare_errors(labels_with_missing, *with_missing, "regression")
-    assert errors.a == compare_errors(y, *predictions, "regression").a
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30))
-def test_auroc_matches_scikit_learn(rows):
-    y, score, counts = (np.array(column) for column in zip(*rows, strict=True))
-    area = _WeightedAuroc(y.astype(float), score / 7)(counts)
-    taken = np.repeat(y, counts)
-    if len(set(taken)) < 2:
-        assert np.isnan(area)
-    else:
-        assert area == pytest.approx(roc_auc_score(taken, np.repeat(score, counts)))
-
-
-def test_interval_matches_scipy_bootstrap():
-    y, (a, b) = numbers(200, 0.5, 0.6)
-    result = compare_errors(y, a, b, "regression")
-    gains = np.abs(b[:, 0] - y) - np.abs(a[:, 0] - y)
-    expected = bootstrap((gains,), np.mean, n_resamples=4000, method="percentile", rng=1).confidence_interval
-    assert result.metric == "MAE" and result.a == pytest.approx(mean_absolute_error(y, a))
-    assert result.difference == pytest.approx(gains.mean()) and result.low < result.difference < result.high
-    width = expected.high - expected.low
-    assert result.low == pytest.approx(expected.low, abs=0.12 * width)
-    assert result.high == pytest.approx(expected.high, abs=0.12 * width)
 
 
 def test_rows_of_a_molecule_count_as_one():
     y, predictions = numbers(40, 0.5, 0.7)
     molecule, repeated_labels = np.tile(np.arange(40), 20), np.tile(y, 20)
     repeated = [np.tile(each, (20, 1)) for each in predictions]
-    once = compare_errors(y, *predictions, "regression")
-    result = compare_errors(repeated_labels, *repeated, "regression", molecules=molecule)
-    assert [result.low, result.high] == pytest.approx([once.low, once.high])
-    narrow = compare_errors(repeated_labels, *repeated, "regression")
-    assert narrow.high - narrow.low < 0.3 * (once.high - once.low)
     weights = fit_stacking_weights(repeated, repeated_labels, "regression", molecule)
     assert weights == pytest.approx(fit_stacking_weights(predictions, y, "regression"))
     few = fit_stacking_weights(
@@ -142,37 +109,7 @@ def test_rows_of_a_molecule_count_as_one():
     )
     assert np.array_equal(few, [0.5, 0.5])
     with pytest.raises(InputError, match="expected one per label"):
-        compare_errors(y, *predictions, "regression", molecules=molecule)
-
-
-def test_positive_difference_means_first_model_is_better():
-    y = np.random.default_rng(0).integers(3, size=150).astype(float)
-    for kind, truth in [("multiclass", y), ("binary", (y > 0).astype(float))]:
-        classes = 3 if kind == "multiclass" else 2
-        good, bad = (probabilities(truth, classes, strength) for strength in (3.0, 0.5))
-        metric, expected = "log loss", [log_loss(truth, good), log_loss(truth, bad)]
-        if kind == "binary":
-            good, bad = good[:, 1:], bad[:, 1:]
-            metric, expected = "AUROC", [roc_auc_score(truth, good), roc_auc_score(truth, bad)]
-        ahead, behind = compare_errors(truth, good, bad, kind), compare_errors(truth, bad, good, kind)
-        assert ahead.metric == metric and [ahead.a, ahead.b] == pytest.approx(expected, abs=2e-3)
-        assert ahead.low > 0 and behind.high < 0
-        assert [behind.low, behind.difference, behind.high] == pytest.approx(
-            [-ahead.high, -ahead.difference, -ahead.low]
-        )
-        assert compare_errors(truth, good, bad, kind) == ahead
-        assert compare_errors(truth, good, bad, kind, seed=1) != ahead
-        same = compare_errors(truth, good, good, kind)
-        assert same.difference == same.low == same.high == 0
-
-
-def test_degenerate_data_give_nan_intervals():
-    one = compare_errors(np.array([1.0]), np.array([[2.0]]), np.array([[4.0]]), "regression")
-    assert one.difference == 2 and np.isnan(one.low) and np.isnan(one.high)
-    area = compare_errors(np.ones(5), np.ones((5, 1)), np.zeros((5, 1)), "binary")
-    assert np.isnan([area.a, area.difference, area.low, area.high]).all()
-    rare = compare_errors(np.array([1.0, 0, 0]), np.array([[0.9], [0.1], [0.2]]), np.full((3, 1), 0.5), "binary")
-    assert (rare.a, rare.b, rare.difference, rare.low, rare.high) == (1, 0.5, 0.5, 0.5, 0.5)
+        fit_stacking_weights(predictions, y, "regression", molecule)
 
 
 def test_mismatched_shapes_are_rejected():
@@ -180,8 +117,6 @@ def test_mismatched_shapes_are_rejected():
     for predictions in ([], [np.zeros((5, 1))], [np.zeros((6, 1)), np.zeros((6, 2))]):
         with pytest.raises(InputError, match="do not match 6 labels"):
             fit_stacking_weights(predictions, y, "regression")
-    with pytest.raises(InputError, match="no row has a label"):
-        compare_errors(y * np.nan, y[:, None], y[:, None], "regression")
 
 
 @given(st.integers(5, 20), st.integers(1, 4), st.integers(0, 100))

@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,12 +16,10 @@ import graphslice as gs
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
-from graphslice.evaluation import score
 from graphslice.run_files import read_splits
 from graphslice.stacking.stacking import FITTERS, NAMES, predict_base_models
-from graphslice.tasks import Task
 from graphslice.training import resume, train
-from graphslice.training.baselines import describe_baselines, describe_seeds
+from graphslice.training.baselines import describe_seeds
 
 
 @pytest.fixture(scope="module")
@@ -178,45 +175,3 @@ def test_network_predicts_alone_at_a_weight_of_90_percent(stacked_run, tiny_conf
     found = result.metrics["baselines"]["test"]
     assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))
-
-
-def described(
-    tasks: list[Task],
-    labels: np.ndarray,
-    predictions: dict[str, np.ndarray],
-    metric: str,
-    molecules: np.ndarray | None = None,
-) -> list[str]:
-    dataset = SimpleNamespace(tasks=tasks, targets=labels)
-    data = SimpleNamespace(dataset=dataset, splits={"test": np.arange(len(labels))}, train_labels=labels)
-    values = {name: score(metric, "t", tasks, labels, each) for name, each in predictions.items()}
-    molecules = np.arange(len(labels)) if molecules is None else molecules
-    return describe_baselines("test", predictions, data, np.arange(len(labels)), metric, values, molecules)
-
-
-def test_best_model_and_its_significance():
-    random = np.random.default_rng(0)
-    labels = random.normal(size=(200, 1))
-    near, far = (labels + scale * random.normal(size=labels.shape) for scale in (0.1, 1.0))
-    predictions = {"network": far, "forest": near, "boosting": far + 0.01, "blend": near}
-    lines = described([Task("y")], labels, predictions, "mae")
-    mae = np.abs(near - labels).mean()
-    assert len(lines) == 2 and lines[0].startswith("test MAE: network ")
-    assert lines[1].startswith(
-        f"best single model: random forest, MAE {mae:.4f}, {np.abs(far - labels).mean() - mae:.3g} better than network"
-    )
-    assert ", significant for these test molecules" in lines[1]
-    lines = described([Task("y")], labels, predictions | {"network": near, "forest": near + 1e-6}, "mae")
-    assert "not significant for these test molecules" in lines[1]
-    assert len(described([Task("y")], labels[:5], {name: each[:5] for name, each in predictions.items()}, "mae")) == 1
-    assert len(described([Task("y")], np.ones((200, 1)), predictions, "mae")) == 1  # constant labels
-    assert len(described([Task("y")], labels, predictions, "mae", np.arange(200) % 29)) == 1  # too few molecules
-
-
-def test_best_model_is_counted_over_targets():
-    random = np.random.default_rng(0)
-    labels = random.normal(size=(50, 3))
-    right = np.where([True, True, False], labels, 0.0)
-    predictions = {"network": labels - right, "forest": right, "boosting": np.zeros((50, 3)), "blend": right}
-    lines = described([Task(name) for name in "abc"], labels, predictions, "mae")
-    assert lines[1] == "best single model by number of targets (3): network 1, random forest 2"

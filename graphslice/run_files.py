@@ -24,8 +24,6 @@ from graphslice.package_data import MODELS, is_packaged_model
 ENSEMBLE_CALIBRATION = "together.ckpt"  # codespell:ignore together
 #: Split and SMILES of each row. The SMILES are not part of a checkpoint, so that it can be shared without them.
 SPLIT_FILE = "split.csv"
-#: SMILES of training molecules in run directories of former versions.
-FORMER_SMILES = "domain.csv"
 #: Checkpoints of a model; the first of them that exists is used.
 BEST, LAST = "best.ckpt", "last.ckpt"
 #: Prefix of the folders of ensemble members, each of which is a run directory.
@@ -63,7 +61,6 @@ RUN_FILES = (
     TRIALS,
     MOLECULES,
     CORPUS,
-    FORMER_SMILES,
     ENSEMBLE_CALIBRATION,
 )
 
@@ -211,10 +208,10 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
     if folder is None:
         return {}
     folders = [folder, *find_members(folder)[:1]]
-    files = [path for f in folders for name in (SPLIT_FILE, FORMER_SMILES) if (path := f / name).is_file()]
+    files = [path for f in folders if (path := f / SPLIT_FILE).is_file()]
     for path in files:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            if "smiles" not in file.readline().strip().split(",") and path.name == SPLIT_FILE:
+            if "smiles" not in file.readline().strip().split(","):
                 continue  # of a former version
         smiles = _read_column(path, "smiles", "copy it again, or remove it to get row numbers of training molecules")
         return {row: text for row, text in smiles if text}

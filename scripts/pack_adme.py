@@ -27,14 +27,14 @@ from graphslice.calibration import PARTS_STD, Calibration, fit_calibration
 from graphslice.checkpoint import read_checkpoint, save_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.evaluation.metrics import score
-from graphslice.inference.ensemble import base_model_inputs
 from graphslice.inference.predictor import Predictor, load
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import find_members, read_config, read_splits
 from graphslice.stacking import Stacking
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
-from graphslice.stacking.stacking import GRAPH_INPUTS, combine_predictions, fit_weights, weighted_std
+from graphslice.stacking.stacking import combine_predictions, fit_weights, weighted_std
 from graphslice.tasks import Task, each_target
 from graphslice.training.run import load_molecule_data
 from graphslice.training.stack import fit_domain
@@ -188,7 +188,7 @@ def main() -> None:
     checkpoint = read_checkpoint(options.final)
     data = load_molecule_data(config, dataset, Console(stderr=True)).with_tasks(checkpoint.tasks)
     labels, tasks, rows = data.dataset.targets, data.dataset.tasks, np.arange(len(dataset))
-    x = base_model_inputs(data.store, rows, (GRAPH_INPUTS,))
+    x = graph_input_rows(data.store, rows)
     found = predict_out_of_fold(options.folds, data, x)
     lines = cross_validate(found, data)
     weights = choose_weights(found, labels, tasks, rows)
@@ -208,7 +208,7 @@ def main() -> None:
     machines = [replace(one, descriptors=one.descriptors.astype(np.float16).astype(np.float32)) for one in machines]
     made = replace(
         strip_checkpoint(replace(checkpoint, stacking=None), bare=True),
-        stacking=Stacking((GRAPH_INPUTS,), {"kernel": machines}, weights),
+        stacking=Stacking({"kernel": machines}, weights),
         calibration=calibration,
         extra={"elements": elements(data.store)},
     )

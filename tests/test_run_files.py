@@ -88,10 +88,9 @@ def test_splits_and_smiles_are_read_back(tmp_path):
     assert read_training_smiles(tmp_path) == {}
 
 
-def test_smiles_of_a_former_version_and_of_a_member_are_read(tmp_path, run):
-    (tmp_path / "split.csv").write_text("row,split\n1,train\n")
-    (tmp_path / "domain.csv").write_text("row,smiles\n1,CC\n")
-    assert read_training_smiles(tmp_path) == {0: "CC"}
+def test_smiles_of_a_member_are_read(tmp_path, run):
+    (tmp_path / "split.csv").write_text("row,split\n1,train\n")  # of a former version
+    assert read_training_smiles(tmp_path) == {}
     member = tmp_path / "folds" / "member-1"
     member.mkdir(parents=True)
     (member / "best.ckpt").touch()
@@ -103,7 +102,7 @@ def test_smiles_of_a_former_version_and_of_a_member_are_read(tmp_path, run):
     "content",
     [
         b"row,smiles\nx,CC\n",
-        b"a,b\n1,CC\n",
+        b"a,smiles\n1,CC\n",
         b"row,smiles\n1," + b"C" * 200_000 + b"\n",
         b"row,smiles\n1\n",
         b"row,smiles\n0,CC\n",
@@ -114,7 +113,7 @@ def test_smiles_of_a_former_version_and_of_a_member_are_read(tmp_path, run):
     ids=range(8),
 )
 def test_damaged_splits_and_smiles_are_rejected(content, tmp_path):
-    for name, read in (("domain.csv", read_training_smiles), ("split.csv", read_splits)):
-        (tmp_path / name).write_bytes(content.replace(b"smiles", b"split") if name == "split.csv" else content)
-        with pytest.raises(InputError, match=rf"{name} is damaged: copy it again"):
+    for column, read in ((b"smiles", read_training_smiles), (b"split", read_splits)):
+        (tmp_path / "split.csv").write_bytes(content.replace(b"smiles", column))
+        with pytest.raises(InputError, match=r"split.csv is damaged: copy it again"):
             read(tmp_path)

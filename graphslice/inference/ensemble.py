@@ -10,7 +10,7 @@ from graphslice.calibration import ENSEMBLE_STD, NETWORK_STD, PARTS_STD
 from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.data.store import GraphStore
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import GRAPH_INPUTS, combine_predictions, weighted_std
+from graphslice.stacking.stacking import combine_predictions, weighted_std
 from graphslice.tasks import Task, to_predictions, to_standard_deviations
 
 # Number of molecules whose inputs are computed for the base models at once.
@@ -49,7 +49,7 @@ def stack_predictions(
     Args:
         networks: ``float32 [M, R, W]``, predictions of the networks, modified in place.
         stackings: base models and weights of each model, or None.
-        store: the molecules, with the descriptors that base models of former versions read.
+        store: the molecules.
         rows: ``int64 [R]`` of the store.
         tasks: the T prediction tasks.
 
@@ -62,9 +62,9 @@ def stack_predictions(
     parts_std = np.zeros((len(rows), len(tasks)), np.float32)
     for start in range(0, len(rows) if stacked else 0, _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
-        inputs = {kinds: base_model_inputs(store, rows[chunk], kinds) for kinds in {each.kinds for _, each in stacked}}
+        inputs = graph_input_rows(store, rows[chunk])
         for model, stacking in stacked:
-            parts = stacking.base_predictions(values[model, chunk], inputs[stacking.kinds])
+            parts = stacking.base_predictions(values[model, chunk], inputs)
             values[model, chunk] = combine_predictions(parts, stacking.weights, tasks)
             parts_std[chunk] += weighted_std(parts, stacking.weights, tasks) / len(stacked)
     difficulty = {PARTS_STD: parts_std} if stacked else {}
@@ -72,17 +72,3 @@ def stack_predictions(
         equal = np.full((len(values), len(tasks)), 1 / len(values))
         difficulty[ENSEMBLE_STD] = weighted_std(list(values), equal, tasks)
     return values, difficulty
-
-
-def base_model_inputs(store: GraphStore, rows: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
-    """Return the inputs of the base models of a stack, ``float32 [R, F]``.
-
-    Args:
-        store: the molecules, with the descriptors that base models of former versions read.
-        rows: ``int64 [R]``, each with at least one atom.
-        kinds: see :class:`~graphslice.stacking.Stacking`.
-
-    Raises:
-        InputError: if the store lacks descriptors.
-    """
-    return graph_input_rows(store, rows) if tuple(kinds) == (GRAPH_INPUTS,) else store.descriptors(rows, kinds)

@@ -216,9 +216,8 @@ class Predictor:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of SMILES descriptors that the network, or base models of former versions, read."""
-        former = [kind for stacking in self.stackings if stacking is not None for kind in stacking.descriptors]
-        return list(dict.fromkeys([*descriptor_kinds(self.config.data.descriptors), *former]))
+        """Kinds of SMILES descriptors that the network reads."""
+        return descriptor_kinds(self.config.data.descriptors)
 
     @property
     def feature_columns(self) -> list[str]:

@@ -20,10 +20,8 @@ from graphslice.tasks import REGRESSION, Task, bounds_to_training_scale, each_ta
 
 BaseModel: TypeAlias = Trees | KernelMachine
 
-#: Inputs of the base models: counts of atom environments and descriptors, computed from the graph of a molecule.
-GRAPH_INPUTS = "graph"
-# Inputs of models of former versions, which are computed from a SMILES.
-_FORMER_INPUTS = ("morgan", "rdkit2d")
+# The inputs of base models in a checkpoint: counts of atom environments and descriptors, computed from the graph.
+_GRAPH_INPUTS = "graph"
 #: Keys of the network and of the stack, next to those of the base models, as in ``metrics.json``.
 NETWORK, STACK = "network", "blend"
 #: Names that are printed.
@@ -47,8 +45,6 @@ class Stacking:
     """Base models of each target, and the weights of network and base models in the stacked prediction.
 
     Attributes:
-        kinds: inputs of the base models, in order: :data:`GRAPH_INPUTS`, or kinds of
-            :data:`~graphslice.chem.descriptors.DESCRIPTORS` in models of former versions.
         models: by name ("forest", "boosting", ...) the base models of the T targets.
         weights: ``float64 [1 + len(models), T]``: weight of the network, then of each entry of ``models`` in its order;
             not negative, summing to 1 for each target.
@@ -57,7 +53,6 @@ class Stacking:
         InputError: if shapes do not match or the weights are invalid.
     """
 
-    kinds: tuple[str, ...]
     models: dict[str, list[BaseModel]]
     weights: np.ndarray
 
@@ -69,23 +64,12 @@ class Stacking:
         if not (np.isfinite(weights).all() and (weights >= 0).all() and np.allclose(weights.sum(axis=0), 1)):
             raise InputError("the stacking weights of network and base models do not sum to 1: train the model again")
 
-    @property
-    def descriptors(self) -> list[str]:
-        """Kinds of descriptors of the SMILES that the base models read; none unless of a former version."""
-        return [kind for kind in self.kinds if kind != GRAPH_INPUTS]
-
     def fits(self, tasks: Sequence[Task]) -> bool:
-        """True if the inputs are known and the base models match the targets."""
-        known = self.kinds == (GRAPH_INPUTS,) or {*self.kinds} <= {*_FORMER_INPUTS}
-        return (
-            known
-            and len({*self.kinds}) == len(self.kinds) > 0
-            and self.weights.shape[1] == len(tasks)
-            and all(
-                model.width == task.outputs and model.of_numbers == (not task.classes)
-                for models in self.models.values()
-                for model, task in zip(models, tasks, strict=True)
-            )
+        """True if the base models match the targets."""
+        return self.weights.shape[1] == len(tasks) and all(
+            model.width == task.outputs and model.of_numbers == (not task.classes)
+            for models in self.models.values()
+            for model, task in zip(models, tasks, strict=True)
         )
 
     def base_predictions(self, network: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
@@ -112,7 +96,7 @@ class Stacking:
     def to_dict(self) -> dict[str, Any]:
         """Return names and arrays for a checkpoint."""
         models = {name: [model.to_arrays() for model in models] for name, models in self.models.items()}
-        return {"kinds": list(self.kinds), "models": models, "weights": self.weights}
+        return {"kinds": [_GRAPH_INPUTS], "models": models, "weights": self.weights}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Stacking:
@@ -121,11 +105,10 @@ class Stacking:
         Raises:
             InputError, KeyError, TypeError, AttributeError: if ``values`` is not such an output.
         """
-        values = {"models" if name == "trees" else name: value for name, value in values.items()}  # a former name
-        if set(values) != {"kinds", "models", "weights"}:
+        if set(values) != {"kinds", "models", "weights"} or values["kinds"] != [_GRAPH_INPUTS]:
             raise KeyError("kinds, models and weights")
         models = {name: [_from_arrays(arrays) for arrays in of_name] for name, of_name in values["models"].items()}
-        return cls(tuple(values["kinds"]), models, np.asarray(values["weights"], np.float64))
+        return cls(models, np.asarray(values["weights"], np.float64))
 
 
 def combine_predictions(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:

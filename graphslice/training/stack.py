@@ -21,16 +21,14 @@ from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAININ
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.molecule_keys import fingerprint_rows, molecule_ids
+from graphslice.data.molecule_keys import fingerprint_rows, graph_input_rows, molecule_ids
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import score
-from graphslice.inference.ensemble import base_model_inputs
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
-    GRAPH_INPUTS,
     NETWORK,
     STACK,
     BaseModel,
@@ -51,7 +49,6 @@ _ENOUGH_ROWS = 120
 _CROSS_FIT_GROUPS = 5
 # If the network has at least this weight for every target, it predicts alone, which is faster.
 _NETWORK_ALONE = 0.9
-_INPUTS = (GRAPH_INPUTS,)
 _SQUARED_METRICS = ("rmse", "r2", "pearson")
 
 #: Base models of the T targets, by the name of their kind.
@@ -90,14 +87,14 @@ def num_held_out(data: MoleculeData) -> int:
 def fit_to_rows(data: MoleculeData, rows: np.ndarray) -> BaseModels:
     """Fit the base models to some rows of the training set; ``rows``: ``int64``."""
     dataset, seed = data.dataset, data.config.trainer.seed
-    x = base_model_inputs(data.store, rows, _INPUTS)
+    x = graph_input_rows(data.store, rows)
     labels, weights = data.number_labels(rows), dataset.weights(rows)
     return fit_base_models(x, labels, dataset.tasks, seed, torch.get_num_threads(), weights)
 
 
 def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the predictions ``float32 [R, W]`` of each base model; ``rows``: ``int64 [R]``."""
-    x = base_model_inputs(data.store, rows, _INPUTS)
+    x = graph_input_rows(data.store, rows)
     return {name: predict_base_models(each, x) for name, each in models.items()}
 
 
@@ -188,7 +185,7 @@ class Stack:
             known = {name: values for name, values in held_out.difficulty.items() if name != PARTS_STD}
             held_out = replace(held_out, difficulty=known)
         else:
-            add_to_checkpoint(folder / BEST, Stacking(_INPUTS, self.models, weights))
+            add_to_checkpoint(folder / BEST, Stacking(self.models, weights))
         predictions = {"valid": (held_out.rows, parts | {STACK: held_out.predictions})}
         test = data.splits.get("test", np.empty(0, np.int64))
         if len(test) and not np.isnan(dataset.targets[test]).all():

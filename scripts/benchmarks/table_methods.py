@@ -16,7 +16,7 @@ import pandas as pd
 
 import graphslice
 from benchmarks.table_tasks import Table
-from graphslice.inference.ensemble import base_model_inputs
+from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.stacking.stacking import predict_base_models
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) ->
     if stacking is None:  # the prediction is that of the network alone
         return {names[0]: np.asarray(predictor.predict(smiles), np.float64)}
     store = predictor.featurize_molecules(smiles)
-    x = base_model_inputs(store, np.arange(len(store)), stacking.kinds)
+    x = graph_input_rows(store, np.arange(len(store)))
     predictor.stackings = [None]
     predictions = [predictor.predict(smiles), *(predict_base_models(each, x) for each in stacking.models.values())]
     return {name: np.asarray(values, np.float64) for name, values in zip(names, predictions, strict=False)}

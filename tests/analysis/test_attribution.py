@@ -15,6 +15,7 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import TrainerConfig
 from graphslice.data.batch_loader import collate
+from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.nn.mixers import MIXERS
@@ -193,11 +194,10 @@ def test_ensemble_attribution_is_the_mean_over_networks(make_predictor, smiles):
 def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
     (plain,) = make_predictor(10.0, targets=("a", "b")).checkpoints
     smiles = ["C" * n for n in range(1, 21)]
-    kinds = ("rdkit2d",)
-    x = gs.chem.descriptors.compute_descriptors(smiles, kinds)["rdkit2d"]
+    x = graph_input_rows(Predictor(plain, "cpu").featurize_molecules(smiles), np.arange(20))
     labels = np.stack([np.arange(20.0), np.arange(20.0)[::-1]], axis=1)
     trees = fit_base_models(x, labels, plain.tasks, seed=0, threads=1)
-    stacking = Stacking(kinds, trees, np.array([[0.3, 1], [0.5, 0], [0.2, 0], [0, 0]]))
+    stacking = Stacking(trees, np.array([[0.3, 1], [0.5, 0], [0.2, 0], [0, 0]]))
     blended = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, stacking=stacking), "cpu")
     result, alone = attribute(blended, "CCO"), attribute(Predictor(plain, "cpu"), "CCO")
     np.testing.assert_array_equal(result.values, alone.values)

@@ -17,15 +17,15 @@ from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, T
 from graphslice.checkpoint import Checkpoint, write_run_directory
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, TrainerConfig
+from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.inference import Predictor
-from graphslice.inference.ensemble import base_model_inputs
 from graphslice.inference.onnx_export import INPUTS, export_onnx, to_onnx
 from graphslice.inference.onnx_inputs import network_inputs
 from graphslice.nn.block import Block
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops.dispatch import reference_only
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import GRAPH_INPUTS, fit_base_models
+from graphslice.stacking.stacking import fit_base_models
 from graphslice.tasks import Task
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -147,9 +147,9 @@ def test_command_exports_the_network_of_a_stack_and_says_so(tmp_path, cli):
     checkpoint = network([NUMBER], mixer="map-only", embedding_norm=True)
     alone = Predictor(checkpoint, "cpu")
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
-    width = base_model_inputs(alone.featurize_molecules("C"), np.array([0]), (GRAPH_INPUTS,)).shape[1]
+    width = graph_input_rows(alone.featurize_molecules("C"), np.array([0])).shape[1]
     models = fit_base_models(np.tile(x, width), y, checkpoint.tasks, seed=0, threads=1)
-    checkpoint.stacking = Stacking((GRAPH_INPUTS,), models, np.array([[0.4], [0.3], [0.2], [0.1]]))
+    checkpoint.stacking = Stacking(models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export", tmp_path / "run", "-o", tmp_path / "model.onnx")
     assert code == 0 and out.split() == [str(tmp_path / "model.onnx")], err

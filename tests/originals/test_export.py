@@ -15,7 +15,7 @@ from graphslice.inference import Predictor
 from graphslice.originals import import_checkpoint
 from graphslice.originals.export import FORMATS, export_checkpoint
 from graphslice.stacking import Stacking
-from graphslice.stacking.stacking import GRAPH_INPUTS, fit_base_models
+from graphslice.stacking.stacking import fit_base_models
 from graphslice.tasks import Task, regression_tasks
 
 SMILES = ["CC(=O)Oc1ccccc1C(=O)O", "C", "[Na+].[Cl-]", "C1CC2CCC1C2", "CCCCCCCCCCCCCCCC", "F/C=C/F"]
@@ -174,7 +174,7 @@ def test_omitted_base_models_are_reported(tmp_path, cli):
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
     checkpoint = trained(head="linear")
     models = fit_base_models(np.tile(x, 2400), y, checkpoint.tasks, seed=0, threads=1)
-    checkpoint.stacking = Stacking((GRAPH_INPUTS,), models, np.array([[0.4], [0.3], [0.2], [0.1]]))
+    checkpoint.stacking = Stacking(models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert code == 0 and out.split()[-1].endswith("graphormer_v1.pt")

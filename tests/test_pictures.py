@@ -65,10 +65,10 @@ def test_website_shows_the_variant_of_the_theme(monkeypatch):
     pytest.importorskip("mkdocs")
     import website
 
-    text = "![ranks](../figures/ranks.svg) ![heads](figures/heads.png)"
+    text = "![ranks](../figures/ranks.svg) ![atoms](figures/atoms.png)"
     assert website.themed_pictures(text) == (
         "![ranks](../figures/ranks.svg#only-light)![ranks](../figures/ranks-dark.svg#only-dark) "
-        "![heads](figures/heads.png)"
+        "![atoms](figures/atoms.png)"
     )
     readme = website._PICTURE.sub(r"![\2](\1)", (ROOT / "README.md").read_text())
     assert "<picture>" not in readme and re.search(r"!\[[^\]]+\]\(docs/figures/hero\.svg\)", readme)

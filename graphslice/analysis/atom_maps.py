@@ -15,7 +15,6 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from graphslice.analysis.figures import save
 from graphslice.analysis.formatting import SEVERAL_CLASSES, Digits, Explanation, short_number
 from graphslice.analysis.layout import DISC, Depiction, depict, place_boxes
 from graphslice.evaluation.plots import shortened, text_style
@@ -68,7 +67,7 @@ def draw_atoms(smiles: str, explanation: Explanation, path: Path) -> list[Path]:
         _colour_bar(figure, explanation, largest, explanation.digits, (base - _MARGIN - 0.12) / height)
         for i, line in enumerate(footer):
             figure.text(0.5, (base - 0.72 - i * _LINE) / height, line, ha="center", va="top", size=_TEXT)
-        return save(figure, path)
+        return _save(figure, path)
 
 
 def draw_overview(
@@ -116,7 +115,7 @@ def draw_overview(
         )
         for i, line in enumerate(footer):
             figure.text(0.5, (footer_height - 0.82 - i * _LINE) / height, line, ha="center", va="top", size=_TEXT)
-        return save(figure, path, ["png"])
+        return _save(figure, path, ["png"])
 
 
 def _largest(values: Sequence[np.ndarray]) -> float:
@@ -206,3 +205,12 @@ def _colour_bar(
     max_width = int((width / 2 - 1.25) / 0.075) - 2
     for x, text, side in ((-0.03, blue_text, "right"), (1.03, red_text, "left")):
         bar.text(x, 0.5, shortened(text, max_width), ha=side, va="center", size=_NUMBER, transform=bar.transAxes)
+
+
+def _save(figure: Figure, path: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write a figure in each of the formats, and return the paths."""
+    paths = [path.with_suffix(f".{kind}") for kind in formats]
+    for name in paths:
+        # Without a date, so that equal figures give identical files.
+        figure.savefig(name, dpi=120, metadata={"Date": None} if name.suffix == ".svg" else None)
+    return paths

@@ -13,14 +13,11 @@ import numpy as np
 import pandas as pd
 from rdkit import Chem
 
-from graphslice.analysis.activations import activations
 from graphslice.analysis.atom_maps import draw_atoms, draw_overview
-from graphslice.analysis.attribution import Attribution, attribute, descriptors_of, graph_of, require_molecule_level
+from graphslice.analysis.attribution import Attribution, attribute, graph_of, require_molecule_level
 from graphslice.analysis.formatting import Explanation, explain_target, match_target
-from graphslice.analysis.internals import MoleculeActivations, write_internals
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.columns import parse_feature_columns
-from graphslice.data.decimals import plain_numbers
+from graphslice.data.columns import FeatureColumns
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
@@ -31,9 +28,7 @@ from graphslice.inference.predictor import Predictor
 MAX_DRAWN = 100
 # Name of the output table, and pattern of the names of all output files.
 TABLE = "atoms.csv"
-_OUTPUT_FILES = re.compile(
-    r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
-)
+_OUTPUT_FILES = re.compile(r"atoms(-\d+)?\.(csv|png|svg)|overview\.png")
 
 
 @dataclass
@@ -124,7 +119,6 @@ def inspect(
     *,
     target: str | None = None,
     orders: int = 256,
-    everything: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Inspection:
     """Explain the predictions of a model for molecules, and write tables and figures.
@@ -134,31 +128,24 @@ def inspect(
         molecules: SMILES, or molecules from :func:`read_input_molecules`; the first :data:`MAX_DRAWN` valid ones are
             explained.
         out: output directory, created if missing. Output files are ``atoms.csv`` (contributions to every target),
-            ``atoms-1.png`` and ``atoms-1.svg`` and so on, ``overview.png`` for several molecules, and with
-            ``everything`` the files of :func:`~graphslice.analysis.internals.write_internals`. Output files of an
-            earlier call are removed.
+            ``atoms-1.png`` and ``atoms-1.svg`` and so on, and ``overview.png`` for several molecules. Output files of
+            an earlier call are removed.
         target: target to draw, by its name or a part of it; by default the first.
         orders: see :func:`~graphslice.analysis.attribute`.
-        everything: also write spectra, residuals and attention maps of the network.
         progress: called with the number of newly explained molecules.
 
     Raises:
-        InputError: if no molecule is valid, the target is unknown, or ``everything`` is requested of several models;
-            then nothing is written.
+        InputError: if no molecule is valid or the target is unknown; then nothing is written.
     """
     check_output_table((), Path(out))
-    network = predictor.model if everything else None  # raises if there are several models
     inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
-    inspected = inspection.found
-    traced = [] if network is None else [_molecule_activations(predictor, one) for one in inspected]
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
     _remove_old_outputs(out)
-    files = [*_write_explanations(inspected, predictor.targets, inspection.target, out)]
-    files += write_internals(traced, out) if traced else []
+    files = [*_write_explanations(inspection.found, predictor.targets, inspection.target, out)]
     return replace(inspection, files=files)
 
 
@@ -217,8 +204,8 @@ def read_input_molecules(
             names = predictor.feature_columns
             check_feature_columns(names, table.columns, str(path))
             for chunk in table.chunks:
-                plain = plain_numbers(chunk, predictor.config.data.decimal, names)
-                values = parse_feature_columns(plain, names) if names else np.empty((len(chunk), 0), np.float32)
+                features = FeatureColumns(names, predictor.config.data.decimal)
+                values = features.parse(chunk) if names else np.empty((len(chunk), 0), np.float32)
                 errors = malformed_rows(chunk)
                 for row, smiles in enumerate(texts(chunk.column(column))):
                     columns = dict(zip(names, values[row, :, None], strict=True))
@@ -255,12 +242,6 @@ def _inspect_one(predictor: Predictor, number: int, molecule: InputMolecule, ord
     models, targets = predictor.num_models, range(len(predictor.tasks))
     explanations = [explain_target(attribution, predictions, predictor.tasks, t, models) for t in targets]
     return Inspected(number, molecule, attribution, explanations)
-
-
-def _molecule_activations(predictor: Predictor, one: Inspected) -> MoleculeActivations:
-    graph, atom_rows = graph_of(predictor, one.smiles)
-    descriptors = descriptors_of(predictor, one.smiles, one.molecule.columns)
-    return MoleculeActivations(one.number, one.smiles, atom_rows, activations(predictor, graph, descriptors))
 
 
 def check_output_table(words: Iterable[str | Path], out: Path) -> None:

@@ -37,9 +37,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
-    parser.add_argument(
-        "--all", action="store_true", help="also write singular values, residuals and attention maps of the layers"
-    )
     add_smiles_column(parser)
     parser.add_argument(
         "--orders",
@@ -73,7 +70,6 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             out,
             target=options.target,
             orders=options.orders,
-            everything=options.all,
             progress=advance,
         )
     for one in inspection.found:

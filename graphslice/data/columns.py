@@ -244,19 +244,6 @@ def check_feature_columns(values: np.ndarray, names: Sequence[str], name: str) -
             raise InputError(f"{name}: the column {column!r} of --features has no number in any row")
 
 
-def parse_feature_columns(chunk: pa.Table, names: Sequence[str]) -> np.ndarray:
-    """Parse descriptor columns.
-
-    Args:
-        chunk: rows of the table.
-        names: names of the columns, at least one.
-
-    Returns:
-        ``float32 [R, K]``: 1 for true, 0 for false, nan where there is no number.
-    """
-    return as_descriptors([_feature_cells(chunk, name)[0] for name in names])
-
-
 def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Apply :func:`parse_number_column` to a descriptor column, which may hold true and false."""
     numbers, empty = parse_number_column(chunk, name)
@@ -280,7 +267,11 @@ class FeatureColumns:
         self._counts, self._firsts = [0] * len(names), [""] * len(names)
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
-        """Apply :func:`parse_feature_columns` to the next chunk."""
+        """Parse the columns of the next chunk.
+
+        Returns:
+            ``float32 [R, K]``: 1 for true, 0 for false, nan where there is no number.
+        """
         chunk = plain_numbers(chunk, self.decimal, self.names)
         parsed = [_feature_cells(chunk, name) for name in self.names]
         for n, (name, (numbers, empty)) in enumerate(zip(self.names, parsed, strict=True)):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from graphslice.censored import UNBOUNDED, parse_bound
 from graphslice.config import ATOM, MOLECULE
-from graphslice.data.columns import MAX_MAGNITUDE, LabelColumns, parse_feature_columns
+from graphslice.data.columns import MAX_MAGNITUDE, FeatureColumns, LabelColumns
 from graphslice.data.dataset import ZERO_WEIGHT, LabelledRows
 from graphslice.data.decimals import number_advice, plain_numbers
 from graphslice.data.labels import Labels, pluralize, pointers
@@ -100,7 +100,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         needed = labels.known() if columns.targets else np.ones(len(chunk), bool)
         needed[list(rejected)] = False
         split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
-    features = parse_feature_columns(chunk, columns.descriptors) if columns.descriptors else None
+    features = FeatureColumns(columns.descriptors).parse(chunk) if columns.descriptors else None
     return LabelledRows(smiles, labels, split, rejected, features)
 
 

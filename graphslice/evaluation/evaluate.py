@@ -28,8 +28,6 @@ from graphslice.package_data import is_packaged_model
 from graphslice.run_files import find_members, locate_dataset, read_splits, read_training_smiles, run_directory_of
 from graphslice.tasks import Task
 
-# Number of rows that are predicted at a time.
-_CHUNK_ROWS = 16_384
 # Smallest similarity that counts as the same fingerprint, allowing for rounding.
 _IDENTICAL_SIMILARITY = 1 - 1e-6
 
@@ -253,11 +251,10 @@ def predict_rows(
     """
     if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
-    chunks = [rows[start : start + _CHUNK_ROWS] for start in range(0, len(rows), _CHUNK_ROWS)] or [rows]
-    smiles = ([dataset.smiles[row] for row in chunk] for chunk in chunks)
-    columns = None if dataset.columns is None else (dataset.columns[chunk] for chunk in chunks)
+    smiles = [dataset.smiles[row] for row in rows]
+    columns = None if dataset.columns is None else [dataset.columns[rows]]
     with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
-        return Predictions.concatenate(list(predictor.predict_stream(smiles, pool, columns, interval=interval)))
+        return next(predictor.predict_stream([smiles], pool, columns, interval=interval))
 
 
 def evaluate(

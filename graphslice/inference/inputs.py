@@ -15,8 +15,7 @@ from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.chem.standardize import standardize_all
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.columns import as_descriptors, check_unique, find_smiles_column, parse_feature_columns, quoted_list
-from graphslice.data.decimals import plain_numbers
+from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique, find_smiles_column, quoted_list
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, nearest
@@ -119,8 +118,7 @@ def frame_molecules(
     cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
     columns = {}
     if present:
-        table = plain_numbers(as_table(frame, [names.index(name) for name in present]), decimal)
-        numbers = parse_feature_columns(table, present)
+        numbers = FeatureColumns(present, decimal).parse(as_table(frame, [names.index(name) for name in present]))
         columns = dict(zip(present, numbers.T, strict=True))
     return [_molecule(cell) for cell in cells], columns
 

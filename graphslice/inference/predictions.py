@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.data.arrow import bool_array, list_array, number_array, text_array
-from graphslice.data.labels import pointers, ragged_indices
+from graphslice.data.labels import ragged_indices
 from graphslice.errors import InputError
 from graphslice.tasks import Task, each_target, predicted_classes, prediction_columns
 
@@ -41,13 +41,6 @@ class PredictionInterval:
     low: np.ndarray
     high: np.ndarray
     sets: dict[str, np.ndarray]
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[PredictionInterval]) -> PredictionInterval:
-        """Concatenate one or more intervals with the same level and targets along the rows."""
-        low, high = (np.concatenate([getattr(part, name) for part in parts]) for name in ("low", "high"))
-        sets = {name: np.concatenate([part.sets[name] for part in parts]) for name in parts[0].sets}
-        return cls(parts[0].level, low, high, sets)
 
     def take_rows(self, rows: np.ndarray) -> PredictionInterval:
         """Return the intervals of the rows ``int64 [B]``."""
@@ -134,28 +127,6 @@ class Predictions:
         std = None if self.std is None else _group_means(self.std[indices], groups)
         interval = None if self.interval is None else self.interval.take_rows(indices).average_groups(groups)
         return replace(self, values=_group_means(self.values[indices], groups), std=std, interval=interval)
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
-        """Concatenate one or more predictions of one model, made with the same options, along the rows.
-
-        The names of the nearest training molecules are dropped.
-        """
-        first = parts[0]
-        std = [part.std for part in parts if part.std is not None]
-        intervals = [part.interval for part in parts if part.interval is not None]
-        neighbours = [part.neighbours for part in parts if part.neighbours is not None]
-        similarities, in_domain = [one.similarity for one in neighbours], [one.in_domain for one in neighbours]
-        counts = [np.diff(part.ptr) for part in parts if part.ptr is not None]
-        return cls(
-            np.concatenate([part.values for part in parts]),
-            [error for part in parts for error in part.errors],
-            first.tasks,
-            np.concatenate(std) if std else None,
-            PredictionInterval.concatenate(intervals) if intervals else None,
-            Neighbours(np.concatenate(similarities), np.concatenate(in_domain), None) if neighbours else None,
-            ptr=pointers(np.concatenate(counts)) if counts else None,
-        )
 
     @property
     def targets(self) -> list[str]:

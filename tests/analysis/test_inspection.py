@@ -8,7 +8,6 @@ from rdkit import Chem
 from graphslice.analysis import attribute, inspection
 from graphslice.analysis.inspection import check_output_table, inspect, read_input_molecules
 from graphslice.errors import InputError
-from graphslice.inference.predictor import Predictor
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "[H]OC([H])([H])[C@H](F)Cl"]
 
@@ -45,12 +44,10 @@ def test_table_matches_attribute_rounded_as_in_the_figure(inspected):
         assert float(mine["prediction"].iloc[0]) == pytest.approx(prediction, abs=0.51 * unit + 1e-4)
 
 
-@pytest.mark.parametrize("everything", [False, True])
-def test_outputs_of_an_earlier_call_are_removed(make_predictor, tmp_path, everything):
+def test_outputs_of_an_earlier_call_are_removed(make_predictor, tmp_path):
     mine = [tmp_path / "notes.txt", tmp_path / "atoms-of-mine.png", tmp_path / "overview.md"]
     (tmp_path / "atoms-7.png").touch()  # without a table, not an output of an earlier call
-    inspect(make_predictor(), ["CC", "CCO"], tmp_path, everything=everything)
-    assert (tmp_path / "spectra.csv").exists() == everything
+    inspect(make_predictor(), ["CC", "CCO"], tmp_path)
     for path in mine:
         path.write_text("kept")
     result = inspect(make_predictor(), ["CC"], tmp_path)
@@ -102,14 +99,6 @@ def test_only_the_first_molecules_are_drawn(make_predictor, tmp_path, monkeypatc
     result = inspect(make_predictor(), ["oops", *"CNOSF"], tmp_path, progress=done.append)
     assert [one.smiles for one in result.found] == list("CNO") and result.more and done == [1, 1, 1]
     assert not inspect(make_predictor(), ["oops", *"CNO", "oops"], tmp_path).more
-
-
-def test_everything_of_an_ensemble_raises(make_predictor, tmp_path):
-    ensemble = Predictor(make_predictor().checkpoints * 2, "cpu")
-    assert len(inspect(ensemble, ["CC"], tmp_path / "maps").files) == 3
-    with pytest.raises(InputError, match="an ensemble of 2 models"):
-        inspect(ensemble, ["CC"], tmp_path / "all", everything=True)
-    assert not (tmp_path / "all").exists()
 
 
 @pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.parquet", "m.smi"])

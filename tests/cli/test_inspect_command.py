@@ -22,12 +22,6 @@ def test_smiles_and_a_file(cli, run_directory, tmp_path):
     assert f"gap_ev: {table['prediction'][0]} = {table['baseline'][0]} (reference) " in out
 
 
-def test_everything_inside(cli, run_directory, tmp_path):
-    code, _, _ = cli("inspect", run_directory, "CCO", "CC", "--all", "--orders", 4, "-o", tmp_path)
-    assert code == 0 and len(list(tmp_path.iterdir())) == 6 + 5 + 2 * 3 + 2 * 2 * 2
-    assert (tmp_path / "spectra.csv").exists() and (tmp_path / "map_atoms-2.png").exists()
-
-
 def test_molecules_that_are_explained_for_different_classes(capsys):
     def one(name: str) -> SimpleNamespace:
         explanation = SimpleNamespace(

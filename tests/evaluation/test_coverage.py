@@ -52,12 +52,6 @@ def test_infinite_widths_are_not_stored():
     assert result == {"targets": {"y": {"mae": 1.0, "coverage_90": None}}}, "infinite intervals cover every label"
 
 
-def test_concatenate_intervals():
-    part = PredictionInterval(90, np.zeros((2, 1)), np.ones((2, 1)), {"k": np.ones((2, 3), bool)})
-    both = PredictionInterval.concatenate([part, part])
-    assert both.low.shape == (4, 1) and both.sets["k"].shape == (4, 3) and both.level == 90
-
-
 def test_coverage_of_atoms_is_averaged_over_molecules():
     """Molecule 0 has one of two labelled atoms covered, 1 three of three; 2 has no atoms, 3 no labels."""
     labels = np.array([[0.5], [2.0], [np.nan], [0.0], [1.0], [0.1], [np.nan]])

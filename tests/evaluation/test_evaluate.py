@@ -34,14 +34,13 @@ def test_scores_match_manual_computation(split, dataset, predictor, demo_rows):
     assert result["molecules"] == len(rows) and result["unanswered"] == 0 and list(result["targets"]) == ["gap_ev"]
 
 
-def test_training_molecules_are_counted(dataset, run_directory, demo_rows, monkeypatch):
-    """Molecules with the fingerprint of a training molecule count too; the chunk size does not matter."""
+def test_training_molecules_are_counted(dataset, run_directory, demo_rows):
+    """Molecules with the fingerprint of a training molecule count too."""
     model = load(run_directory, "cpu")
     training = demo_rows["smiles"][demo_rows["split"] == "train"]
     generator = AllChem.GetMorganGenerator(2, fpSize=DOMAIN_BITS)
     known = {generator.GetFingerprint(Chem.MolFromSmiles(one)).ToBitString() for one in training}
     is_known = [generator.GetFingerprint(Chem.MolFromSmiles(one)).ToBitString() in known for one in dataset.smiles]
-    monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK_ROWS", 7)
     assert evaluate(model, dataset, "train", dataset.splits)["learned"] == len(training)
     assert evaluate(model, dataset, "all", None)["learned"] == sum(is_known) >= len(training)
 
@@ -78,9 +77,8 @@ def test_evaluate_rejects_splits_without_predictions(smiles, y, split, splits, m
         evaluate(predictor, load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
 
 
-def test_predict_rows_keeps_the_order_of_the_rows(dataset, predictor, monkeypatch):
+def test_predict_rows_keeps_the_order_of_the_rows(dataset, predictor):
     rows = np.array([5, 0, 5, 59])
-    monkeypatch.setattr("graphslice.evaluation.evaluate._CHUNK_ROWS", 3)
     result = predict_rows(predictor, dataset, rows)
     np.testing.assert_allclose(result.values, predictor.predict([dataset.smiles[row] for row in rows]), rtol=1e-6)
     assert result.errors == [None] * 4

@@ -304,7 +304,7 @@ def test_attributions_with_feature_columns(demo_smiles, tmp_path):
             attribute(model, ["CCO", "CC"], columns=columns)
     (tmp_path / "in.csv").write_text("t,smiles\n0,CCO\n10,CCO\n,CC\n")
     molecules = read_input_molecules(model, [tmp_path / "in.csv"])
-    inspection = inspect(model, molecules, tmp_path / "out", everything=True)
+    inspection = inspect(model, molecules, tmp_path / "out")
     predictions = [inspected.attribution.prediction[0] for inspected in inspection.found[:2]]
     assert predictions == [one.prediction[0], other.prediction[0]]
     (tmp_path / "no.csv").write_text("smiles\nCCO\n")

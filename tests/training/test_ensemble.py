@@ -103,8 +103,6 @@ def test_predictions_file_has_the_standard_deviation(ensemble, cli, tmp_path):
 def test_inspection_of_an_ensemble_uses_the_mean(ensemble, cli, tmp_path):
     code, out, _ = cli("inspect", ensemble, "CCO", "-o", tmp_path / "maps")
     assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
-    code, out, err = cli("inspect", ensemble, "CCO", "--all", "-o", tmp_path / "all")
-    assert (code, out) == (2, "") and "an ensemble of 2 models" in err and "member-1" in err
 
 
 def test_stopped_ensemble_is_resumed(ensemble, tmp_path):

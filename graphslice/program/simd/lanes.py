@@ -321,18 +321,6 @@ def reduce_sum(typing, lanes):
 
 
 @intrinsic
-def square_root(typing, lanes):
-    """Return the square roots of lanes of floats."""
-
-    def generate(context, builder, signature, args):
-        function = ir.FunctionType(lanes.llvm, [lanes.llvm])
-        name = f"llvm.sqrt.v{lanes.count}f32"
-        return builder.call(cgutils.get_or_insert_function(builder.module, function, name), args)
-
-    return lanes(lanes), generate
-
-
-@intrinsic
 def reduce_max(typing, lanes):
     """Return the maximum of the lanes of floats, none of them nan."""
 

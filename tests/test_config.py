@@ -78,6 +78,7 @@ def test_slim_preset_matches_the_paper():
         ({"trainer": {"batch_size": -4}}, "trainer.batch_size must be at least 1"),
         ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),
         ({"trainer": {"workers": "several"}}, "trainer.workers must be auto or a number"),
+        ({"trainer": {"workers": "\N{SUPERSCRIPT TWO}"}}, "trainer.workers must be auto or a number"),
         ({"trainer": {"precision": "8"}}, "trainer.precision must be"),
         ({"optimizer": {"peak_lr": 10**400}}, "optimizer.peak_lr is too large a number"),
         ({"model": {"mixer": ["a"], "mixer_settings": {"x": 1}}}, "model.mixer must be str"),

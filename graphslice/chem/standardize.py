@@ -22,8 +22,8 @@ def standardize_all(smiles: Sequence[str], method: str, max_atoms: int) -> tuple
         max_atoms: largest number of atoms accepted, before standardization.
 
     Returns:
-        The SMILES, unchanged where they are invalid or already standardized; and by index the reason for those that
-        cannot be standardized.
+        The SMILES, unchanged where they are already standardized, empty where they cannot be; and by index the reason
+        for the latter.
     """
     if method == "none":
         return smiles, {}
@@ -32,7 +32,7 @@ def standardize_all(smiles: Sequence[str], method: str, max_atoms: int) -> tuple
         try:
             standardized[index] = parent_smiles(text, max_atoms)
         except MoleculeError as reason:
-            faults[index] = str(reason)
+            standardized[index], faults[index] = "", str(reason)
     return standardized, faults
 
 

@@ -266,7 +266,7 @@ class TrainerConfig:
                 raise InputError(f"trainer.{name} must be more than 0, not {value}")
         if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
             raise InputError(f"trainer.freeze must be none, embeddings or blocks:N, not {shown(self.freeze)}")
-        if self.workers != "auto" and not self.workers.isdigit():
+        if self.workers != "auto" and not (self.workers.isascii() and self.workers.isdigit()):
             raise InputError(f"trainer.workers must be auto or a number, not {shown(self.workers)}")
         if self.metric is not None:
             self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")

@@ -78,9 +78,10 @@ def _label_array(task: Task, labels: np.ndarray, ptr: np.ndarray | None) -> pa.A
 
 
 def _with_bounds(labels: pa.Array, bounds: np.ndarray) -> pa.Array:
-    """Return the labels as texts, with bounds ``float64 [R, 2]`` such as ``>5`` where there is no number."""
+    """Return the labels as texts, with bounds ``float64 [R, 2]``, ``>5`` or ``>5 and <9``, where there is no number."""
     texts = [None if label is None else f"{label:.12g}" for label in labels.to_pylist()]
     for row in np.flatnonzero(is_bounded(bounds)).tolist():
         low, high = bounds[row].tolist()
-        texts[row] = f"<{high:.12g}" if np.isinf(low) else f">{low:.12g}"
+        sides = [f"{sign}{bound:.12g}" for sign, bound in ((">", low), ("<", high)) if np.isfinite(bound)]
+        texts[row] = " and ".join(sides)
     return text_array(texts)

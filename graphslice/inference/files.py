@@ -253,15 +253,19 @@ def _predict_store(
     store.check_descriptors(predictor.feature_columns)
     chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
     tables = (_identifying_table(store, rows) for rows in chunks)
+    known = store.errors
     if predictor.can_read(store):
-        errors = store.errors
-        predicted = (predictor.predict_store_rows(store, rows, errors, **options) for rows in chunks)
+        predicted = (predictor.predict_store_rows(store, rows, known, **options) for rows in chunks)
         yield from map(with_predictions, tables, predicted)
         return
     smiles = (store.smiles[rows[0] : rows[-1] + 1] for rows in chunks)
     columns = (store.descriptors(rows, predictor.feature_columns) for rows in chunks)
     with featurizer_pool(len(store), workers, predictor.kinds) as pool:
-        yield from map(with_predictions, tables, predictor.predict_stream(smiles, pool, columns, **options))
+        parsed = predictor.predict_stream(smiles, pool, columns, **options)
+        for table, rows, found in zip(tables, chunks, parsed, strict=True):
+            errors = zip(rows.tolist(), found.errors, strict=True)
+            found = replace(found, errors=[error and known.get(row, error) for row, error in errors])
+            yield with_predictions(table, found)
 
 
 def _identifying_table(store: GraphStore, rows: np.ndarray) -> pa.Table:

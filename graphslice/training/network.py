@@ -120,7 +120,10 @@ def initialise_weights(
             message += "; a linear probe initialises the output layer"
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.print(message, highlight=False, markup=False, soft_wrap=True)
-        if is_packaged_model(str(config.init_from)) and (note := seen_in_pretraining(origin, data)) is not None:
+        note = None
+        if is_packaged_model(str(config.init_from)) and not console.quiet:  # descriptors take a second
+            note = seen_in_pretraining(origin, data)
+        if note is not None:
             console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":

@@ -5,6 +5,8 @@ from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError
 from graphslice.chem.standardize import parent_smiles, standardize_all
+from graphslice.config import GraphConfig
+from graphslice.data.featurize import featurize_stream
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_molecule_that_is_its_own_parent_is_returned_as_written(smiles):
 def test_invalid_molecules_keep_their_reasons():
     smiles = ["CC.O", "C[N", "C[N+", "C(C.C", "", None, "*.CC", "C.C C"]
     found, faults = standardize_all(smiles, "parent", 512)
-    assert found == ["CC", *smiles[1:]]
+    assert found == ["CC", "C[N", "", "", "", None, "", ""]
     assert faults == {
         2: "not a valid SMILES",
         3: "not a valid SMILES",
@@ -47,6 +49,18 @@ def test_invalid_molecules_keep_their_reasons():
     }
     with pytest.raises(MoleculeError, match="13 atoms, more than the limit of 12"):
         parent_smiles("CCCCCCCCCCCC.O", 12)
+
+
+def test_molecule_that_rdkit_cannot_standardize_is_invalid(monkeypatch):
+    """It is not predicted as it is written, as it would be rejected in training."""
+    from rdkit.Chem.MolStandardize import rdMolStandardize
+
+    def fail(*arguments, **options):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(rdMolStandardize, "FragmentParent", fail)
+    ((store, reasons),) = featurize_stream([["CCN.Cl", "CC"]], GraphConfig(standardize="parent"))
+    assert reasons == ["RDKit cannot standardize it: boom", None] and store.sizes.tolist() == [0, 2]
 
 
 def test_nothing_is_standardized_by_default():

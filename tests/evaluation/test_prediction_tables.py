@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import graphslice as gs
+from graphslice.evaluation.prediction_tables import _with_bounds
 from graphslice.run_files import read_splits
 from graphslice.training import train
 
@@ -90,5 +92,7 @@ def test_bounds_among_the_labels_are_written_as_bounds(demo_rows, tiny_config, t
     train(tiny_config(tmp_path / "t.csv", trainer={"max_epochs": 1}), tmp_path / "run")
     found = pd.read_csv(tmp_path / "run" / "test_predictions.csv", index_col="row")["gap_ev_true"]
     assert found[first + 1] == ">12.5" and found[second + 1] == "<3"
+    merged = _with_bounds(pa.array([None, 2.0]), np.array([[5.0, 10.0], [-np.inf, np.inf]]))
+    assert merged.to_pylist() == [">5 and <10", "2"]
     others = [row for row in found.index if row not in (first + 1, second + 1)]
     assert [float(found[row]) for row in others] == [demo_rows["gap_ev"][row - 1] for row in others]

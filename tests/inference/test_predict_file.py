@@ -245,6 +245,17 @@ def test_preprocessed_dataset(predictor, demo_csv, demo_rows, tmp_path):
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(demo_rows["smiles"])[:, 0], rtol=1e-5)
 
 
+def test_preprocessed_rows_keep_their_reasons_if_the_molecules_are_parsed_again(predictor, tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text("smiles,gap_ev\nCCO,1\nC,1,2\nC(,2\n")
+    data = DataConfig(str(tmp_path / "t.csv"), targets="gap_ev", rejected="any")
+    featurize_dataset(data, GraphConfig(), tmp_path / "in.arrow", workers=1)
+    for again in (False, True):
+        monkeypatch.setattr(type(predictor), "can_read", lambda *store, again=again: not again)
+        predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv", overwrite=again)
+        errors = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)["error"].tolist()
+        assert errors == ["", "3 fields where the header has 2 (line 3 of t.csv)", "not a valid SMILES"]
+
+
 def test_table_without_smiles_column_is_rejected(predictor, tmp_path):
     (tmp_path / "in.csv").write_text("id,y\n1,2\n")
     with pytest.raises(InputError, match=r"in\.csv: which column holds the SMILES.*the columns are 'id', 'y'"):

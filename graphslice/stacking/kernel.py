@@ -21,7 +21,7 @@ from graphslice.chem.fingerprints import FINGERPRINT_BITS
 from graphslice.errors import InputError
 from graphslice.normal_scores import interpolate
 from graphslice.stacking.fit_trees import label_scores, labelled_rows
-from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, logistic
+from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, Forms, array_error, check_names, logistic, shares
 from graphslice.threads import parallel_for
 
 #: Largest number of training rows; of more, a random sample is used.
@@ -34,18 +34,18 @@ _CLIP = 4.0
 # Decision value of a class without training rows, or of the only class.
 _SURE = 1e9
 
-_FORMS: dict[str, tuple[str, int]] = {
-    "ptr": ("int64", 1),
-    "vectors": ("int32", 1),
-    "counts": ("uint8", 1),
-    "sizes": ("float64", 1),
-    "descriptors": ("float32", 2),
-    "shift": ("float32", 1),
-    "scale": ("float32", 1),
-    "coefficients": ("float64", 2),
-    "intercepts": ("float64", 1),
-    "knots": ("float64", 2),
-    "link": ("int64", 1),
+_FORMS: Forms = {
+    "ptr": (["int64"], 1),
+    "vectors": (["int32"], 1),
+    "counts": (["uint8"], 1),
+    "sizes": (["float64"], 1),
+    "descriptors": (["float32"], 2),
+    "shift": (["float32"], 1),
+    "scale": (["float32"], 1),
+    "coefficients": (["float64"], 2),
+    "intercepts": (["float64"], 1),
+    "knots": (["float64"], 2),
+    "link": (["int64"], 1),
 }
 _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors": "float16"}
 
@@ -86,8 +86,8 @@ class KernelMachine:
     link: np.ndarray
 
     def __post_init__(self) -> None:
-        if error := _array_error({name: getattr(self, name) for name in _FORMS}) or _index_error(self):
-            raise InputError(f"the arrays are not a valid kernel machine: {error}; fit it again")
+        if error := array_error({name: getattr(self, name) for name in _FORMS}, _FORMS) or _index_error(self):
+            raise InputError(f"the arrays are not a valid kernel machine: {error}; fit the model again")
 
     @property
     def width(self) -> int:
@@ -133,11 +133,7 @@ class KernelMachine:
         probabilities = np.array([logistic(value) for value in values.ravel()]).reshape(values.shape)
         if self.width == 1:
             return probabilities
-        probabilities = np.maximum(probabilities, 1e-12)
-        totals = probabilities[:, 0].copy()
-        for column in range(1, self.width):  # fixed order of summation for any number of rows
-            totals += probabilities[:, column]
-        return probabilities / totals[:, None]
+        return shares(np.maximum(probabilities, 1e-12))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors.
@@ -155,10 +151,10 @@ class KernelMachine:
         Raises:
             InputError: if an array is missing or unknown, or the arrays are not valid.
         """
-        if set(arrays) != set(_FORMS):
-            names = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
-            raise InputError(f"the arrays are not a valid kernel machine: missing or unknown: {names}; fit it again")
-        return cls(**{name: _widened(arrays[name], *form) for name, form in _FORMS.items()})
+        check_names(arrays, _FORMS, "a valid kernel machine")
+        return cls(
+            **{name: _widened(arrays[name], dtypes[0], dimensions) for name, (dtypes, dimensions) in _FORMS.items()}
+        )
 
 
 def fit_kernel(
@@ -440,18 +436,6 @@ def _widened(array: Any, dtype: str, dimensions: int) -> Any:
     if isinstance(array, np.ndarray) and array.ndim == dimensions and np.can_cast(array.dtype, dtype, "safe"):
         return np.ascontiguousarray(array, dtype)
     return array
-
-
-def _array_error(arrays: dict[str, np.ndarray]) -> str:
-    for name, (dtype, dimensions) in _FORMS.items():
-        array = arrays[name]
-        if not isinstance(array, np.ndarray) or array.dtype.name != dtype or array.ndim != dimensions:
-            return f"{name} is not an array of {dimensions} dimensions and dtype {dtype}"
-        if not array.flags.c_contiguous or not array.dtype.isnative:
-            return f"{name} is not contiguous or not in native byte order"
-        if not np.isfinite(array).all():
-            return f"{name} contains nan or infinities"
-    return ""
 
 
 def _index_error(machine: KernelMachine) -> str:

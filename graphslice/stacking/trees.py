@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,8 +20,10 @@ NUMBER, TREE_FRACTIONS, LOGISTIC, SOFTMAX = range(4)
 #: Largest magnitude of a label: differences of larger numbers would overflow.
 MAX_LABEL = 1e300
 
-#: Dtypes and number of dimensions of the arrays.
-_FORMS: dict[str, tuple[tuple[str, ...], int]] = {
+#: Dtypes and number of dimensions of the arrays of a base model, by name.
+Forms: TypeAlias = Mapping[str, tuple[Sequence[str], int]]
+
+_FORMS: Forms = {
     "feature": (("int16", "int32"), 1),
     "threshold": (("float32",), 1),
     "child": (("int32",), 1),
@@ -71,9 +74,9 @@ class Trees:
     settings: np.ndarray
 
     def __post_init__(self) -> None:
-        error = _array_error(self.to_arrays()) or _tree_error(self) or _prediction_error(self)
+        error = array_error(self.to_arrays(), _FORMS) or _tree_error(self) or _prediction_error(self)
         if error:
-            raise InputError(f"the arrays are not valid trees: {error}; fit them again")
+            raise InputError(f"the arrays are not valid trees: {error}; fit the model again")
 
     @property
     def width(self) -> int:
@@ -130,10 +133,7 @@ class Trees:
             sums = np.array([math.exp(value) for value in sums.ravel()]).reshape(sums.shape)
         if self.width == 1:
             return np.clip(sums, 0, 1)
-        totals = sums[:, 0].copy()
-        for column in range(1, self.width):  # fixed order of summation for any number of rows
-            totals += sums[:, column]
-        return sums / totals[:, None]
+        return shares(sums)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors."""
@@ -146,9 +146,7 @@ class Trees:
         Raises:
             InputError: if an array is missing or unknown, or the arrays are not valid trees.
         """
-        if set(arrays) != set(_FORMS):
-            names = ", ".join(sorted(map(str, set(arrays) ^ set(_FORMS))))
-            raise InputError(f"the arrays are not valid trees: missing or unknown: {names}; fit them again")
+        check_names(arrays, _FORMS, "valid trees")
         return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
 
 
@@ -159,8 +157,24 @@ def logistic(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
-def _array_error(arrays: dict[str, np.ndarray]) -> str:
-    for name, (dtypes, dimensions) in _FORMS.items():
+def shares(values: np.ndarray) -> np.ndarray:
+    """Divide the values of each row, ``float64 [R, W]``, by their sum."""
+    totals = values[:, 0].copy()
+    for column in range(1, values.shape[1]):  # fixed order of summation for any number of rows
+        totals += values[:, column]
+    return values / totals[:, None]
+
+
+def check_names(arrays: Mapping[str, np.ndarray], forms: Forms, what: str) -> None:
+    """Raise :class:`InputError` unless the arrays of ``what`` have the names of ``forms``."""
+    if set(arrays) != set(forms):
+        names = ", ".join(sorted(map(str, set(arrays) ^ set(forms))))
+        raise InputError(f"the arrays are not {what}: missing or unknown: {names}; fit the model again")
+
+
+def array_error(arrays: Mapping[str, np.ndarray], forms: Forms) -> str:
+    """Return what is wrong with the arrays of a base model, empty if nothing is."""
+    for name, (dtypes, dimensions) in forms.items():
         array = arrays[name]
         if not isinstance(array, np.ndarray) or array.dtype.name not in dtypes or array.ndim != dimensions:
             return f"{name} is not an array of {dimensions} dimensions and dtype {' or '.join(dtypes)}"

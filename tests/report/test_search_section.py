@@ -1,5 +1,4 @@
 import csv
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,23 +49,10 @@ def test_selected_trial_is_first_in_the_table(tmp_path):
     assert table.rows[1][-4:] == ["0.001", "default", "auto", "0.1"]
 
 
-def test_options_with_one_value_are_not_drawn(tmp_path):
-    (figures,) = parts(search_section(write(tmp_path, TRIALS)), Figures)
-    label = re.search(r'aria-label="(hyperparameters[^"]*)"', figures.figures[1].svgs[0])[1]
-    assert label == "hyperparameters of 3 trials: optimizer.peak_lr, trainer.max_epochs, trainer.loss"
-
-
 @pytest.mark.parametrize(("metric", "best"), [("mae", "0.4"), ("auroc", "0.7")])
 def test_best_so_far_follows_the_direction_of_the_metric(tmp_path, metric, best):
     (figures,) = parts(search_section(write(tmp_path, TRIALS, metric)), Figures)
     assert f"by trial; at the end {best}" in figures.figures[0].svgs[0]
-
-
-def test_many_learning_rates_are_on_a_logarithmic_axis(tmp_path):
-    rows = [["complete", number, "", "", 10.0**-number, "", "auto", 0.1] for number in range(1, 9)]
-    (figures,) = parts(search_section(write(tmp_path, rows)), Figures)
-    svg = figures.figures[1].svgs[0]
-    assert "1e-08" in svg and ">0.1<" in svg
 
 
 def test_single_trial_and_no_complete_trial(tmp_path):

@@ -164,7 +164,7 @@ def test_damaged_arrays_are_rejected_or_predict_finite_values(small_trees, data)
     try:
         trees = Trees.from_arrays(arrays)
     except InputError as error:
-        assert "fit them again" in str(error) and "\n" not in str(error)
+        assert "fit the model again" in str(error) and "\n" not in str(error)
         return
     x = np.resize(rows(8), (8, max(1, min(trees.features, 400))))
     if x.shape[1] != trees.features:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from graphslice.evaluation.format_scores import NONE, number
 from graphslice.evaluation.metrics import METRICS, Metric
-from graphslice.evaluation.plots import COLOURS, PANEL, draw_dots, report_style
+from graphslice.evaluation.plots import COLOURS, draw_dots, report_style
 from graphslice.report.figures import new_panel, to_svg
 from graphslice.report.load_run import Run
 from graphslice.report.page_elements import Figure, Figures, Section, Table, Text
@@ -51,8 +51,7 @@ def search_section(run: Run) -> Section | None:
     text += f"Each is scored by {metric.label} on held-out folds of the training set; the test set was not read. "
     text += "The mean over further seeds, which also hold out other folds, selected the configuration."
     section.parts.append(Text(text))
-    figures = [_history(trials, metric)] + ([_coordinates(complete, metric)] if len(complete) > 1 else [])
-    section.parts += [Figures(figures), _table(complete, metric)]
+    section.parts += [Figures([_history(trials, metric)]), _table(complete, metric)]
     return section
 
 
@@ -75,47 +74,6 @@ def _history(trials: list[_Trial], metric: Metric) -> Figure:
     caption = f"{metric.label} of every complete trial, and the best so far. Trial 0 has the defaults; the selected "
     caption += "trial is marked."
     return Figure([to_svg(axes, f"best {metric.label} by trial; at the end {number(float(so_far[-1]))}")], caption)
-
-
-@report_style()
-def _coordinates(trials: list[_Trial], metric: Metric) -> Figure:
-    """Draw parallel coordinates: one line per trial through the value of each hyperparameter and its score."""
-    names = [name for name in trials[0].options if len({trial.options[name] for trial in trials}) > 1]
-    places = {name: _places([trial.options[name] for trial in trials]) for name in names}
-    values = np.array([trial.value for trial in trials])
-    heights = np.array([*(height for height, _ in places.values()), _scaled(values)]).T  # [trials, axes]
-    axes = new_panel((max(PANEL[0], 1.15 * (len(names) + 1)), PANEL[1]), xlim=(-0.4, len(names) + 0.4))
-    best = np.argsort([metric.loss(value) for value in values])[: max(1, len(values) // 4)]
-    for index, line in enumerate(heights):
-        colour, width = ("c1", 1.6) if index in best else ("soft", 0.7)
-        colour, width = ("c2", 2.6) if trials[index].chosen else (colour, width)
-        axes.plot(np.arange(len(line)), line, color=COLOURS[colour], linewidth=width, alpha=0.8)
-    ticks = [*(labels for _, labels in places.values()), {0.0: number(values.min()), 1.0: number(values.max())}]
-    for x, labels in enumerate(ticks):
-        for height, label in labels.items():
-            axes.annotate(label, (x, height), (4, 0), textcoords="offset points", size=9, color=COLOURS["soft"])
-    titles = [name.split(".")[1].replace("_", "\n") for name in names]
-    axes.set_xticks(range(len(ticks)), [*titles, metric.label])
-    axes.set_yticks([])
-    summary = f"hyperparameters of {len(trials)} trials: {', '.join(names)}"
-    caption = "Hyperparameters and score of every complete trial: the best quarter in blue, the selected one in orange."
-    return Figure([to_svg(axes, summary)], caption)
-
-
-def _places(texts: list[str]) -> tuple[np.ndarray, dict[float, str]]:
-    """Return the height of each value on its axis, 0 to 1, and labels by height; many numbers are on a log scale."""
-    different = sorted(set(texts), key=lambda text: (_as_number(text), text))
-    if len(different) > 6 and all(_as_number(text) > 0 for text in different):
-        numbers = np.log([_as_number(text) for text in texts])
-        return _scaled(numbers), {0.0: _shorter(different[0]), 1.0: _shorter(different[-1])}
-    heights = np.linspace(0, 1, len(different))
-    labels = {float(height): text or "default" for height, text in zip(heights, different, strict=True)}
-    return np.array([heights[different.index(text)] for text in texts]), labels
-
-
-def _scaled(values: np.ndarray) -> np.ndarray:
-    """Scale finite values to 0 to 1."""
-    return (values - values.min()) / (np.ptp(values) or 1.0)
 
 
 def _as_number(text: str) -> float:

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
 
 from graphslice.cli import HELP_ALL
 from graphslice.config import (
@@ -195,6 +196,15 @@ def check_only_resume(arguments: list[str]) -> None:
     others = [a for a in arguments if a.startswith("-") and not a.startswith("--resume") and a != "--json"]
     if others:
         raise InputError(f"--resume continues with its own settings: leave out {others[0]}")
+
+
+def exit_stopped(command: str, console: Console) -> NoReturn:
+    """Print the command that continues a run that the user stopped, and exit with code 130."""
+    from graphslice.processes import is_first_process
+
+    if is_first_process():
+        console.print(f"stopped; continue with: {command}", highlight=False, markup=False, soft_wrap=True)
+    raise SystemExit(130)
 
 
 _DATASET = (

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_settings, add_smiles_column, build_config
+from graphslice.cli.options import add_settings, add_smiles_column, build_config, exit_stopped
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.pretraining.run"
@@ -41,7 +41,6 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
-    from graphslice.processes import is_first_process
     from graphslice.training.run import Interrupted
 
     console = Console(stderr=True, soft_wrap=True)
@@ -60,11 +59,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         )
         return result.to_dict()
     except Interrupted:
-        if is_first_process():
-            console.print(
-                f"stopped; continue with: graphslice train --resume {folder}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-        raise SystemExit(130) from None
+        exit_stopped(f"graphslice train --resume {folder}", console)

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume
+from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.training.train_run"
@@ -29,7 +29,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
-    from graphslice.processes import is_first_process
     from graphslice.report.write import report_after_training
     from graphslice.run_files import default_run_directory
     from graphslice.training.run import Interrupted
@@ -51,11 +50,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         report_after_training(result.folder, result.data, console)
         return result.to_dict()
     except Interrupted:
-        if is_first_process():
-            console.print(
-                f"stopped; continue with: graphslice train --resume {folder}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
-        raise SystemExit(130) from None
+        exit_stopped(f"graphslice train --resume {folder}", console)

@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume
+from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
 
 #: Module that :func:`run` imports.
 MODULE = "graphslice.tuning"
@@ -62,7 +62,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         report_after_training(result.folder, result.data, console)
         return {"search": str(folder), **result.to_dict()}
     except Interrupted:
-        console.print(
-            f"stopped; continue with: graphslice tune --resume {folder}", highlight=False, markup=False, soft_wrap=True
-        )
-        raise SystemExit(130) from None
+        exit_stopped(f"graphslice tune --resume {folder}", console)

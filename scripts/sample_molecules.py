@@ -3,8 +3,8 @@
     python scripts/sample_molecules.py TABLE [TABLE ...] -o sample.csv --existing corpus.csv --times 10
 
 The molecules are read in random order. One is kept if it has a Morgan environment of radius 2 that fewer than --times
-molecules have so far, of those kept and of those of --existing. So common skeletons stop adding molecules, and rare ones
-are all kept. Tables have a column ``smiles`` (any case). The elements and sizes of what was kept are printed, with
+molecules have so far, of those kept and of those of --existing. So common skeletons stop adding molecules, and rare
+ones are all kept. Tables have a column ``smiles`` (any case). The elements and sizes of what was kept are printed, with
 those of the tables of --existing.
 """
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--existing", type=Path, nargs="*", default=[], help="tables of molecules that are there already")
+    parser.add_argument("--existing", type=Path, nargs="*", default=[], help="tables of molecules that exist already")
     parser.add_argument("--times", type=int, default=10, help="molecules that an environment is wanted in")
     options = parser.parse_args()
     seen: Counter[int] = Counter()

@@ -179,7 +179,7 @@ def test_foreign_logs_are_kept_on_overwrite(tmp_path, demo_csv, tiny_config):
     assert (tmp_path / "logs" / "mine.txt").read_text() == "mine" and len(logged(tmp_path, "val_mae")) == 1
 
 
-@pytest.mark.parametrize("name", ["split.csv", "domain.csv", "member-1/best.ckpt", "logs/version_0/metrics.csv"])
+@pytest.mark.parametrize("name", ["split.csv", "rejected.csv", "member-1/best.ckpt", "logs/version_0/metrics.csv"])
 def test_foreign_files_are_not_overwritten(name, tmp_path, demo_csv, demo_rows, tiny_config):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")

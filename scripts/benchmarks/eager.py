@@ -28,7 +28,8 @@ def standardised(model: GraphTransformer, batch: GraphBatch) -> Tensor:
     size, width, channels = x.shape
     lengths = batch.row_lengths
     valid = torch.arange(width, device=x.device) < lengths[:, None]
-    values = model.pairs.path_values(batch)
+    with torch.autocast(x.device.type, enabled=False):  # as PairEncoder.forward does
+        values = model.pairs.path_values(batch)
     bias = path_bias.reference(values, batch.path_types, lengths)
 
     def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:

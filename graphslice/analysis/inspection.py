@@ -26,9 +26,11 @@ from graphslice.inference.predictor import Predictor
 
 #: Maximum number of molecules that are explained and drawn.
 MAX_DRAWN = 100
-# Name of the output table, and pattern of the names of all output files.
+# Name of the output table, and pattern of the names of all output files, also of former versions.
 TABLE = "atoms.csv"
-_OUTPUT_FILES = re.compile(r"atoms(-\d+)?\.(csv|png|svg)|overview\.png")
+_OUTPUT_FILES = re.compile(
+    r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
+)
 
 
 @dataclass

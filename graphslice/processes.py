@@ -121,6 +121,7 @@ def run_in_child(
                 child = None
     finally:
         if child is not None:
+            child.end(5)  # torch's compiler has processes and semaphores of its own, which it gives back
             child.kill()
 
 
@@ -196,10 +197,14 @@ class Child:
         with suppress(ProcessLookupError):  # it has ended in the meantime
             os.kill(self._process.pid, signal.SIGINT)
 
-    def end(self) -> None:
-        """Wait until the process ends, after its call if one is running."""
+    def end(self, seconds: float | None = None) -> None:
+        """Wait until the process ends, after its call if one is running.
+
+        Args:
+            seconds: time limit.
+        """
         self.pipe.close()
-        self._process.join()
+        self._process.join(seconds)
 
     def kill(self) -> None:
         """Kill the process, even if it is busy."""

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 from matplotlib.path import Path as Curve
 from rdkit import Chem
-from rdkit.Chem.Draw import rdMolDraw2D
+
+from graphslice.report.drawing import drawing_module
 
 # Pixels per ångström in RDKit's drawing, whose coordinates have one decimal.
 _SCALE = 100.0
@@ -56,7 +57,7 @@ class Depiction:
 def prepare_molecule(smiles: str, kekulize: bool = True) -> Chem.Mol:
     """Parse a SMILES and prepare the molecule for drawing; atoms keep the SMILES order."""
     # RDKit would add explicit hydrogens at some stereocentres: atoms without a value.
-    return rdMolDraw2D.PrepareMolForDrawing(Chem.MolFromSmiles(smiles), kekulize=kekulize, addChiralHs=False)
+    return drawing_module().PrepareMolForDrawing(Chem.MolFromSmiles(smiles), kekulize=kekulize, addChiralHs=False)
 
 
 def depict(smiles: str) -> Depiction:
@@ -65,7 +66,7 @@ def depict(smiles: str) -> Depiction:
         mol = prepare_molecule(smiles)
     except Chem.KekulizeException:
         mol = prepare_molecule(smiles, kekulize=False)
-    drawing = rdMolDraw2D.MolDraw2DSVG(-1, -1)
+    drawing = drawing_module().MolDraw2DSVG(-1, -1)
     options: Any = drawing.drawOptions()
     options.useBWAtomPalette()
     options.scalingFactor = _SCALE

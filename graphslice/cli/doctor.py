@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.config import PRESETS, read_preset
+from graphslice.config import read_preset
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MODULE = "graphslice.doctor.diagnosis"
 
 
+# The start of most runs, and a model of the published size. Their operators are nearly all.
+_DEFAULT_PRESETS = ("small", "pcqm4m-slice")
 _STEP_COLUMNS = (
     "batch",
     "ms a step",
@@ -33,37 +35,59 @@ _STEP_COLUMNS = (
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--preset", nargs="+", help=f"presets to test (default: {', '.join(PRESETS)})")
+    parser.add_argument("--preset", nargs="+", help=f"presets to test (default: {' and '.join(_DEFAULT_PRESETS)})")
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print hardware, operator checks and training steps; the exit code is 1 if there are ``problems``."""
+    import torch
     from rich.console import Console
 
     from graphslice.cli.options import parse_device
-    from graphslice.doctor.diagnosis import diagnose
+    from graphslice.doctor.diagnosis import Diagnosis, check_operators, check_presets, describe_machine
 
-    presets = options.preset or list(PRESETS)
+    presets = options.preset or list(_DEFAULT_PRESETS)
     for preset in presets:
         read_preset(preset)
-    device = parse_device(options.device)
-    with Console(stderr=True).status("") as status:
-        found = diagnose(device, presets, progress=lambda what: status.update(f"checking {what}"))
-    _print_tables(found, Console(width=None if sys.stdout.isatty() else 120))
+    device = parse_device(options.device) or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    console, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True)
+    found = Diagnosis(describe_machine(), str(device))
+    _print_machine(found.machine, console)
+    with errors.status("") as status:
+
+        def progress(what: str) -> None:
+            # The checks take minutes where kernels must be compiled. A status is invisible without a terminal.
+            if errors.is_terminal:
+                status.update(f"checking {what}")
+            else:
+                errors.print(f"checking {what}", highlight=False, markup=False, soft_wrap=True)
+
+        found.operators = check_operators(device, progress)
+        _print_operators(found, console)
+        found.presets = check_presets(device, presets, progress)
+        _print_presets(found, console)
+    for problem in found.problems:
+        console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
+    if not found.problems:
+        console.print("all checks passed", highlight=False)
     return found.to_dict()
 
 
-def _print_tables(found: Diagnosis, console: Console) -> None:
+def _print_machine(machine: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
     about = Table(show_header=False, box=None)
-    for name, value in found.machine.items():
+    for name, value in machine.items():
         if name != "gpus":
             about.add_row(name, "none" if value is None else str(value))
-    for gpu in found.machine["gpus"]:
+    for gpu in machine["gpus"]:
         memory = gpu["memory_bytes"] / 2**30
         about.add_row("GPU", f"{gpu['name']}, capability {gpu['capability']}, {memory:.0f} GiB")
     console.print(about)
+
+
+def _print_operators(found: Diagnosis, console: Console) -> None:
+    from rich.table import Table
 
     dtypes = list(dict.fromkeys(one.dtype for one in found.operators))
     operators = Table(
@@ -73,6 +97,10 @@ def _print_tables(found: Diagnosis, console: Console) -> None:
         cells = {one.dtype: _cell(one) for one in found.operators if one.operator == name}
         operators.add_row(name, *(cells.get(dtype, "") for dtype in dtypes))
     console.print(operators)
+
+
+def _print_presets(found: Diagnosis, console: Console) -> None:
+    from rich.table import Table
 
     dtype = found.presets[0].dtype if found.presets else ""
     presets = Table(title=f"Training steps on {found.device}, {dtype}")
@@ -94,10 +122,6 @@ def _print_tables(found: Diagnosis, console: Console) -> None:
             step.problem or "ok",
         )
     console.print(presets)
-    for problem in found.problems:
-        console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
-    if not found.problems:
-        console.print("all checks passed", highlight=False)
 
 
 def _cell(check: OperatorCheck) -> str:

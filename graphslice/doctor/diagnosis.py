@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-ge
 
 @dataclass
 class Diagnosis:
-    """Results of :func:`diagnose`.
+    """Results of ``graphslice doctor``.
 
     Attributes:
         machine: processor, cores, GPUs, compiler and package versions by name, as of :func:`describe_machine`.
@@ -88,43 +87,54 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def diagnose(
-    device: torch.device | None, presets: Sequence[str], progress: Callable[[str], None] = lambda description: None
-) -> Diagnosis:
-    """Check all operators and the training steps of presets on a device, in child processes.
+def check_operators(
+    device: torch.device, progress: Callable[[str], None] = lambda description: None
+) -> list[OperatorCheck]:
+    """Check every operator that has a backend for a device, in a child process.
 
     Args:
-        device: the CPU or a GPU; None for the GPU if there is one, else the CPU.
+        device: the CPU or a GPU.
+        progress: called with a description of each check before it starts.
+
+    Returns:
+        One check per operator and dtype.
+    """
+    names = operators_on(device)
+    parts = run_in_child(
+        check_operator, names, (device,), one_process=True, on_start=_numbered(progress, names, "operator")
+    )
+    return [OperatorCheck(name, "?", "?", str(part)) if isinstance(part, ChildDied) else part for name, part in parts]
+
+
+def check_presets(
+    device: torch.device, presets: Sequence[str], progress: Callable[[str], None] = lambda description: None
+) -> list[PresetCheck]:
+    """Check the training steps of presets on a device, eager and compiled, in child processes.
+
+    Args:
+        device: the CPU or a GPU.
         presets: names of :data:`~graphslice.config.PRESETS`.
         progress: called with a description of each check before it starts.
+
+    Returns:
+        One check per preset.
     """
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]
-    diagnosis = Diagnosis(describe_machine(), str(device))
-    diagnosis.operators = list(_check_operators(device, progress))
     checks = {preset: PresetCheck(preset, "", str(dtype).removeprefix("torch.")) for preset in presets}
-    for check, one_process, prefix in (
-        (check_eager, False, "a training step of"),
-        (check_compiled, True, "a compiled training step of"),
+    for check, one_process, what in (
+        (check_eager, False, "training step of"),
+        (check_compiled, True, "compiled training step of"),
     ):
         passed = [preset for preset in presets if checks[preset].problem is None]
-        on_start = partial(_report_progress, progress, prefix)
+        on_start = _numbered(progress, passed, what)
         for preset, part in run_in_child(check, passed, (device, dtype), one_process=one_process, on_start=on_start):
             checks[preset] = _merge_checks(checks[preset], part)
-    diagnosis.presets = list(checks.values())
-    return diagnosis
+    return list(checks.values())
 
 
-def _report_progress(progress: Callable[[str], None], prefix: str, name: str) -> None:
-    progress(f"{prefix} {name}")
-
-
-def _check_operators(device: torch.device, progress: Callable[[str], None]) -> Iterator[OperatorCheck]:
-    for name, part in run_in_child(
-        check_operator, operators_on(device), (device,), one_process=True, on_start=progress
-    ):
-        yield OperatorCheck(name, "?", "?", str(part)) if isinstance(part, ChildDied) else part
+def _numbered(progress: Callable[[str], None], names: Sequence[str], what: str) -> Callable[[str], None]:
+    return lambda name: progress(f"{what} {name} ({names.index(name) + 1} of {len(names)})")
 
 
 def _merge_checks(check: PresetCheck, part: PresetCheck | ChildDied) -> PresetCheck:

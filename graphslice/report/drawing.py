@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
 from typing import Any
 
 from markupsafe import Markup, escape
 from rdkit import Chem, rdBase
-from rdkit.Chem.Draw import rdMolDraw2D
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from graphslice.chem.parse import MoleculeError, parse_molecule
+from graphslice.errors import InputError
 
 # Width and height of a drawing in pixels, about as large as the page shows it.
 _WIDTH, _HEIGHT = 220, 165
@@ -31,6 +32,22 @@ _COLOURS = {
 }
 
 
+def drawing_module() -> ModuleType:
+    """Import ``rdMolDraw2D``, the only part of RDKit that needs system libraries, which containers often lack.
+
+    Raises:
+        InputError: if a library is missing.
+    """
+    try:
+        from rdkit.Chem.Draw import rdMolDraw2D
+    except ImportError as error:
+        raise InputError(
+            f"RDKit cannot draw molecules here ({error}): install the library (on Debian and Ubuntu: apt-get install "
+            "libxrender1 libxext6 libexpat1)"
+        ) from None
+    return rdMolDraw2D
+
+
 def draw_molecule(smiles: str, label: str) -> Markup | None:
     """Draw a molecule.
 
@@ -39,20 +56,22 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
         label: accessible name for screen readers.
 
     Returns:
-        An SVG element; None if the SMILES is invalid, or the molecule is too large or cannot be drawn.
+        An SVG element; None if the SMILES is invalid, if the molecule is too large or cannot be drawn, or if
+        :func:`drawing_module` fails.
     """
     try:
+        module = drawing_module()
         with rdBase.BlockLogs():
             mol = parse_molecule(smiles, _MAX_ATOMS, keep_atom_maps=True)
-    except MoleculeError:
+    except (MoleculeError, InputError):
         return None
-    drawer = rdMolDraw2D.MolDraw2DSVG(_WIDTH, _HEIGHT)
+    drawer = module.MolDraw2DSVG(_WIDTH, _HEIGHT)
     options: Any = drawer.drawOptions()
     options.clearBackground = False
     options.fixedBondLength, options.bondLineWidth, options.padding = 22, 1.3, 0.03
     with rdBase.BlockLogs():
         try:
-            rdMolDraw2D.PrepareAndDrawMolecule(drawer, mol)
+            module.PrepareAndDrawMolecule(drawer, mol)
         except (RuntimeError, ValueError):  # some metal complexes have no Kekulé structure
             return None
     drawer.FinishDrawing()

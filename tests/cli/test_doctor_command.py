@@ -45,7 +45,9 @@ def test_a_machine_that_is_not(cli, monkeypatch):
     monkeypatch.setattr(diagnosis, "check_operator", dies)
     monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["gelu"])
     monkeypatch.setattr(diagnosis, "check_eager", dies)
-    code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu")
+    code, out, err = cli("doctor", "--preset", "small", "--device", "cpu")
+    progress = ["checking operator gelu (1 of 1)", "checking training step of small (1 of 1)"]
+    assert err.splitlines() == progress  # without a terminal, a line for each check
     assert code == 1 and "gelu in ?: the process was killed by SIGABRT" in out
     assert "preset small: the process was killed by SIGABRT" in out and "all checks passed" not in out
 

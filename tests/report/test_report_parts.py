@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.evaluation.plots import confusion_matrix, report_style
-from graphslice.report.drawing import draw_molecule, scaffold_of
+from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
 from graphslice.report.figures import error_by_similarity, histogram, new_panel, target_figures, to_svg
 from graphslice.report.molecule_errors import combine_targets, error_scales, errors_by_target, std_by_target
 from graphslice.tasks import Task
@@ -98,6 +100,14 @@ def test_drawing_is_self_contained(smiles):
 def test_invalid_or_large_molecule_gives_no_drawing(smiles):
     assert smiles == "" or draw_molecule(smiles, "x") is None
     assert scaffold_of(smiles) in (None, "")
+
+
+def test_missing_system_library_leaves_a_molecule_undrawn_and_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rdkit.Chem.Draw.rdMolDraw2D", None)
+    monkeypatch.delattr("rdkit.Chem.Draw.rdMolDraw2D")
+    assert draw_molecule("CCO", "x") is None
+    with pytest.raises(InputError, match=r"RDKit cannot draw molecules here .*apt-get install libxrender1"):
+        drawing_module()
 
 
 def test_scaffold_ignores_stereochemistry():

@@ -9,8 +9,9 @@ import numpy as np
 from graphslice.data.duplicates import Duplicates, count_shared
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS, Splits, random_subset
+from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import NONE, describe_bounds, plain
-from graphslice.report.drawing import draw_molecule
+from graphslice.report.drawing import draw_molecule, drawing_module
 from graphslice.report.figures import histogram, split_name
 from graphslice.report.load_run import Run, read_rejected
 from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part, Section, Table, Text
@@ -138,6 +139,10 @@ def _example_molecules(run: Run) -> list[Part]:
     parts: list[Part] = [Heading("Example molecules")]
     if run.smiles is None:
         return [*parts, Text("The dataset holds graphs without SMILES, so no molecules are drawn.", note=True)]
+    try:
+        drawing_module()
+    except InputError as error:
+        return [*parts, Text(f"{error}.", note=True)]
     usable_rows = run.data.usable_rows
     rows = random_subset(usable_rows, _MAX_DRAWN)
     split_of = {int(row): split for split, members in run.data.splits.items() for row in np.intersect1d(members, rows)}

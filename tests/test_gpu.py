@@ -1,6 +1,7 @@
 """Tests that need a CUDA device; skipped without one."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from graphslice.data.batch_loader import collate
 from graphslice.inference.gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
+from graphslice.nn.compiled import UncompiledWarning
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops import aggregate_sort, bond_messages
 from graphslice.training import train
@@ -175,6 +177,7 @@ def test_cuda_graph_steps_match_eager(batch, mixer, bonds):
 
     eager = steps()
     model.compile_blocks(len(batch), mode="reduce-overhead")
+    warnings.simplefilter("error", UncompiledWarning)  # pytest restores the filters
     for one, other in zip(steps(), eager, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphslice.batch import GraphBatch
+from graphslice.nn.compiled import UncompiledWarning
 from graphslice.nn.model import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 from graphslice.program.run import programs_disabled
@@ -179,8 +181,10 @@ def compile_checked(
         expected = [compute_step(model, batch, dtype) for batch in batches]
         if not model.compile_blocks(len(batches[0]), **options):
             reason = "this machine has no compiler"
-        for batch, step in zip(batches, expected, strict=True):
-            reason = reason or _problem(lambda: compute_step(model, batch, dtype), step, dtype)  # noqa: B023
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UncompiledWarning)  # an eager step would agree
+            for batch, step in zip(batches, expected, strict=True):
+                reason = reason or _problem(lambda: compute_step(model, batch, dtype), step, dtype)  # noqa: B023
     except torch.OutOfMemoryError:  # eager steps may still fit: CUDA graphs keep their memory
         reason = "out of memory"
     except Exception as error:  # compilers raise many kinds

@@ -14,11 +14,15 @@ from graphslice.ops.triton_tiles import capability
 MAX_COMPILED = 64
 
 
+class UncompiledWarning(UserWarning):
+    """Compilation failed for a shape, which runs eagerly."""
+
+
 def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Tensor]:
     """Compile a function per input shape, with eager execution as a fallback.
 
     The function runs eagerly for further shapes after ``MAX_COMPILED``, on a GPU that torch's compiler does not
-    support, and for a shape for which compilation fails or runs out of memory; the last case emits a UserWarning.
+    support, and, with an UncompiledWarning, for a shape for which compilation fails or runs out of memory.
 
     Args:
         run: ``run(x, tensors)``, without graph breaks.
@@ -35,6 +39,7 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
     )
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, name, max(MAX_COMPILED, getattr(config, name)))
+    torch.compiler.assume_constant_result(capability)
     compiled = torch.compile(run, dynamic=False, fullgraph=True, **options)
     eager: set[tuple] = set()
 
@@ -49,8 +54,10 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
         except limit_hit:
             pass
         except (torch.OutOfMemoryError, exc.TorchDynamoException) as error:
+            reason = " ".join(str(error).split("\n\n")[0].split())  # the rest is advice and a traceback
             warnings.warn(
-                f"batches of {x.shape[1]} rows run uncompiled: compilation failed with {type(error).__name__}",
+                f"batches of {x.shape[1]} rows run uncompiled: {type(error).__name__}: {reason}",
+                UncompiledWarning,
                 stacklevel=2,
             )
         eager.add(key)
@@ -61,9 +68,9 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
     return run_compiled
 
 
-def inductor_supports(capability: tuple[int, int], dtype: torch.dtype) -> bool:
+def inductor_supports(capability: int, dtype: torch.dtype) -> bool:
     """True if torch's compiler supports a GPU: compute capability 7.0 (Volta) or 8.0 (Ampere) for bfloat16."""
-    return capability >= ((8, 0) if dtype == torch.bfloat16 else (7, 0))
+    return capability >= (80 if dtype == torch.bfloat16 else 70)
 
 
 def row_multiple(device_type: str, dtype: torch.dtype) -> int:

@@ -17,9 +17,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Bytes of shared memory per block that every GPU provides.
 SHARED_MEMORY = 48 << 10
 #: Oldest supported compute capability (Turing); Triton's compiler aborts for older ones.
-MIN_CAPABILITY = (7, 5)
+MIN_CAPABILITY = 75
 # Oldest compute capability with bfloat16 instructions and full 16-bit matrix products (Ampere).
-_AMPERE = (8, 0)
+_AMPERE = 80
 
 
 class SortTile(NamedTuple):
@@ -47,22 +47,23 @@ class AggregateTile(NamedTuple):
     warps: int
 
 
-def capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a GPU; (9, 0) for other devices, on which Triton's interpreter runs."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+def capability(device: torch.device) -> int:
+    """Return ten times the compute capability of a GPU; 90 for other devices, on which Triton's interpreter runs.
+
+    It is an integer because torch.compile of torch 2.11 cannot trace a comparison of tuples.
+    """
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
-# Make torch.compile call it instead of tracing it. This is the attribute that torch.compiler.assume_constant_result
-# sets, but that function imports much of the compiler.
-capability._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def aggregate_fits(width: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+def aggregate_fits(width: int, dtype: torch.dtype, capability: int) -> bool:
     """True if the kernels of ``Sort_col(P V)`` support samples of ``width`` rows."""
     return width <= MAX_AGGREGATE_ROWS and supports_dtype(dtype, capability)
 
 
-def supports_dtype(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+def supports_dtype(dtype: torch.dtype, capability: int) -> bool:
     """True if kernels with arithmetic support a dtype on a GPU; bfloat16 needs Ampere."""
     return capability >= (_AMPERE if dtype == torch.bfloat16 else MIN_CAPABILITY)
 
@@ -75,7 +76,7 @@ def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:
     return SortTile(rows, max(1, min(_power_of_two(channels), values // rows, 64)))
 
 
-def aggregate_tile(width: int, head_dim: int, dtype: torch.dtype, capability: tuple[int, int]) -> AggregateTile:
+def aggregate_tile(width: int, head_dim: int, dtype: torch.dtype, capability: int) -> AggregateTile:
     """Return the tile for ``Sort_col(P V)`` of ``width <= MAX_AGGREGATE_ROWS`` rows and ``head_dim`` channels."""
     in_float32 = dtype == torch.float32 or capability < _AMPERE
     rows = max(16, _power_of_two(width))

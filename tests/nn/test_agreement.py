@@ -65,6 +65,19 @@ def test_missing_compiler_is_reported(batches, monkeypatch):
     assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[:1])
 
 
+def test_blocks_that_cannot_be_compiled_are_reported(batches):
+    """They run eagerly, which agrees with eager steps."""
+
+    def backend(graph, inputs):
+        raise RuntimeError("no such kernel")
+
+    torch._dynamo.reset()
+    model = model_of("slice-quantile")
+    reason = compile_checked(model, batches[:1], backend=backend)
+    assert reason.startswith("UncompiledWarning: batches of ") and "no such kernel" in reason
+    assert not model.is_compiled
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no kernel image")])
 def test_model_runs_eagerly_after_failed_compilation(error, batches, monkeypatch):
     model = model_of("slice-quantile")

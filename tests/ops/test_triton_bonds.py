@@ -93,10 +93,10 @@ def test_second_derivatives_raise():
 
 def test_older_gpus_use_reference(monkeypatch):
     """Triton's compiler aborts for a V100, and a T4 has no bfloat16 instructions."""
-    monkeypatch.setattr(sys.modules["graphslice.ops.bond_messages"], "capability", lambda _: (7, 0))
+    monkeypatch.setattr(sys.modules["graphslice.ops.bond_messages"], "capability", lambda _: 70)
     with pytest.raises(ValueError, match="does not support"):
         bond_messages.using("triton")(*make_inputs())
-    monkeypatch.setattr(sys.modules["graphslice.ops.bond_messages"], "capability", lambda _: (7, 5))
+    monkeypatch.setattr(sys.modules["graphslice.ops.bond_messages"], "capability", lambda _: 75)
     bond_messages.using("triton")(*make_inputs())
     with pytest.raises(ValueError, match="does not support"):
         bond_messages.using("triton")(*make_inputs(dtype=torch.bfloat16))

@@ -40,7 +40,7 @@ def check(kernel, dtype, options, **constants):
 
 for call in sys.argv[2].split(","):
     dtype, width = call.split("-")
-    capability = divmod(int(sys.argv[1]), 10)
+    capability = int(sys.argv[1])
     torch_dtype, width = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype], int(width)
     infinity = triton_sort._INFINITY[torch_dtype]
     constants = triton_sort._constants(triton_tiles.aggregate_tile(width, 24, torch_dtype, capability))

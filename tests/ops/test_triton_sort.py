@@ -112,7 +112,7 @@ def test_older_gpus_use_reference(monkeypatch):
     """Triton's compiler aborts the process for a V100."""
     attn_weights, v, lengths = make_inputs(1, 1, 3, 8, torch.float32)
     for module in ("aggregate_sort", "column_sort"):
-        monkeypatch.setattr(sys.modules[f"graphslice.ops.{module}"], "capability", lambda _: (7, 0))
+        monkeypatch.setattr(sys.modules[f"graphslice.ops.{module}"], "capability", lambda _: 70)
     for op, args in ((aggregate_sort, (attn_weights, v, lengths)), (column_sort, (v,))):
         assert op.choose(*args) != "triton"
         with pytest.raises(ValueError, match="does not support"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from graphslice.ops.aggregate import aggregate
 from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments_valid
@@ -60,55 +61,27 @@ if triton_runs():
         fits=lambda attn_weights, v, *args, **kwargs: (
             _fits(attn_weights, v, *args, **kwargs) and aggregate_fits(v.shape[1], v.dtype, capability(v.device))
         ),
-        compiles=True,
     )
     def _triton(
         attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
     ) -> Tensor:
         zero = torch.zeros(1, dtype=torch.int64, device=v.device)
         seed = torch.randint(2**31, (1,), device=v.device) if p else zero
-        return _triton_aggregate_sort(attn_weights, v, lengths, descending_channels(v, order), seed, p)[0]
+        return _TritonAggregateSort.apply(attn_weights, v, lengths, descending_channels(v, order), seed, p)
 
 
-@torch.library.custom_op("graphslice::aggregate_sort", mutates_args=())
-def _triton_aggregate_sort(
-    attn_weights: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
-) -> tuple[Tensor, Tensor]:
-    """Return the sorted values and, uint8 ``[B, N, C]``, the rank of each row."""
-    return triton_sort.aggregate_sort(attn_weights, v, lengths, descending, seed, p)
+class _TritonAggregateSort(torch.autograd.Function):
+    """``Sort_col(dropout(P) V)``; the backward pass gathers at the rank of each row."""
 
+    @staticmethod
+    def forward(ctx, attn_weights, v, lengths, descending, seed, p):
+        out, ranks = triton_sort.aggregate_sort(attn_weights, v, lengths, descending, seed, p)
+        ctx.save_for_backward(attn_weights, v, lengths, seed, ranks)
+        ctx.p = p
+        return out
 
-@_triton_aggregate_sort.register_fake
-def _(attn_weights, v, lengths, descending, seed, p):
-    out = torch.empty_like(v, memory_format=torch.contiguous_format)
-    return out, torch.empty_like(out, dtype=torch.uint8)
-
-
-@torch.library.custom_op("graphslice::aggregate_sort_backward", mutates_args=())
-def _triton_backward(
-    grad: Tensor, attn_weights: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
-) -> tuple[Tensor, Tensor]:
-    return triton_sort.aggregate_sort_backward(grad, attn_weights, v, lengths, seed, ranks, p)
-
-
-@_triton_backward.register_fake
-def _(grad, attn_weights, v, lengths, seed, ranks, p):
-    contiguous = torch.contiguous_format
-    return torch.empty_like(attn_weights, memory_format=contiguous), torch.empty_like(v, memory_format=contiguous)
-
-
-def _save(ctx, inputs, output):
-    attn_weights, v, lengths, _, seed, ctx.p = inputs
-    ctx.save_for_backward(attn_weights, v, lengths, seed, output[1])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _gradient(ctx, grad, _):
-    if grad is None:
-        return (None,) * 6
-    attn_weights, v, lengths, seed, ranks = ctx.saved_tensors
-    return *_triton_backward(grad, attn_weights, v, lengths, seed, ranks, ctx.p), None, None, None, None
-
-
-_triton_aggregate_sort.register_autograd(_gradient, setup_context=_save)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        gradients = triton_sort.aggregate_sort_backward(grad, *ctx.saved_tensors, ctx.p)
+        return *gradients, None, None, None, None

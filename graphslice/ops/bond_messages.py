@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator, triton_runs
@@ -66,44 +67,22 @@ if triton_runs():
         "triton",
         dtypes=DTYPES,
         fits=lambda x, *args: _shapes_agree(x, *args) and supports_dtype(x.dtype, capability(x.device)),
-        compiles=True,
     )
     def _triton(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
-        return _triton_messages(x, bonds, types, rings)
+        return _TritonMessages.apply(x, bonds, types, rings)
 
 
-@torch.library.custom_op("graphslice::bond_messages", mutates_args=())
-def _triton_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
-    return triton_bonds.bond_messages(x, bonds, types, rings)
+class _TritonMessages(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, bonds, types, rings):
+        ctx.save_for_backward(x, bonds, types, rings)
+        return triton_bonds.bond_messages(x, bonds, types, rings)
 
-
-@_triton_messages.register_fake
-def _(x, bonds, types, rings):
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@torch.library.custom_op("graphslice::bond_messages_backward", mutates_args=())
-def _triton_backward(
-    grad: Tensor, x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return triton_bonds.bond_messages_backward(grad, x, bonds, types, rings)
-
-
-@_triton_backward.register_fake
-def _(grad, x, bonds, types, rings):
-    return tuple(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (x, types, rings))
-
-
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-
-def _gradient(ctx, grad):
-    grad_x, grad_types, grad_rings = _triton_backward(grad, *ctx.saved_tensors)
-    return grad_x, None, grad_types, grad_rings
-
-
-_triton_messages.register_autograd(_gradient, setup_context=_save)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        grad_x, grad_types, grad_rings = triton_bonds.bond_messages_backward(grad, *ctx.saved_tensors)
+        return grad_x, None, grad_types, grad_rings
 
 
 # --- kernels of programs --------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
@@ -106,64 +107,27 @@ if triton_runs():
             and x.shape[1] <= MAX_SORT_ROWS
             and capability(x.device) >= MIN_CAPABILITY
         ),
-        compiles=True,
     )
     def _triton(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
-        return _sorted(x, all_lengths(x, lengths), descending_channels(x, order))
+        return _TritonSort.apply(x, all_lengths(x, lengths), descending_channels(x, order))
 
 
-def _sorted(x: Tensor, lengths: Tensor, descending: Tensor) -> Tensor:
-    if torch.is_grad_enabled() and x.requires_grad:
-        return _sort_with_rows(x, lengths, descending)[0]
-    return _sort(x, lengths, descending)
+class _TritonSort(torch.autograd.Function):
+    """Column sort; the backward pass applies the inverse permutation to every channel."""
 
+    @staticmethod
+    def forward(ctx, x, lengths, descending):
+        rows = x.new_empty(x.shape, dtype=_index_dtype(x))
+        out = triton_sort.sort(x, lengths, descending, rows)
+        ctx.save_for_backward(rows)
+        return out
 
-@torch.library.custom_op("graphslice::column_sort", mutates_args=())
-def _sort(x: Tensor, lengths: Tensor, descending: Tensor) -> Tensor:
-    """Return the sorted values."""
-    return triton_sort.sort(x, lengths, descending, x.new_empty(x.shape, dtype=_index_dtype(x)))
-
-
-@_sort.register_fake
-def _(x, lengths, descending):
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@torch.library.custom_op("graphslice::column_sort_with_rows", mutates_args=())
-def _sort_with_rows(x: Tensor, lengths: Tensor, descending: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted values and the source row of each."""
-    rows = x.new_empty(x.shape, dtype=_index_dtype(x))
-    return triton_sort.sort(x, lengths, descending, rows), rows
-
-
-@_sort_with_rows.register_fake
-def _(x, lengths, descending):
-    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(x.shape, dtype=_index_dtype(x))
-
-
-@torch.library.custom_op("graphslice::column_unsort", mutates_args=())
-def _unsort(grad: Tensor, rows: Tensor) -> Tensor:
-    """Apply the inverse permutation to every channel."""
-    return torch.empty_like(grad, memory_format=torch.contiguous_format).scatter_(1, rows.long(), grad)
-
-
-@_unsort.register_fake
-def _(grad, rows):
-    return torch.empty_like(grad, memory_format=torch.contiguous_format)
-
-
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(output[1])
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx, grad, _):
-    rows = ctx.saved_tensors[0]
-    return None if grad is None else _unsort(grad, rows), None, None
-
-
-_sort_with_rows.register_autograd(_backward, setup_context=_save)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        (rows,) = ctx.saved_tensors
+        unsorted = torch.empty_like(grad, memory_format=torch.contiguous_format).scatter_(1, rows.long(), grad)
+        return unsorted, None, None
 
 
 def _index_dtype(x: Tensor) -> torch.dtype:

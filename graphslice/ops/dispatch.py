@@ -65,9 +65,8 @@ class Backend(Generic[P, R]):
         function: Callable[P, R],
         dtypes: tuple[torch.dtype, ...],
         fits: Callable[..., bool] | None,
-        compiles: bool,
     ) -> None:
-        self.name, self.function, self.dtypes, self.fits, self.compiles = name, function, dtypes, fits, compiles
+        self.name, self.function, self.dtypes, self.fits = name, function, dtypes, fits
         self.device_type = DEVICE_TYPES[name]
 
     def supports(self, device_type: str | None, dtype: torch.dtype | None, args: tuple, kwargs: dict) -> bool:
@@ -75,7 +74,7 @@ class Backend(Generic[P, R]):
         return (
             device_type == self.device_type
             and dtype in self.dtypes
-            and (self.compiles or not torch.compiler.is_compiling())
+            and not torch.compiler.is_compiling()
             and (self.fits is None or self.fits(*args, **kwargs))
         )
 
@@ -114,22 +113,21 @@ class Operator(Generic[P, R]):
         *,
         dtypes: tuple[torch.dtype, ...],
         fits: Callable[..., bool] | None = None,
-        compiles: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Register a function as a backend of the operator (decorator).
 
         The backend supports a call if all tensors are on one device, of the type that :data:`DEVICE_TYPES` gives for
-        the name, and all floating-point tensors are non-empty and share one dtype.
+        the name, and all floating-point tensors are non-empty and share one dtype. :func:`torch.compile` traces the
+        reference, which it can fuse with the operations before and after it.
 
         Args:
             name: ``"numba"`` or ``"triton"``.
             dtypes: supported dtypes of the floating-point tensors.
             fits: predicate on the arguments of the call: True if their shapes and values are supported.
-            compiles: True if :func:`torch.compile` can trace the function; otherwise it traces the reference.
         """
 
         def register(function: Callable[P, R]) -> Callable[P, R]:
-            self.backends[name] = Backend(name, function, dtypes, fits, compiles)
+            self.backends[name] = Backend(name, function, dtypes, fits)
             self._fastest_first = tuple(reversed(self.backends.values()))
             return function
 
@@ -204,7 +202,7 @@ class Operator(Generic[P, R]):
             raise ValueError(
                 f"the {backend.name} backend of {self.__name__} does not support {_describe_tensors(args, kwargs)}: "
                 f"it supports {dtypes} on {backend.device_type}, with the shapes documented in {self.__module__}"
-                f"{'' if backend.compiles else ', and not torch.compile'}"
+                ", and not torch.compile"
             )
         return backend.function(*args, **kwargs)
 

@@ -48,10 +48,7 @@ class AggregateTile(NamedTuple):
 
 
 def capability(device: torch.device) -> int:
-    """Return ten times the compute capability of a GPU; 90 for other devices, on which Triton's interpreter runs.
-
-    It is an integer because torch.compile of torch 2.11 cannot trace a comparison of tuples.
-    """
+    """Return ten times the compute capability of a GPU; 90 for other devices, on which Triton's interpreter runs."""
     if device.type != "cuda":
         return 90
     major, minor = torch.cuda.get_device_capability(device)

@@ -124,28 +124,6 @@ def test_compiled_graph_contains_reference(dynamic):
     assert set(chosen) == {"torch"}
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compilable_backend_is_in_compiled_graph(dynamic, removed_afterwards):
-    @operator
-    def increment(x: Tensor) -> Tensor:
-        return x + 1
-
-    @increment.backend("numba", dtypes=(torch.float32,), compiles=True)
-    def _numba(x: Tensor) -> Tensor:
-        return -torch.sub(-x, 1)
-
-    targets = []
-
-    def record_targets(graph: torch.fx.GraphModule, _):
-        targets.extend(str(node.target) for node in graph.graph.nodes)
-        return graph
-
-    torch._dynamo.reset()
-    result = torch.compile(increment, backend=record_targets, fullgraph=True, dynamic=dynamic)(x)
-    assert torch.equal(result, -torch.sub(-x, 1))
-    assert any("sub" in target for target in targets) and not any("add" in target for target in targets)
-
-
 def test_operator_without_backend_is_traced_by_its_reference(removed_afterwards):
     @operator
     def gelu_of_twice(x: Tensor) -> Tensor:

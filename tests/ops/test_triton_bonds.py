@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from graphslice.ops import bond_messages
-from graphslice.ops.bond_messages import _triton_backward, _triton_messages
 
 pytest.importorskip("triton")
 triton_bonds = pytest.importorskip("graphslice.ops.triton_bonds")
@@ -73,14 +72,6 @@ def test_non_contiguous_arguments():
     strided = x.mT.contiguous().mT, bonds.mT.contiguous().mT, types.T.contiguous().T, rings.T.contiguous().T
     actual = [values_and_gradients("triton", *args) for args in (strided, (x, bonds, types, rings))]
     torch.testing.assert_close(*actual, rtol=0, atol=0)
-
-
-def test_opcheck():
-    x, bonds, types, rings = make_inputs()
-    leaves = [tensor.requires_grad_() for tensor in (x, types, rings)]
-    torch.library.opcheck(_triton_messages, (leaves[0], bonds, *leaves[1:]))
-    grad, *detached = (tensor.detach() for tensor in (x, x, types, rings))
-    torch.library.opcheck(_triton_backward, (grad, detached[0], bonds, *detached[1:]))
 
 
 def test_second_derivatives_raise():

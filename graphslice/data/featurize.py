@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 
@@ -69,6 +69,8 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
     if current_process().daemon:  # such as a worker of a multiprocessing.Pool: it may not start processes
         yield None
         return
+    # Otherwise every process would compile the kernels on first use, or read them from the cache.
+    _parse_task(["CCO"], MOLECULE, **_graph_settings(GraphConfig()), kinds=kinds)
     pool = Workers(workers)
     try:
         yield pool
@@ -159,6 +161,10 @@ def _parse_task(
     return arrays, reasons, order, compute_descriptors(molecules, kinds, max_atoms)
 
 
+def _graph_settings(config: GraphConfig | StoreInfo) -> dict[str, Any]:
+    return {"atom_order": config.atom_order, "max_atoms": config.max_atoms, "standardize": config.standardize}
+
+
 def _parse_chunks(
     chunks: Iterable[Sequence[str]],
     config: GraphConfig | StoreInfo,
@@ -168,14 +174,7 @@ def _parse_chunks(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
-    work = partial(
-        _parse_task,
-        level=level,
-        atom_order=config.atom_order,
-        max_atoms=config.max_atoms,
-        standardize=config.standardize,
-        kinds=tuple(kinds),
-    )
+    work = partial(_parse_task, level=level, **_graph_settings(config), kinds=tuple(kinds))
     if pool is None:
         for chunk in chunks:
             yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)

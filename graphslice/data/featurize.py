@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
         yield None
         return
     # Otherwise every process would compile the kernels on first use, or read them from the cache.
-    _parse_task(["CCO"], MOLECULE, **_graph_settings(GraphConfig()), kinds=kinds)
+    _work(GraphConfig(), MOLECULE, kinds)(["CCO"])
     pool = Workers(workers)
     try:
         yield pool
@@ -161,8 +161,15 @@ def _parse_task(
     return arrays, reasons, order, compute_descriptors(molecules, kinds, max_atoms)
 
 
-def _graph_settings(config: GraphConfig | StoreInfo) -> dict[str, Any]:
-    return {"atom_order": config.atom_order, "max_atoms": config.max_atoms, "standardize": config.standardize}
+def _work(config: GraphConfig | StoreInfo, level: str, kinds: Sequence[str]) -> Callable[[Sequence[str]], _Parsed]:
+    return partial(
+        _parse_task,
+        level=level,
+        atom_order=config.atom_order,
+        max_atoms=config.max_atoms,
+        standardize=config.standardize,
+        kinds=tuple(kinds),
+    )
 
 
 def _parse_chunks(
@@ -174,7 +181,7 @@ def _parse_chunks(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
-    work = partial(_parse_task, level=level, **_graph_settings(config), kinds=tuple(kinds))
+    work = _work(config, level, kinds)
     if pool is None:
         for chunk in chunks:
             yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)

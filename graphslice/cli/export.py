@@ -23,6 +23,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "-o", "--out", required=True, help="output file (onnx) or directory (huggingface, graphormer-v1)"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_argument(
         "--format",
         default=_ONNX,
@@ -49,8 +50,8 @@ def _export_onnx(options: Namespace) -> tuple[list[Path], list[str]]:
     from graphslice.inference.onnx_export import export_onnx
 
     out = Path(options.out)
-    if out.exists():
-        raise InputError(f"{out} already exists: choose another --out")
+    if out.exists() and not options.overwrite:
+        raise InputError(f"{out} already exists: choose another --out, or give --overwrite")
     checkpoints = read_checkpoints(options.model)
     check = export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
     notes = [
@@ -71,7 +72,7 @@ def _export_checkpoint(options: Namespace) -> tuple[list[Path], list[str]]:
     from graphslice.originals.export import export_checkpoint
 
     checkpoint = read_checkpoint(options.model)
-    files, notes = export_checkpoint(checkpoint, options.out, options.format), []
+    files, notes = export_checkpoint(checkpoint, options.out, options.format, overwrite=options.overwrite), []
     if classes := [task.name for task in checkpoint.tasks if task.classes]:
         notes.append(f"the exported model returns logits of {', '.join(classes)}, not probabilities")
     if checkpoint.stacking is not None:

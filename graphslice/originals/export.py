@@ -23,14 +23,17 @@ FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
 _FEATURE_ROWS, _DEGREES, _DISTANCES, _POSITIONS = 512, 512, 512, 128
 
 
-def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -> list[Path]:
+def export_checkpoint(
+    checkpoint: Checkpoint, folder: str | Path, layout: str, *, overwrite: bool = False
+) -> list[Path]:
     """Write a model in the format of an original implementation.
 
     Args:
         checkpoint: a model with the original's architecture, atom order and choice among tied shortest paths.
-        folder: created if it does not exist; it must not contain files of these names.
+        folder: created if it does not exist.
         layout: one of :data:`FORMATS`. ``huggingface`` writes ``config.json`` and ``model.safetensors``, with the atom
             embeddings in the rows that Hugging Face's collator reads; ``graphormer-v1`` a file with a ``state_dict``.
+        overwrite: replace existing files of these names.
 
     Returns:
         The files written.
@@ -47,6 +50,10 @@ def export_checkpoint(checkpoint: Checkpoint, folder: str | Path, layout: str) -
         state, settings = _huggingface_names(weights, config), _huggingface_settings(config)
     else:
         state, settings = _v1_names(weights), {}
+    if not overwrite:
+        for existing in (Path(folder) / FORMATS[layout], Path(folder) / HF_CONFIG):
+            if existing.exists():
+                raise InputError(f"{existing} already exists: choose another --out, or give --overwrite")
     return _write(Path(folder), layout, state, settings)
 
 
@@ -181,9 +188,6 @@ def _v1_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _write(folder: Path, layout: str, state: dict[str, Tensor], settings: dict) -> list[Path]:
     path = folder / FORMATS[layout]
-    for existing in (path, folder / HF_CONFIG):
-        if existing.exists():
-            raise InputError(f"{existing} already exists: choose another --out")
     state = {name: value.contiguous() for name, value in state.items()}
     if layout != "huggingface":
         with atomic_write(path) as temporary:

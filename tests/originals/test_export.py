@@ -109,8 +109,13 @@ def test_path_ties_biases_and_existing_files_are_checked(tmp_path):
         export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
     checkpoint = trained(norm="post")
     export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
-    with pytest.raises(InputError, match="already exists"):
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    checkpoint.weights["head.output.bias"] += 1
+    with pytest.raises(InputError, match="already exists: choose another --out, or give --overwrite"):
         export_checkpoint(checkpoint, tmp_path / "out", "huggingface")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    export_checkpoint(checkpoint, tmp_path / "out", "huggingface", overwrite=True)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() != before
     checkpoint.config.graph.path_ties = "mean"
     with pytest.raises(InputError, match="path_ties must be floyd-warshall, not mean"):
         export_checkpoint(checkpoint, tmp_path / "other", "huggingface")

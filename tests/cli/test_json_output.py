@@ -241,7 +241,7 @@ def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeyp
     torch.save({"state_dict": state}, tmp_path / "original.pt")
     imported = run("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")
     assert (imported["layers"], imported["dim"]) == (2, 32)
-    monkeypatch.setattr("graphslice.originals.export.export_checkpoint", lambda *_: [tmp_path / "model"])
+    monkeypatch.setattr("graphslice.originals.export.export_checkpoint", lambda *_, **__: [tmp_path / "model"])
     exported = run("export", tmp_path / "run", "--format", "huggingface", "-o", tmp_path / "x")
     assert exported == {"files": [str(tmp_path / "model")], "notes": []}
     monkeypatch.setattr("graphslice.evaluation.submission.submit", lambda *_, **__: [tmp_path / "y.npz"])

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from graphslice.analysis.activations import require_descriptors
 from graphslice.batch import GraphBatch
-from graphslice.chem.descriptors import descriptor_kinds
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError, graph_atom_indices, parse_molecule
 from graphslice.chem.standardize import parent_smiles
@@ -147,7 +146,7 @@ def _attribute_one(
         graph, atom_rows = graph_of(predictor, molecule)
     except MoleculeError as reason:
         raise InputError(f"cannot explain {molecule!r}: {reason}") from None
-    own_descriptors = descriptors_of(predictor, molecule, columns)
+    own_descriptors = input_descriptors([molecule], True, columns, predictor.config, predictor.kinds)
     attribution = attribute_graph(predictor, graph, orders=orders, seed=seed, descriptors=own_descriptors)
     values, errors = attribution.values[atom_rows], attribution.errors[atom_rows]
     return replace(attribution, values=values, errors=errors, smiles=molecule)
@@ -182,25 +181,6 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
         return graph, np.arange(graph.num_atoms)
     with rdBase.BlockLogs():
         return graph, np.array(graph_atom_indices(parse_molecule(smiles, settings.max_atoms)), np.int64)
-
-
-def descriptors_of(predictor: Predictor, smiles: str, columns: Columns) -> dict[str, np.ndarray]:
-    """Compute the descriptors and feature columns of a molecule that a model expects in addition to the graph.
-
-    Args:
-        predictor: model.
-        smiles: SMILES of the molecule.
-        columns: feature columns by name.
-
-    Returns:
-        Descriptors by name, for :func:`attribute_graph`.
-
-    Raises:
-        InputError: if feature columns of the model are missing, or unknown ones are given.
-    """
-    return input_descriptors(
-        [smiles], True, columns, predictor.config, descriptor_kinds(predictor.config.data.descriptors)
-    )
 
 
 def attribute_graph(

@@ -11,7 +11,6 @@ from rich.console import Console
 from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config, hide_options
 from graphslice.errors import InputError
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.compare"
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from graphslice.doctor.diagnosis import Diagnosis
     from graphslice.doctor.operators import OperatorCheck
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.doctor.diagnosis"
 
 

@@ -11,7 +11,6 @@ from jsonargparse import ArgumentParser, Namespace
 from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model
 from graphslice.hub import local_path
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.evaluation.evaluate"
 
 

@@ -11,7 +11,6 @@ from jsonargparse import ArgumentParser, Namespace
 from graphslice.cli.options import add_model
 from graphslice.errors import InputError, shown
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.originals.export"
 # The format that is no checkpoint of an original.
 _ONNX = "onnx"

@@ -14,7 +14,6 @@ from graphslice.cli.options import STANDARDIZE, add_decimal_option, add_engine_o
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.progress import molecule_progress
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.data.featurize"
 
 

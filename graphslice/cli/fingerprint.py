@@ -20,7 +20,6 @@ from graphslice.cli.options import (
 from graphslice.errors import InputError
 from graphslice.progress import molecule_progress
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.cli.prediction_modules"
 
 

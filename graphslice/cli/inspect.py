@@ -19,7 +19,6 @@ from graphslice.run_files import run_directory_of
 if TYPE_CHECKING:
     from graphslice.analysis.inspection import Inspected, Inspection
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.analysis.inspection"
 # Errors printed one by one.
 _REASONS = 5

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Help line of each command. The module of the same name defines ``add_arguments(parser, arguments)``,
 #: ``run(options, arguments)``, which returns the document of ``--json`` if :data:`DOCUMENTS` has the command, and
-#: ``MODULE``; only the called one is imported.
+#: ``MODULE``, the module that ``run`` imports; only the called one is imported.
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
     "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",

@@ -10,7 +10,6 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.errors import InputError
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.api.model"
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from graphslice.inference.predictor import Predictor
     from graphslice.inference.summary import TargetSummary
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.cli.prediction_modules"
 # Molecules of a file of which --summary prints tables.
 _MAX_SUMMARIES = 100

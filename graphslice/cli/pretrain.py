@@ -11,7 +11,6 @@ from rich.console import Console
 
 from graphslice.cli.options import add_settings, add_smiles_column, build_config, exit_stopped
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.pretraining.run"
 
 

@@ -11,7 +11,6 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_model
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.api.model"
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.report.write"
 
 

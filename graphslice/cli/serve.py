@@ -12,7 +12,6 @@ from graphslice.cli.options import inference_device, reject_pretrained
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.api.model"
 
 

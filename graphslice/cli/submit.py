@@ -8,7 +8,6 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import load_model
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.evaluation.submission"
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
 
-#: Module that :func:`run` imports.
 MODULE = "graphslice.tuning"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from graphslice.compare.plan import Run, Variant, check_runs, parse_budget, plan_runs, uncompiled_mixers
+from graphslice.compare.plan import Variant, check_runs, parse_budget, plan_runs, uncompiled_mixers
 from graphslice.compare.report import (
     describe_outcome,
     read_run,
@@ -81,12 +81,28 @@ def compare(
             "epochs",
             highlight=False,
         )
-    work = _Comparison(runs, base, budget, out, jobs, gpus, console)
+    reasons: dict[Path, str] = {}  # error messages of failed runs
+
+    def report() -> dict:
+        records = [record for run in runs if (record := read_run(run, reasons.get(run.folder))) is not None]
+        result = summary(base, budget, jobs, records)
+        write_files(result, out)
+        return result
+
     with locked(out):
-        work.train()
-        result = work.report()
-    if len(work.reasons) == len(result["runs"]):
-        raise InputError(f"all runs failed; the first with: {next(iter(work.reasons.values()))}")
+        tasks = {run.folder: (run.config, run.folder) for run in runs if not is_finished(run.folder)}
+        console.print(f"{len(runs)} runs of {budget}, {len(tasks)} to do", highlight=False)
+        with closing(in_processes(train_run, tasks, jobs, gpus)) as ended:
+            for done, (folder, reason) in enumerate(ended, 1):
+                if reason:
+                    reasons[folder] = reason
+                outcome = reason or describe_outcome(read_metrics(folder))
+                text = f"{done} of {len(tasks)}: {folder.relative_to(out)}: {outcome}"
+                console.print(text, highlight=False, markup=False)
+                report()
+        result = report()
+    if len(reasons) == len(result["runs"]):
+        raise InputError(f"all runs failed; the first with: {next(iter(reasons.values()))}")
     return result
 
 
@@ -109,46 +125,3 @@ def train_run(config: RunConfig, folder: Path) -> None:
             resume(folder, console=quiet)
         else:
             train(config, folder, console=quiet)
-
-
-class _Comparison:
-    """State of a comparison while its runs are trained.
-
-    Attributes:
-        runs: all runs, in the order of the report.
-        reasons: error messages of failed runs by run directory.
-    """
-
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        base: RunConfig,
-        budget: str,
-        out: Path,
-        jobs: int,
-        gpus: Sequence[str],
-        console: Console,
-    ) -> None:
-        self.runs, self.base, self.budget, self.out, self.console = runs, base, budget, out, console
-        self.jobs, self.gpus = jobs, gpus
-        self.reasons: dict[Path, str] = {}
-
-    def train(self) -> None:
-        """Train those of the runs that are not finished, and update the results after each."""
-        tasks = {run.folder: (run.config, run.folder) for run in self.runs if not is_finished(run.folder)}
-        self.console.print(f"{len(self.runs)} runs of {self.budget}, {len(tasks)} to do", highlight=False)
-        with closing(in_processes(train_run, tasks, self.jobs, self.gpus)) as ended:
-            for done, (folder, reason) in enumerate(ended, 1):
-                if reason:
-                    self.reasons[folder] = reason
-                outcome = reason or describe_outcome(read_metrics(folder))
-                name = folder.relative_to(self.out)
-                self.console.print(f"{done} of {len(tasks)}: {name}: {outcome}", highlight=False, markup=False)
-                self.report()
-
-    def report(self) -> dict:
-        """Write and return the results of the runs so far."""
-        records = [record for run in self.runs if (record := read_run(run, self.reasons.get(run.folder))) is not None]
-        result = summary(self.base, self.budget, self.jobs, records)
-        write_files(result, self.out)
-        return result

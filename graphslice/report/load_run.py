@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +18,6 @@ from graphslice.run_files import (
     BEST,
     CONFIG,
     LAST,
-    REJECTED,
     is_finished,
     read_config,
     read_metric_logs,
@@ -133,34 +129,6 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
     first = next(iter(member_configs(config).values()), config)
     return load_molecule_data(first, dataset, Console(quiet=True), splits)
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """Rejected rows, grouped by reason; reasons that differ only in numbers and quoted names are one group.
-
-    Attributes:
-        count: number of rejected rows.
-        reasons: the most frequent groups: number of rows, first row (counted from 1), and its reason.
-        more: number of groups not listed.
-    """
-
-    count: int
-    reasons: list[tuple[int, str, str]]
-    more: int
-
-
-def read_rejected(folder: Path, most: int) -> Rejected:
-    """Read ``rejected.csv`` of a run directory and list its ``most`` largest groups."""
-    path, counts, first = folder / REJECTED, Counter[str](), dict[str, tuple[str, str]]()
-    if path.is_file():
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            for line in csv.DictReader(file):
-                group = re.sub(r"'[^']*'|\d[\d,.]*", "…", line["reason"] or "")
-                counts[group] += 1
-                first.setdefault(group, (line["row"], line["reason"] or ""))
-    groups = [(count, *first[group]) for group, count in counts.most_common(most)]
-    return Rejected(sum(counts.values()), groups, len(counts) - len(groups))
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,12 @@ def evaluate_run(
     Raises:
         InputError: if training diverged.
     """
-    dataset = data.dataset
+    dataset, domain = data.dataset, fit_domain(data, data.splits["train"])
     if held_out is None:
-        held_out = _predict_validation_set(folder, data, device)
-    calibration = calibrate(folder, data, held_out)
+        held_out = _predict_validation_set(folder, data, domain, device)
+    sampled = held_out.predictions[np.repeat(held_out.sample, dataset.all_labels.counts_of(held_out.rows))]
+    calibration = _fit_calibration(data, held_out.rows[held_out.sample], sampled, held_out.difficulty, domain)
+    add_to_checkpoint(folder / BEST, calibration)
     predictor = Predictor(read_checkpoint(folder), device)
     metrics: dict = {"metric": metric}
     valid, predictions = held_out.rows, calibration.probabilities(held_out.predictions, dataset.tasks)
@@ -143,39 +145,19 @@ def evaluate_run(
     return metrics
 
 
-def _predict_validation_set(folder: Path, data: MoleculeData, device: torch.device) -> HeldOut:
+def _predict_validation_set(
+    folder: Path, data: MoleculeData, domain: ApplicabilityDomain, device: torch.device
+) -> HeldOut:
     """Predict the validation set with the best checkpoint."""
     predictor = Predictor(replace(read_checkpoint(folder), calibration=None), device)
     rows = np.sort(data.splits["valid"])
     predictions, difficulty = predictor.predict_uncalibrated(data.store, rows)
     sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
     counts = data.store.atom_bond_counts(predictor.level, rows)
-    domain, in_sample = fit_domain(data, data.splits["train"]), np.repeat(sample, counts)
     similarity = nearest_training_molecules(domain, data.store, rows[sample])[0]
-    difficulty = {name: values[in_sample] for name, values in difficulty.items()}
+    difficulty = {name: values[np.repeat(sample, counts)] for name, values in difficulty.items()}
     estimates = difficulty_estimates(difficulty, similarity, counts[sample], len(predictor.tasks))
     return HeldOut(rows, predictions, sample, estimates)
-
-
-def calibrate(folder: Path, data: MoleculeData, held_out: HeldOut) -> Calibration:
-    """Calibrate the best checkpoint of a run on held-out molecules, and save the calibration in the checkpoint.
-
-    Args:
-        folder: run directory.
-        data: molecules of the run.
-        held_out: predictions of held-out molecules.
-
-    Returns:
-        The calibration.
-    """
-    dataset, domain = data.dataset, fit_domain(data, data.splits["train"])
-    rows = held_out.rows[held_out.sample]
-    predictions = held_out.predictions[np.repeat(held_out.sample, dataset.all_labels.counts_of(held_out.rows))]
-    molecules, labels = _molecule_ids(data, rows), dataset.labels(rows)
-    weights = label_weights(dataset, rows)
-    calibration = fit_calibration(predictions, held_out.difficulty, labels, molecules, dataset.tasks, domain, weights)
-    add_to_checkpoint(folder / BEST, calibration)
-    return calibration
 
 
 def calibrate_ensemble(
@@ -197,42 +179,35 @@ def calibrate_ensemble(
     Returns:
         The calibration.
     """
-    dataset = data.dataset
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
     domain = fit_domain(data, training)
     rows = np.sort(random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data.config.trainer.seed))
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
-        predictions, difficulty = _predict_with_difficulty(Predictor(checkpoints, models[0].device), domain, data, rows)
+        predictor = Predictor(checkpoints, models[0].device)
+        predictions, estimates = predictor.predict_uncalibrated(data.store, rows)
+        similarity = nearest_training_molecules(domain, data.store, rows)[0]
+        counts = data.store.atom_bond_counts(predictor.level, rows)
+        difficulty = difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
     else:
         held_out = predict_held_out(models, splits, split, data.store, rows)
         predictions, difficulty = held_out.mean, held_out.difficulty
-    molecules = _molecule_ids(data, rows)
-    labels, weights = dataset.labels(rows), label_weights(dataset, rows)
-    calibration = fit_calibration(predictions, difficulty, labels, molecules, dataset.tasks, domain, weights)
+    calibration = _fit_calibration(data, rows, predictions, difficulty, domain)
     save_ensemble_calibration(calibration, out)
     return calibration
 
 
-def label_weights(dataset: LabelledDataset, rows: np.ndarray) -> np.ndarray | None:
-    """Return the weight of each label of some rows, ``float64 [M]``; None if all are equal."""
-    weights = dataset.weights(rows)
-    return None if weights is None else weights[dataset.molecules(rows)]
-
-
-def _molecule_ids(data: MoleculeData, rows: np.ndarray) -> np.ndarray:
-    """Return the molecule index of each label; repeated measurements of a molecule share one."""
-    return molecule_ids(data.store, rows)[data.dataset.molecules(rows)]
-
-
-def _predict_with_difficulty(
-    predictor: Predictor, domain: ApplicabilityDomain, data: MoleculeData, rows: np.ndarray
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the predictions and the estimates of their difficulty, as :func:`fit_calibration` takes them."""
-    predictions, estimates = predictor.predict_uncalibrated(data.store, rows)
-    similarity, counts = (
-        nearest_training_molecules(domain, data.store, rows)[0],
-        data.store.atom_bond_counts(predictor.level, rows),
-    )
-    return predictions, difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
+def _fit_calibration(
+    data: MoleculeData,
+    rows: np.ndarray,
+    predictions: np.ndarray,
+    difficulty: dict[str, np.ndarray],
+    domain: ApplicabilityDomain,
+) -> Calibration:
+    """Fit a calibration on the predictions of some rows; repeated measurements of a molecule count as one."""
+    dataset = data.dataset
+    molecules, weights = dataset.molecules(rows), dataset.weights(rows)
+    ids, labels = molecule_ids(data.store, rows)[molecules], dataset.labels(rows)
+    weights = None if weights is None else weights[molecules]
+    return fit_calibration(predictions, difficulty, labels, ids, dataset.tasks, domain, weights)

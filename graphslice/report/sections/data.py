@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +16,10 @@ from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import NONE, describe_bounds, plain
 from graphslice.report.drawing import draw_molecule, drawing_module
 from graphslice.report.figures import histogram, split_name
-from graphslice.report.load_run import Run, read_rejected
+from graphslice.report.load_run import Run
 from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part, Section, Table, Text
 from graphslice.report.sections.run import MAX_TARGETS
-from graphslice.run_files import read_splits
+from graphslice.run_files import REJECTED, read_splits
 from graphslice.tasks import REGRESSION, Task
 from graphslice.training.data_summary import describe_bounded, limit_notes
 
@@ -64,14 +67,21 @@ def _share(count: int, total: int) -> str:
 
 
 def _rejected(run: Run) -> list[Part]:
-    rejected = read_rejected(run.folder, _MAX_REASONS)
+    """List the most frequent reasons; those that differ only in numbers and quoted names are counted together."""
+    path, counts, first = run.folder / REJECTED, Counter[str](), dict[str, list[str]]()
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            for line in csv.DictReader(file):
+                group = re.sub(r"'[^']*'|\d[\d,.]*", "…", line["reason"] or "")
+                counts[group] += 1
+                first.setdefault(group, [line["reason"] or "", line["row"]])
     parts: list[Part] = [Heading("Rejected rows")]
-    if not rejected.count:
+    if not counts:
         return [*parts, Text("No row was rejected.")]
-    rows = [[reason, row, f"{count:,}"] for count, row, reason in rejected.reasons]
-    more = f" {rejected.more:,} less frequent reasons are not listed." if rejected.more else ""
-    were = "row was" if rejected.count == 1 else "rows were"
-    caption = f"{rejected.count:,} {were} rejected. Similar reasons are grouped; row numbers count from 1."
+    rows = [[*first[group], f"{count:,}"] for group, count in counts.most_common(_MAX_REASONS)]
+    more = f" {len(counts) - len(rows):,} less frequent reasons are not listed." if len(counts) > len(rows) else ""
+    were = "row was" if counts.total() == 1 else "rows were"
+    caption = f"{counts.total():,} {were} rejected. Similar reasons are grouped; row numbers count from 1."
     return [*parts, Table(f"{caption}{more} rejected.csv lists all.", ["first reason", "first row", "rows"], rows)]
 
 

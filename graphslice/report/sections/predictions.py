@@ -79,13 +79,11 @@ def prediction_sections(run: Run) -> list[Section]:
     split = "test" if "test" in evaluated else "valid"
     if split in evaluated:
         selected = evaluated[split]
-        worst = np.argsort(-selected.error, kind="stable")[:_MAX_WORST]
-        uncertain = _most_uncertain(selected)
         similarity = nearest_training(selected.predictions.rows, splits, split, run.data)
         sections.append(_error_analysis(run, selected, similarity, split))
-        sections.append(_worst_molecules(run, selected, similarity, worst, split))
+        sections.append(_worst_molecules(run, selected, similarity, split))
         if len(run.models) > 1:
-            sections.append(_most_uncertain_molecules(run, selected, similarity, uncertain))
+            sections.append(_most_uncertain_molecules(run, selected, similarity))
     return sections
 
 
@@ -186,15 +184,14 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
     ]
 
 
-def _worst_molecules(
-    run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, worst: np.ndarray, split: str
-) -> Section:
+def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
     section = Section("worst", "Largest errors")
     if run.smiles is None:
         section.parts.append(
             Text("The dataset holds graphs without SMILES, so molecules are listed by row and not drawn.", note=True)
         )
-    cards = [_card(run, evaluated, near, place, compare=True) for place in worst.tolist()]
+    worst = np.argsort(-evaluated.error, kind="stable")[:_MAX_WORST].tolist()
+    cards = [_card(run, evaluated, near, place, compare=True) for place in worst]
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     section.parts.append(
         Text(
@@ -246,24 +243,16 @@ def _prediction_text(task: Task, values: np.ndarray) -> str:
     return f"{predicted} ({100 * probability:.0f}%)"
 
 
-def _most_uncertain(evaluated: EvaluatedSplit) -> np.ndarray:
-    """Select the predictions with the largest standard deviation over the models: ``int64`` positions, descending."""
-    if evaluated.std is None:
-        return np.empty(0, np.int64)
-    known = np.flatnonzero(np.isfinite(evaluated.std))
-    return known[np.argsort(-evaluated.std[known], kind="stable")[:_MAX_UNCERTAIN]]
-
-
-def _most_uncertain_molecules(
-    run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, uncertain: np.ndarray
-) -> Section:
+def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
     assert run.data is not None
     section = Section("unsure", "Most uncertain molecules")
     if evaluated.std is None:
         text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
         section.parts.append(Text(f"{text}models is not available. Repeated cross-validation (--folds 5x3) gives one."))
         return section
-    known = np.isfinite(evaluated.std) & np.isfinite(evaluated.error)
+    known = np.flatnonzero(np.isfinite(evaluated.std))
+    uncertain = known[np.argsort(-evaluated.std[known], kind="stable")[:_MAX_UNCERTAIN]]
+    known = known[np.isfinite(evaluated.error[known])]
     name = error_name(run.data.dataset.tasks)
     section.parts.append(Figures([error_by_std(evaluated.std[known], evaluated.error[known], name)]))
     text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order."

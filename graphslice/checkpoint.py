@@ -195,7 +195,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         extra = {k: v for k, v in head.items() if k not in ("config", "targets", "tasks")}
         state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
         weights = {migrate_weight_name(k.removeprefix("model.")): _full(v) for k, v in state.items()}
-        config, tasks = RunConfig.from_dict(head["config"]), _read_tasks(head)
+        config = RunConfig.from_dict(head["config"])
+        # Checkpoints of 0.1.0 have only the names of regression targets.
+        named = regression_tasks(head["targets"]) if "tasks" not in head else None
+        tasks = named or [Task.from_dict(values) for values in head["tasks"]]
         if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
             raise KeyError("tasks")
         stacking = Stacking.from_dict(contents[_STACKING]) if _STACKING in contents else None
@@ -251,10 +254,3 @@ def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task], kinds: Co
     if _CALIBRATION not in contents:
         return None
     return Calibration.from_dict(contents[_CALIBRATION], tasks, kinds)
-
-
-def _read_tasks(head: dict[str, Any]) -> list[Task]:
-    """Read the tasks; earlier checkpoints have only the names of regression targets."""
-    if "tasks" not in head:
-        return regression_tasks(head["targets"])
-    return [Task.from_dict(values) for values in head["tasks"]]

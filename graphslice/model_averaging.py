@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations, pairwise
 
 import numpy as np
 
 
 def simplex_grid(steps: int, parts: int) -> Iterator[tuple[int, ...]]:
     """Yield all ways to divide a number of steps among a number of parts."""
-    if parts == 1:
-        yield (steps,)
-        return
-    for first in range(steps + 1):
-        for rest in simplex_grid(steps - first, parts - 1):
-            yield first, *rest
+    end = steps + parts - 1
+    for bars in combinations(range(end), parts - 1):
+        yield tuple(after - before - 1 for before, after in pairwise((-1, *bars, end)))
 
 
 def within_standard_errors(losses: np.ndarray, errors: float = 1.0) -> np.ndarray:

@@ -29,17 +29,12 @@ def to_scores(numbers: np.ndarray, knots: np.ndarray) -> np.ndarray:
     return interpolate(numbers, knots[::-1])
 
 
-def from_scores(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Map normal scores to numbers, within the range of the knots."""
-    return interpolate(scores, knots)
-
-
 def extrapolate(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Map normal scores to numbers as :func:`from_scores`; beyond the knots linearly, with their mean slope."""
+    """Map normal scores to numbers; beyond the knots linearly, with their mean slope."""
     points, numbers = knots
     slope = (numbers[-1] - numbers[0]) / (points[-1] - points[0]) if len(points) > 1 else 0.0
     beyond = np.maximum(scores - points[-1], 0) + np.minimum(scores - points[0], 0)
-    return from_scores(scores, knots) + np.where(beyond == 0, 0.0, slope * beyond)
+    return interpolate(scores, knots) + np.where(beyond == 0, 0.0, slope * beyond)
 
 
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:

@@ -92,8 +92,8 @@ def find_checkpoint(path: str | Path) -> Path:
         raise InputError(f"{path} is not a run directory: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
         raise InputError(
-            f"no model at {path}: give a run directory or a checkpoint{_packaged_names()}; graphslice "
-            "import-checkpoint converts published checkpoints"
+            f"no model at {path}: give a run directory or a checkpoint, or a packaged model ({' or '.join(MODELS)}); "
+            "graphslice import-checkpoint converts published checkpoints"
         )
     return path
 
@@ -141,10 +141,6 @@ def read_metrics(folder: Path) -> dict:
 def read_training(folder: Path) -> dict:
     """Read the training figures of a finished run, such as steps, time and memory."""
     return json.loads((folder / TRAINING).read_text())
-
-
-def _packaged_names() -> str:
-    return f", or a packaged model ({' or '.join(MODELS)})" if MODELS else ""
 
 
 def contains_run(folder: Path) -> bool:

@@ -21,7 +21,7 @@ _MOST_KNOTS = 200
 #: The loss with which the network also predicts a standard deviation for every regression target.
 GAUSSIAN = "gaussian"
 # Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
-_MAX_LOG_STD = 7.0
+MAX_LOG_STD = 7.0
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Task:
         """Return the task as plain values, as stored in a checkpoint."""
         values = {**asdict(self), "classes": list(self.classes), "reference": list(self.reference)}
         values["knots"] = [list(knot) for knot in self.knots]
-        optional = ("knots", "unit", "description", "reference")  # which earlier versions do not know
-        return {name: value for name, value in values.items() if value or name not in optional}
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Task:
@@ -219,7 +218,7 @@ def transformed_back(values: np.ndarray, task: Task) -> np.ndarray:
     """Undo :func:`transformed`."""
     if task.transform == "log":
         return np.exp(values)
-    return normal_scores.from_scores(values, task.knot_array) if task.knots else values
+    return normal_scores.interpolate(values, task.knot_array) if task.knots else values
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
@@ -264,7 +263,7 @@ def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.n
     deviations = np.zeros((len(outputs), len(tasks)), np.float32)
     slices = output_slices(tasks)
     for d, t in enumerate(regression_indices(tasks)):
-        logs = np.clip(np.asarray(outputs[:, width + d], np.float64), -_MAX_LOG_STD, _MAX_LOG_STD)
+        logs = np.clip(np.asarray(outputs[:, width + d], np.float64), -MAX_LOG_STD, MAX_LOG_STD)
         deviations[:, t] = np.exp(logs) * std[slices[t].start]
     return deviations
 

@@ -61,8 +61,7 @@ def test_task_survives_conversion_to_plain_values(task):
     assert Task.from_dict(task.to_dict()) == task
 
 
-def test_units_and_references_survive_and_are_optional():
-    assert "unit" not in Task("y").to_dict()  # so that earlier versions read it
+def test_units_and_references_survive():
     task = Task("y", unit="h", description="half-life", reference=(1.0, 2.0))
     assert Task.from_dict(task.to_dict()) == task
 

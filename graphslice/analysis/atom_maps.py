@@ -105,14 +105,8 @@ def draw_overview(
             panel = figure.add_axes((x + 0.02 / columns, y, 0.96 / columns, (_PANEL[1] - 0.48) / height))
             _fit(panel, depict(text), one.values, largest, (0.96 * width / columns, _PANEL[1] - 0.48))
         digits = Digits.of(np.array([largest]), 0.0)
-        _colour_bar(
-            figure,
-            explanation[0],
-            largest,
-            digits,
-            (footer_height - 0.3) / height,
-            alone=len({o.quantity for o in explanation}) == 1,
-        )
+        alone = len({one.quantity for one in explanation}) == 1
+        _colour_bar(figure, explanation[0], largest, digits, (footer_height - 0.3) / height, alone=alone)
         for i, line in enumerate(footer):
             figure.text(0.5, (footer_height - 0.82 - i * _LINE) / height, line, ha="center", va="top", size=_TEXT)
         return _save(figure, path, ["png"])
@@ -130,15 +124,11 @@ def _size_of(text: str, points: float, bond: float) -> tuple[float, float]:
 
 def _header_lines(smiles: str, explanation: Explanation, width: float) -> list[str]:
     letters = int(width / 0.072)
-    lines = [
-        shortened(smiles, min(88, int(width / 0.1) - 2)),
-        *textwrap.wrap(f"{explanation.quantity}: {explanation.sum}", letters),
-    ]
-    return lines + (
-        textwrap.wrap(f"model prediction: {explanation.model_prediction}", letters)
-        if explanation.model_prediction
-        else []
-    )
+    texts = [f"{explanation.quantity}: {explanation.sum}"]
+    if explanation.model_prediction:
+        texts.append(f"model prediction: {explanation.model_prediction}")
+    lines = [line for text in texts for line in textwrap.wrap(text, letters)]
+    return [shortened(smiles, min(88, int(width / 0.1) - 2)), *lines]
 
 
 def _footer_lines(explanation: Explanation, width: float, alone: bool = True) -> list[str]:

@@ -81,7 +81,7 @@ def permutation_bound(mixers: Sequence[Mixer], *, by_layer: bool = False) -> np.
     Returns:
         ``float64 [L + 1]``: log10 of the bound after 0 to L layers.
     """
-    values = _log10([_one_norm(_matrix(mixer.get_submodule("value"), mixer.dim)) for mixer in mixers])
+    values = _log10([np.linalg.norm(_matrix(mixer.get_submodule("value"), mixer.dim), 1) for mixer in mixers])
     follow = _log10([one_inf_norm(_matrix(mixer.output, mixer.dim)) for mixer in mixers])
     layers = np.arange(1, len(mixers) + 1)
     if by_layer:
@@ -120,7 +120,7 @@ def attention_gains(mixers: Sequence[SoftmaxAttention]) -> np.ndarray:
             _matrix(linear, mixer.dim) for linear in (mixer.query, mixer.key, mixer.value, mixer.output)
         )
         parts = [slice(head * width, (head + 1) * width) for head in range(mixer.heads)]
-        beta = max(_one_norm(query[:, h] @ key[:, h].T) * one_inf_norm(value[:, h] @ output[h]) for h in parts)
+        beta = max(np.linalg.norm(query[:, h] @ key[:, h].T, 1) * one_inf_norm(value[:, h] @ output[h]) for h in parts)
         gains.append(4 * beta * mixer.heads / np.sqrt(width))
     return _log10(gains)
 
@@ -133,11 +133,7 @@ def _matrix(linear: nn.Module, dim: int) -> np.ndarray:
         return (affine(eye) - affine(torch.zeros_like(eye))).numpy()
 
 
-def _one_norm(x: np.ndarray) -> float:
-    return float(np.abs(x).sum(0).max())
-
-
-def _log10(x: float | list[float]) -> np.ndarray:
+def _log10(x: float | list[np.floating] | list[float]) -> np.ndarray:
     """Compute log10; -inf for 0, which occurs for zero maps."""
     with np.errstate(divide="ignore"):
         return np.log10(x)

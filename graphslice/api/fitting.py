@@ -36,7 +36,8 @@ from graphslice.inference.inputs import as_molecules, is_graph
 from graphslice.report.write import report_after_training
 from graphslice.run_files import read_config
 from graphslice.training import train_run
-from graphslice.training.run import Interrupted, RunResult
+from graphslice.training.loop import Interrupted
+from graphslice.training.run import RunResult
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -159,7 +160,9 @@ def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> 
     """Return a data frame (None if the dataset is a file), and the settings that name its dataset and columns."""
     target_setting = targets if targets is None or isinstance(targets, str) else join_names(_name_list(targets) or [])
     if isinstance(data, tuple):
-        table = labelled_table(*_as_pair(data), _name_list(targets), lists=lists)
+        if len(data) != 2:
+            raise InputError(f"expected a pair of SMILES and labels, fit((smiles, y)), not a tuple of {len(data)}")
+        table = labelled_table(*data, _name_list(targets), lists=lists)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     if isinstance(data, Mapping):
         return _to_table(data), {"targets": target_setting}
@@ -250,13 +253,6 @@ def _ragged_labels(labels: Any) -> np.ndarray:
     for row, label in enumerate(labels):
         values[row] = list(label) if isinstance(label, tuple | np.ndarray) else label
     return values
-
-
-def _as_pair(data: tuple) -> tuple[Any, Any]:
-    """Check that a tuple is a pair of SMILES and labels."""
-    if len(data) != 2:
-        raise InputError(f"expected a pair of SMILES and labels, fit((smiles, y)), not a tuple of {len(data)}")
-    return data[0], data[1]
 
 
 def _to_table(columns: Mapping[str, Any]) -> pa.Table:

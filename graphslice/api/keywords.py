@@ -5,16 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
 from typing import ParamSpec, TypeVar
 
-from graphslice.config import DataConfig, GraphConfig, ModelConfig, OptimizerConfig, TrainerConfig
+from graphslice.config import RunConfig
 from graphslice.errors import nearest
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-
-_SECTIONS = (DataConfig, GraphConfig, ModelConfig, OptimizerConfig, TrainerConfig)
 
 
 def suggest_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -39,8 +36,7 @@ def suggest_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Para
 
 def _suggestion(name: str, known: list[str]) -> str:
     """Return the setting of this name in a configuration, else the most similar keyword."""
-    for section in _SECTIONS:
-        if name in {field.name for field in fields(section)}:
-            key = section.__name__.removesuffix("Config").lower()
+    for key, section in RunConfig().to_dict().items():
+        if isinstance(section, dict) and name in section:
             return f": give config={{{key!r}: {{{name!r}: ...}}}}"
     return nearest(name, [one for one in known if one != "self"])

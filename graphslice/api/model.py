@@ -209,9 +209,9 @@ class Model(Predictor):
         Raises:
             InputError: as in :meth:`attribute`.
         """
-        from graphslice.api.picture import draw_attributions
+        from graphslice.api.picture import explain_molecule
 
-        return draw_attributions(self, smiles, target, orders, columns)
+        return explain_molecule(self, smiles, target, orders, columns)[1]
 
     # --- evaluation -------------------------------------------------------------------------------
 

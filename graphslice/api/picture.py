@@ -51,13 +51,6 @@ class Picture:
         return "Picture(displayed in a notebook; save('atoms.svg') writes it)"
 
 
-def draw_attributions(
-    model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
-) -> Picture:
-    """Draw atom contributions on a molecule: see :meth:`Model.draw`."""
-    return explain_molecule(model, smiles, target, orders, columns)[1]
-
-
 def explain_molecule(
     model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
 ) -> tuple[Explanation, Picture]:

@@ -59,14 +59,14 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             if errors.is_terminal:
                 status.update(f"checking {what}")
             else:
-                errors.print(f"checking {what}", highlight=False, markup=False, soft_wrap=True)
+                errors.out(f"checking {what}", highlight=False)
 
         found.operators = check_operators(device, progress)
         _print_operators(found, console)
         found.presets = check_presets(device, presets, progress)
         _print_presets(found, console)
     for problem in found.problems:
-        console.print(f"problem: {problem}", highlight=False, markup=False, soft_wrap=True)
+        console.out(f"problem: {problem}", highlight=False)
     if not found.problems:
         console.print("all checks passed", highlight=False)
     return found.to_dict()

@@ -39,7 +39,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits, out)
-    print(describe_scores(f"{dataset.name} {split}:", result, targets=True, digits=6))
+    print(describe_scores(f"{dataset.name} {split}:", result, digits=6))
     for line in describe_bounds(split, result):
         print(line)
     for line in describe_coverage(split, result, COVERAGE_LEVEL):

@@ -182,12 +182,11 @@ def build_config(options: Namespace) -> RunConfig:
 
 def add_init_from(group: Any) -> None:
     """Add --init-from to an argument group."""
-    shipped = f", or of a packaged model ({', '.join(MODELS)})" if MODELS else ""
     group.add_argument(
         *_option_strings("init_from"),
         metavar="RUN",
-        help=f"fine-tune from the weights of a run or checkpoint{shipped}; none trains from scratch "
-        "(default: small, for up to 50,000 molecules like those it was trained on)",
+        help=f"fine-tune from the weights of a run or checkpoint, or of a packaged model ({', '.join(MODELS)}); "
+        "none trains from scratch (default: small, for up to 50,000 molecules like those it was trained on)",
     )
 
 
@@ -203,7 +202,7 @@ def exit_stopped(command: str, console: Console) -> NoReturn:
     from graphslice.processes import is_first_process
 
     if is_first_process():
-        console.print(f"stopped; continue with: {command}", highlight=False, markup=False, soft_wrap=True)
+        console.out(f"stopped; continue with: {command}", highlight=False)
     raise SystemExit(130)
 
 
@@ -289,8 +288,9 @@ def add_engine_options(parser: ArgumentParser) -> None:
 
 def add_model(parser: ArgumentParser) -> None:
     """Add the model argument, which :func:`load_model` reads."""
-    shipped = f", or a packaged model: {', '.join(MODELS)}" if MODELS else ""
-    parser.add_argument("model", help=f"run directory, checkpoint, hf://user/name{shipped}")
+    parser.add_argument(
+        "model", help=f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}"
+    )
 
 
 def table_path(molecules: Sequence[str]) -> Path | None:

@@ -40,7 +40,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
-    from graphslice.training.run import Interrupted
+    from graphslice.training.loop import Interrupted
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.out)

@@ -18,8 +18,8 @@ MODULE = "graphslice.api.model"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice serve RUN [RUN ...] [options]"
-    shipped = f", or packaged models: {', '.join(MODELS)}" if MODELS else ""
-    parser.add_argument("models", nargs="+", help=f"run directories, checkpoints, hf://user/name{shipped}")
+    help_text = f"run directories, checkpoints, hf://user/name, or packaged models: {', '.join(MODELS)}"
+    parser.add_argument("models", nargs="+", help=help_text)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=8000, help="port (default: 8000; 0 takes a free one)")
     parser.add_argument(

@@ -25,22 +25,13 @@ RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 # --- reading run directories --------------------------------------------------------------------
 
 
-def selection_metric(scores: dict) -> str:
-    """Return the metric that selected the best epoch of a run.
-
-    Args:
-        scores: scores of a run by split, or the record of a run in a comparison.
-    """
-    return scores.get("metric", "mae")
-
-
 def describe_outcome(scores: dict) -> str:
     """Describe the test score of a finished run in one line.
 
     Args:
         scores: scores of the run by split.
     """
-    name = selection_metric(scores)
+    name = scores.get("metric", "mae")  # runs of 0.1.0 have none
     value = scores.get("test", {}).get(name)
     return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
@@ -61,7 +52,7 @@ def read_run(run: Run, reason: str | None) -> dict | None:
     if not is_finished(run.folder):
         return None
     scores = read_metrics(run.folder)
-    name = selection_metric(scores)
+    name = scores.get("metric", "mae")
     record |= {split: scores[split][name] for split in ("valid", "test") if split in scores}
     record |= read_training(run.folder)
     return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}
@@ -126,7 +117,7 @@ def group_by_variant(result: dict) -> dict[str, list[dict]]:
 
 def _metric(result: dict) -> Metric:
     """Return the metric of a comparison, which all its runs share."""
-    return METRICS[next((selection_metric(run) for run in result["runs"] if "error" not in run), "mae")]
+    return METRICS[next((run.get("metric", "mae") for run in result["runs"] if "error" not in run), "mae")]
 
 
 def table(result: dict) -> str:

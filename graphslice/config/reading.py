@@ -126,15 +126,10 @@ def _is_float(text: str) -> bool:
     return True
 
 
-def to_python_scalar(value: Any) -> Any:
-    """Convert a NumPy scalar to a Python one, which YAML can write; return other values unchanged."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
     """Build the dataclass of a configuration section; raise :class:`InputError` for a value of the wrong type."""
     hints = typing.get_type_hints(kind)
-    values = {key: to_python_scalar(value) for key, value in values.items()}
+    values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if isinstance(value, int) and abs(value) >= 2**1023:

@@ -197,7 +197,7 @@ def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None
 def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], str] = repr) -> str:
     """Format names for a message: quoted, the first ``most`` of them, ``none`` if there are none."""
     quoted = [quote(str(name)) for name in names]
-    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "") or "none"
+    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most:,} more" if len(quoted) > most else "") or "none"
 
 
 def find_feature_columns(columns: Sequence[str], names: Sequence[str], targets: Sequence[str], name: str) -> list[str]:

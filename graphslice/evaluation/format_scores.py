@@ -64,16 +64,13 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> I
         yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"
 
 
-def describe_scores(
-    split: str, result: dict, first: str | None = None, *, targets: bool = False, digits: int = 4
-) -> str:
-    """Format scores as one line, followed by one line per target with ``targets``.
+def describe_scores(split: str, result: dict, first: str | None = None, *, digits: int = 4) -> str:
+    """Format scores as one line, followed by one line for each target that has labels, if there are several.
 
     Args:
         split: name of the split.
         result: scores of :func:`~graphslice.evaluation.metrics.scores`.
         first: the metric to print first.
-        targets: add a line for each target that has labels, if there are several.
         digits: number of decimals.
     """
     by_target = {name: one for name, one in result["targets"].items() if prediction_count(one)[0] > 0}
@@ -93,14 +90,14 @@ def describe_scores(
         lines[0] += f" (mean of {len(by_target):,} targets)"
     elif unlabelled:
         lines[0] += f" ({next(iter(by_target))})"
-    if targets and len(by_target) > 1:
+    if len(by_target) > 1:
         lines += [
             f"  {name}: {_values(one, PRINTED_METRICS[one['kind']], digits)}"
             for name, one in list(by_target.items())[:_MAX_TARGETS]
         ]
         if (more := len(by_target) - _MAX_TARGETS) > 0:
             lines.append(f"  and {more:,} more targets")
-    if targets and unlabelled:
+    if unlabelled:
         lines.append(f"  no labels for {quoted_list(unlabelled)}")
     return "\n".join(lines)
 

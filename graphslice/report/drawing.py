@@ -105,20 +105,12 @@ def scaffold_of(smiles: str) -> str | None:
     Returns:
         SMILES of the scaffold, empty for acyclic molecules; None if the molecule or its scaffold cannot be computed.
     """
-    mol = _parse(smiles)
-    if mol is None:
-        return None
     with rdBase.BlockLogs():
-        Chem.RemoveStereochemistry(mol)
         try:
+            mol = Chem.MolFromSmiles(smiles)
+            if mol is None:
+                return None
+            Chem.RemoveStereochemistry(mol)
             return Chem.MolToSmiles(MurckoScaffold.GetScaffoldForMol(mol))
-        except (RuntimeError, ValueError):
-            return None
-
-
-def _parse(smiles: str) -> Chem.Mol | None:
-    with rdBase.BlockLogs():
-        try:
-            return Chem.MolFromSmiles(smiles)
-        except UnicodeEncodeError:  # undecodable bytes of a file
+        except (RuntimeError, ValueError):  # also undecodable bytes of a file
             return None

@@ -77,11 +77,6 @@ class Run:
         name = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
         return f"{name} (row {row + 1})" if name else f"row {row + 1}"
 
-    @property
-    def device(self) -> str | None:
-        """Device for predictions; None if the configuration names none."""
-        return self.config.trainer.inference_device
-
 
 def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     """Read a finished run.

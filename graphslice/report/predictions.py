@@ -16,7 +16,7 @@ from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.data.splits import Splits, random_subset
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import OUT_OF_FOLD, read_splits
+from graphslice.run_files import OUT_OF_FOLD
 from graphslice.tasks import prediction_columns
 
 # Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
@@ -43,11 +43,6 @@ class SplitPredictions:
     values: np.ndarray
     std: np.ndarray | None
     num_labelled: int
-
-
-def splits_of_models(folders: Sequence[Path], data: MoleculeData) -> list[Splits]:
-    """Read the splits of each model from its run directory; a model without saved splits has those of the data."""
-    return [read_splits(folder) or data.splits for folder in folders]
 
 
 def predict_split(
@@ -94,7 +89,6 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     if not lines:
         return None
     tasks = data.dataset.tasks
-    # Earlier versions wrote probabilities with the suffix too.
     names = [f"{name}_pred" if f"{name}_pred" in lines[0] else name for name in prediction_columns(tasks)]
     rows = np.array([int(line["row"]) - 1 for line in lines], dtype=np.int64)
     values = np.array([[float(line[name]) for name in names] for line in lines], dtype=np.float32)

@@ -73,9 +73,9 @@ def report_after_training(folder: Path, data: MoleculeData | None, console: Cons
             path = write_report(folder, data)
     except Exception as error:
         message = f"report not written: {type(error).__name__}: {error}; retry with: graphslice report {folder}"
-        console.print(" ".join(message.split()), highlight=False, markup=False, soft_wrap=True)
+        console.out(" ".join(message.split()), highlight=False)
         return
-    console.print(f"report: {path}", highlight=False, markup=False, soft_wrap=True)
+    console.out(f"report: {path}", highlight=False)
 
 
 def page(run: Run) -> str:

@@ -128,7 +128,8 @@ def fit_boosting(
         base = np.full(classes, _ABSENT_CLASS_LOGIT)
         base[present] = 0
         columns = np.resize(present if several else present[1:], len(trees))  # of two classes, the second has the trees
-        expected = _all_classes(expected, present if several else present[1:], classes)
+        # Sums of classes without trees are not compared.
+        expected = _all_class_columns(expected, present if several else present[1:], kind, classes, np.nan)
     result = _assemble_trees(trees, columns, base, 1.0, knots, (x.shape[1], link))
     return _check_conversion(result, x, expected, library)
 
@@ -292,20 +293,15 @@ def _round_down(threshold: np.ndarray) -> np.ndarray:
     return np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
-def _all_class_columns(values: np.ndarray, present: np.ndarray, kind: str, classes: int) -> np.ndarray:
+def _all_class_columns(
+    values: np.ndarray, present: np.ndarray, kind: str, classes: int, absent: float = 0.0
+) -> np.ndarray:
     """Expand the columns of the present classes to all classes; for binary kinds keep class 1 only."""
     if kind == "binary":
         return values[:, 1:]
-    all_columns = np.zeros((len(values), classes))
+    all_columns = np.full((len(values), classes), absent)
     all_columns[:, present] = values
     return all_columns
-
-
-def _all_classes(values: np.ndarray, present: np.ndarray, classes: int) -> np.ndarray:
-    """Expand sums of the classes with trees to all classes; those of the others are not compared."""
-    expanded = np.full((len(values), classes), np.nan)
-    expanded[:, present] = values
-    return expanded
 
 
 def _check_conversion(trees: Trees, x: np.ndarray, expected: np.ndarray, library: str) -> Trees:

@@ -188,7 +188,8 @@ def array_error(arrays: Mapping[str, np.ndarray], forms: Forms) -> str:
 def _tree_error(trees: Trees) -> str:
     """Check the assumptions of the compiled loop: valid indices, and children with larger indices than their node."""
     feature, child, roots, nodes = trees.feature, trees.child.astype(np.int64), trees.roots, len(trees.feature)
-    if len(trees.threshold) != nodes or len(child) != nodes or len(trees.settings) != 2 or len(trees.scale) != 1:
+    lengths = [len(array) for array in (trees.threshold, child, trees.settings, trees.scale, trees.knots)]
+    if lengths != [nodes, nodes, 2, 1, 2]:
         return "arrays of different lengths"
     if len(roots) != len(trees.columns) + 1 or roots[0] != 0 or roots[-1] != nodes or (roots[1:] <= roots[:-1]).any():
         return "roots are not ascending indices of nodes"
@@ -209,7 +210,7 @@ def _tree_error(trees: Trees) -> str:
 
 def _prediction_error(trees: Trees) -> str:
     """Check that predictions are finite, and that probabilities are in range and sum to 1."""
-    link, width, values, (points, numbers) = int(trees.settings[1]), trees.width, trees.values, _rows(trees.knots)
+    link, width, values, (points, numbers) = int(trees.settings[1]), trees.width, trees.values, trees.knots
     if link not in range(4) or (link in (NUMBER, LOGISTIC) and width != 1) or (link == SOFTMAX and width < 2):
         return "unknown kind of prediction"
     if (
@@ -218,7 +219,7 @@ def _prediction_error(trees: Trees) -> str:
         or (np.abs(trees.knots) > MAX_LABEL).any()
     ):
         return "numbers are out of range"
-    if points is None or (points.size and link != NUMBER):
+    if points.size and link != NUMBER:
         return "knots have the wrong shape"
     if (np.diff(points) <= 0).any() or (np.diff(numbers) < 0).any():
         return "knots are not ascending"
@@ -229,7 +230,3 @@ def _prediction_error(trees: Trees) -> str:
         if (row_sums > 1.001).any() or (width > 1 and (row_sums < 0.999).any()):
             return "fractions do not sum to 1"
     return ""
-
-
-def _rows(knots: np.ndarray) -> tuple:
-    return tuple(knots) if len(knots) == 2 else (None, None)

@@ -11,8 +11,6 @@ from graphslice.evaluation.metrics import METRICS
 from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import Task
 
-_SPLIT_NAMES = {"valid": "held-out"}
-
 
 def describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task], alone: bool) -> str:
     """Describe the weights of a stack; means over targets where there are several.
@@ -43,7 +41,7 @@ def describe_baselines(split: str, metric: str, values: dict[str, float]) -> str
         values: the metric by model.
     """
     scores = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in values.items())
-    return f"{_SPLIT_NAMES.get(split, split)} {METRICS[metric].label}: {scores}"
+    return f"{'held-out' if split == 'valid' else split} {METRICS[metric].label}: {scores}"
 
 
 def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.stacking.kernel import fit_regression, training_kernel
-from graphslice.tasks import REGRESSION, Task, fit_transforms, transformed, transformed_back
+from graphslice.tasks import REGRESSION, fit_transforms, transformed, transformed_back
 
 # With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more labels, nothing is chosen.
 # With more rows the network learned gaps worse on the logarithm that the quick model prefers (docs/log.md).
@@ -95,11 +94,6 @@ def _configured(config: RunConfig, transforms: dict[str, str]) -> RunConfig:
     """Return the configuration with the transforms of some targets, by name."""
     text = ",".join(f"{join_names([name])}={transform}" for name, transform in transforms.items()) or "none"
     return replace(config, data=replace(config.data, transform=text))
-
-
-def with_transforms(tasks: Sequence[Task], transforms: dict[str, str]) -> list[Task]:
-    """Return the tasks with the transforms of some, by name."""
-    return [replace(task, transform=transforms.get(task.name, task.transform)) for task in tasks]
 
 
 def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_single: bool) -> dict[str, np.ndarray]:

@@ -192,7 +192,7 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
     and knows the elements. The learning rate of the preset is then replaced by that of the packaged model, since large
     steps undo the pretraining (docs/log.md). A learning rate that differs from the preset's is kept.
     """
-    if config.init_from is not None or PRETRAINED_MODEL not in MODELS or len(rows) > _MAX_FINE_TUNED:
+    if config.init_from is not None or len(rows) > _MAX_FINE_TUNED:
         return config
     origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
     elements = set(origin.extra.get("elements", ()))

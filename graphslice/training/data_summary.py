@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
+from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED
 from graphslice.data.duplicates import MERGED
@@ -61,7 +62,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for line in describe_tasks(tasks, labels):
         console.print(line, highlight=False, markup=False)
     if len(tasks) > 1:
-        names = _shorten_list([task.name for task in tasks])
+        names = quoted_list([task.name for task in tasks], _MOST_NAMES, str)
         console.print(
             f"one model of {len(tasks):,} targets ({names}); it is not compared with models of one target each, such "
             f"as of --targets {tasks[0].name}",
@@ -70,7 +71,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
             soft_wrap=True,
         )
     for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.out(line, highlight=False)
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
@@ -100,7 +101,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         rejected = f"; {pluralize(len(unmerged), 'row')} rejected (see {REJECTED}); row {row + 1}: {unmerged[row]}"
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
-    console.print(f"split: {splits} rows{rejected}", highlight=False, markup=False, soft_wrap=True)
+    console.out(f"split: {splits} rows{rejected}", highlight=False)
     if unlabelled := len(data.rejected) - len(wrong):
         verbs = "has no value of any target and is" if unlabelled == 1 else "have no value of any target and are"
         console.print(f"{pluralize(unlabelled, 'row')} {verbs} not used", highlight=False, soft_wrap=True)
@@ -131,9 +132,8 @@ def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
     lines = []
     for kind in TASK_KINDS:
         named = [_describe_task(task, labels[:, t]) for t, task in enumerate(tasks) if task.kind == kind]
-        more = f" and {len(named) - _MOST_NAMES:,} more" if len(named) > _MOST_NAMES else ""
         if named:
-            lines.append(f"{kind}: {', '.join(named[:_MOST_NAMES])}{more}")
+            lines.append(f"{kind}: {quoted_list(named, _MOST_NAMES, str)}")
     return lines
 
 
@@ -175,7 +175,7 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         reason = _target_warning(task, known) if task.kind == REGRESSION and len(known) else None
         if reason:
             targets_by_reason.setdefault(reason, []).append(task.name)
-    return [f"{_shorten_list(names)} {reason}" for reason, names in targets_by_reason.items()]
+    return [f"{quoted_list(names, _MOST_NAMES, str)} {reason}" for reason, names in targets_by_reason.items()]
 
 
 def limit_notes(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
@@ -233,7 +233,7 @@ def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds
         if split in ("valid", "test") and one:
             advice = ": --folds evaluates on all molecules" if folds else ""
             name = _SPLIT_NAMES.get(split, split)
-            lines.append(f"the {name} set has only one class of {_shorten_list(one)}{advice}")
+            lines.append(f"the {name} set has only one class of {quoted_list(one, _MOST_NAMES, str)}{advice}")
     return lines
 
 
@@ -250,9 +250,3 @@ def _target_warning(task: Task, known: np.ndarray) -> str | None:
     if len(distinct) <= _FEW_VALUES and len(known) > 5 * len(distinct) and (distinct % 1 == 0).all():
         return f"has {len(distinct)} distinct values and is treated as regression: use --task multiclass for classes"
     return None
-
-
-def _shorten_list(names: Sequence[str]) -> str:
-    """Join the first names, and count the others."""
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    return f"{', '.join(names[:_MOST_NAMES])}{more}"

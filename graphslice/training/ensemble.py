@@ -48,8 +48,8 @@ from graphslice.training.baselines import describe_seeds
 from graphslice.training.complete_config import complete_config, member_configs
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
+from graphslice.training.loop import Interrupted
 from graphslice.training.run import (
-    Interrupted,
     RunResult,
     finished_result,
     init_run_directory,
@@ -123,7 +123,7 @@ def train_ensemble(
     elif dataset.splits is None or "valid" not in dataset.splits:
         console.print("each ensemble member has its own validation set", highlight=False)
     if fresh and (start := complete.config.origin) is not None:
-        console.print(f"each model is fine-tuned from {start}", highlight=False, markup=False, soft_wrap=True)
+        console.out(f"each model is fine-tuned from {start}", highlight=False)
     try:
         train_members(members, out, complete.metric, console, graphs, dataset.target_names)
     except KeyboardInterrupt:
@@ -257,7 +257,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     _describe_members(folders, metrics["members"], metric, folds, console)
     write_training(out, _training_totals(folders))
     write_metrics(out, metrics)
-    console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
+    console.out(f"model: {out}", highlight=False)
     return metrics
 
 
@@ -286,8 +286,8 @@ def _training_totals(folders: Sequence[Path]) -> dict:
     """Return sums, means and common values of the members' training summaries."""
     summaries = [read_training(folder) for folder in folders]
     sums = {name: sum(summary[name] for summary in summaries) for name in ("parameters", "steps", "seconds")}
-    rate = {"molecules_per_second": sum(one["molecules_per_second"] * one["seconds"] for one in summaries)}
-    rate["molecules_per_second"] = round(rate["molecules_per_second"] / max(sums["seconds"], 1e-9), 3)
+    molecules = sum(one["molecules_per_second"] * one["seconds"] for one in summaries)
+    rate = {"molecules_per_second": round(molecules / max(sums["seconds"], 1e-9), 3)}
     peak = max((summary["peak_memory_bytes"] or 0) for summary in summaries)
     common = {name: summaries[0][name] for name in ("device", "devices", "precision", "compiled")}
     # Targets without validation labels are missing.

@@ -64,8 +64,8 @@ def evaluate_split(
     """
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
-    for line in (describe_scores(title or split, scores, first=metric, targets=True), *describe_bounds(split, scores)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in (describe_scores(title or split, scores, first=metric), *describe_bounds(split, scores)):
+        console.out(line, highlight=False)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:
             temperature = calibration.targets[t].temperature
@@ -141,7 +141,7 @@ def evaluate_run(
     if (origin := predictor.config.origin) is not None:
         metrics["init_from"] = origin
     write_metrics(folder, metrics)
-    console.print(f"model: {folder}", highlight=False, markup=False, soft_wrap=True)
+    console.out(f"model: {folder}", highlight=False)
     return metrics
 
 

@@ -144,4 +144,4 @@ class FastSteps:
 
     def _report(self, message: str) -> None:
         text = f"{message} (graphslice doctor shows details)"
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.out(text, highlight=False)

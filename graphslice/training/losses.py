@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from graphslice.nn.atom_bond_readout import AtomBondReadout
 from graphslice.tasks import (
     BINARY,
     GAUSSIAN,
+    MAX_LOG_STD,
     MULTICLASS,
     REGRESSION,
     Task,
@@ -28,8 +30,6 @@ from graphslice.tasks import (
     regression_indices,
 )
 
-# Bound on the absolute logarithm of the predicted (standardised) standard deviation.
-_MAX_LOG_STD = 7.0
 # Default loss of each task type.
 _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
 
@@ -176,19 +176,6 @@ def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
     return list(weights.values())
 
 
-def _mae(outputs: Tensor, true: Tensor) -> Tensor:
-    return (outputs - true).abs()
-
-
-def _mse(outputs: Tensor, true: Tensor) -> Tensor:
-    return (outputs - true).square()
-
-
-def _huber(outputs: Tensor, true: Tensor) -> Tensor:
-    """Huber loss, quadratic below an error of one standard deviation (Huber 1964)."""
-    return functional.huber_loss(outputs, true, reduction="none")
-
-
 def _gaussian(outputs: Tensor, true: Tensor) -> Tensor:
     """Gaussian negative log-likelihood, weighted by the predicted standard deviation without its gradient.
 
@@ -199,7 +186,7 @@ def _gaussian(outputs: Tensor, true: Tensor) -> Tensor:
         true: ``float [B, G]``, standardised labels.
     """
     mean, log = outputs.chunk(2, dim=1)
-    log = log.clamp(-_MAX_LOG_STD, _MAX_LOG_STD)
+    log = log.clamp(-MAX_LOG_STD, MAX_LOG_STD)
     return log.exp().detach() * (0.5 * ((true - mean) / log.exp()).square() + log)
 
 
@@ -211,7 +198,7 @@ def _tobit(outputs: Tensor, limits: Tensor) -> Tensor:
         limits: ``float [B, G, 2]``; bounds of other labels are infinite, and their loss is not used.
     """
     mean, log = outputs.chunk(2, dim=1)
-    std = log.clamp(-_MAX_LOG_STD, _MAX_LOG_STD).exp()
+    std = log.clamp(-MAX_LOG_STD, MAX_LOG_STD).exp()
     finite = torch.isfinite(limits)
     distances = (torch.where(finite, limits, 0) - mean[..., None]) / std[..., None]
     low, high = torch.where(finite, distances, limits).unbind(dim=2)
@@ -227,16 +214,19 @@ def _log_normal_cdf(z: Tensor) -> Tensor:
     return torch.special.log_ndtr(z.clamp_min(-30)) + 30 * (z + 30).clamp_max(0)
 
 
-def _bce(outputs: Tensor, true: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(outputs, true, reduction="none")
-
-
 def _cross_entropy(outputs: Tensor, true: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, true[:, 0].long(), reduction="none")[:, None]
 
 
-_ELEMENTWISE = {"mae": _mae, "mse": _mse, "huber": _huber, GAUSSIAN: _gaussian, "bce": _bce}
-_ELEMENTWISE |= {"cross-entropy": _cross_entropy}
+# "huber" is quadratic below an error of one standard deviation (Huber 1964).
+_ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
+    "mae": partial(functional.l1_loss, reduction="none"),
+    "mse": partial(functional.mse_loss, reduction="none"),
+    "huber": partial(functional.huber_loss, reduction="none"),
+    GAUSSIAN: _gaussian,
+    "bce": partial(functional.binary_cross_entropy_with_logits, reduction="none"),
+    "cross-entropy": _cross_entropy,
+}
 # Losses of labels that may be bounds.
 _CENSORED = ("mae", "mse", "huber", GAUSSIAN)
 assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)

@@ -119,7 +119,7 @@ def initialise_weights(
         if module.tasks != origin.tasks and fit_linear_probe(module.model, data):
             message += "; a linear probe initialises the output layer"
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
-        console.print(message, highlight=False, markup=False, soft_wrap=True)
+        console.out(message, highlight=False)
         note = None
         if is_packaged_model(str(config.init_from)) and not console.quiet:  # descriptors take a second
             note = seen_in_pretraining(origin, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -81,13 +81,6 @@ def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list
         One dictionary per group, with ``params`` and ``lr``.
     """
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
-    for factor, parameter in _lr_factors(model, settings):
-        groups[factor].append(parameter)
-    return [{"params": parameters, "lr": settings.peak_lr * factor} for factor, parameters in groups.items()]
-
-
-def _lr_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterator[tuple[float, nn.Parameter]]:
-    """Yield each trainable parameter with the factor of its learning rate."""
     depth = len(model.blocks)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -97,7 +90,8 @@ def _lr_factors(model: GraphTransformer, settings: OptimizerConfig) -> Iterator[
         factor = settings.layer_lr_decay**before_head
         if name.startswith("pairs."):
             factor *= settings.structure_lr_factor
-        yield factor, parameter
+        groups[factor].append(parameter)
+    return [{"params": parameters, "lr": settings.peak_lr * factor} for factor, parameters in groups.items()]
 
 
 def freeze(model: GraphTransformer, frozen: str) -> None:

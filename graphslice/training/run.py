@@ -47,13 +47,12 @@ from graphslice.run_files import (
     write_training,
 )
 from graphslice.tasks import TRANSFORMS, parse_per_target
-from graphslice.training.choose_transform import choose_transforms, with_transforms
+from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
 from graphslice.training.evaluate_run import evaluate_run
 from graphslice.training.fine_tuning import load_pretrained_weights
-from graphslice.training.loop import Interrupted as Interrupted
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.network import fold_steps, initialise_weights, new_module, run_loop, train_without
@@ -170,10 +169,11 @@ def transform_targets(
     """Choose the transforms of the targets; arguments as of :func:`choose_transforms`."""
     config, lines = choose_transforms(config, data, np.sort(rows), is_single)
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.out(line, highlight=False)
     names = [task.name for task in data.dataset.tasks]
     transforms = parse_per_target(config.data.transform, names, TRANSFORMS, "--transform")
-    return data.with_tasks(with_transforms(data.dataset.tasks, transforms)), config
+    tasks = [replace(task, transform=transforms.get(task.name, task.transform)) for task in data.dataset.tasks]
+    return data.with_tasks(tasks), config
 
 
 def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:
@@ -229,7 +229,7 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
     """Return the result of a run that was already trained and evaluated."""
-    console.print(f"the run is already finished: {out}", highlight=False, markup=False, soft_wrap=True)
+    console.out(f"the run is already finished: {out}", highlight=False)
     return RunResult(out, read_metrics(out), read_training(out), data)
 
 

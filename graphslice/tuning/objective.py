@@ -99,7 +99,7 @@ class Objective:
         parts = []
         for number, fold in enumerate(self._held_out(seed)):
             rows = self.folds[fold]
-            reports = None if report is None else _Reports(report, self, rows, number * len(_REPORTS))
+            reports = None if report is None else self._reporter(report, rows, number * len(_REPORTS))
             with tempfile.TemporaryDirectory() as folder, quiet_lightning():
                 network = train_without(rows, complete, data, Path(folder), Part(), Console(quiet=True), reports)
             predictions = {NETWORK: network.predict_store(data.store, rows)}
@@ -107,6 +107,31 @@ class Objective:
                 raise InputError("the training diverged: its predictions are not finite")
             parts.append(predictions | self._predict_base_models(fold))
         return self._score(parts, self._rows(seed))
+
+    def _reporter(self, report: Report, rows: np.ndarray, first: int) -> Callable[[TrainingLoop], None]:
+        """Return a function that reports the score of a network whenever another fifth of its training is done.
+
+        Args:
+            report: where to report.
+            rows: rows of the held-out fold.
+            first: number of the first report.
+        """
+        last = 0
+
+        def after_epoch(loop: TrainingLoop) -> None:
+            nonlocal last
+            share = max(loop.state.step / loop.steps, loop.budget.fraction)
+            fifth = int(share * (1 + len(_REPORTS)) + 1e-9)
+            value = float("nan")
+            if last < fifth <= len(_REPORTS):
+                last = fifth
+                module = loop.module
+                weights = {name: value.cpu() for name, value in module.model.state_dict().items()}
+                checkpoint = Checkpoint(module.config, module.tasks, weights)
+                value = self.network_score(Predictor(checkpoint, loop.fabric.device), rows)
+            report(value, first + last)
+
+        return after_epoch
 
     def _score(self, parts: list[dict[str, np.ndarray]], rows: np.ndarray) -> float:
         """Return the metric of the stacked predictions; ``parts``: predictions of each fold by model."""
@@ -145,31 +170,3 @@ class Objective:
                 models = fit_to_rows(self.data, np.setdiff1d(self.data.splits["train"], rows))
                 self._base_predictions[fold] = predict_rows(models, self.data, rows)
         return self._base_predictions[fold]
-
-
-class _Reports:
-    """Reports the score of a network during its training.
-
-    Args:
-        report: where to report.
-        objective: scores the network.
-        rows: rows of the held-out fold.
-        first: number of the first report.
-    """
-
-    def __init__(self, report: Report, objective: Objective, rows: np.ndarray, first: int) -> None:
-        self.report, self.objective, self.rows, self.first = report, objective, rows, first
-        self.last = 0
-
-    def __call__(self, loop: TrainingLoop) -> None:
-        """Report if another fifth of the training is done."""
-        share = max(loop.state.step / loop.steps, loop.budget.fraction)
-        fifth = int(share * (1 + len(_REPORTS)) + 1e-9)
-        value = float("nan")
-        if self.last < fifth <= len(_REPORTS):
-            self.last = fifth
-            module = loop.module
-            weights = {name: value.cpu() for name, value in module.model.state_dict().items()}
-            checkpoint = Checkpoint(module.config, module.tasks, weights)
-            value = self.objective.network_score(Predictor(checkpoint, loop.fabric.device), self.rows)
-        self.report(value, self.first + self.last)

@@ -196,8 +196,8 @@ def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, co
         text = f"{text}; the defaults {choice.default_score:.4f}"
     with atomic_write(out / BEST_CONFIG) as new:
         new.write_text(f"# {text}\n{with_values(setup.user_config, choice.trial.params).to_yaml()}", encoding="utf-8")
-    console.print(f"chosen: {text}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"configuration: {out / BEST_CONFIG}", highlight=False, markup=False, soft_wrap=True)
+    console.out(f"chosen: {text}", highlight=False)
+    console.out(f"configuration: {out / BEST_CONFIG}", highlight=False)
     return choice
 
 

@@ -9,7 +9,7 @@ from sklearn.svm import SVC, SVR
 
 from graphslice import threads
 from graphslice.errors import InputError
-from graphslice.normal_scores import fit_knots, from_scores, to_scores
+from graphslice.normal_scores import fit_knots, interpolate, to_scores
 from graphslice.stacking import KernelMachine, fit_kernel, kernel
 from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix, training_kernel
 
@@ -248,7 +248,7 @@ def test_machine_with_weights_matches_scikit_learn(kind):
         knots = fit_knots(LABELS[kind])
         model = SVR(kernel="precomputed", C=3, epsilon=0.1)
         model.fit(kernel, to_scores(LABELS[kind], knots), weights / weights.mean())
-        expected = from_scores(model.predict(kernel), knots)
+        expected = interpolate(model.predict(kernel), knots)
         np.testing.assert_allclose(machine.predict(X)[:, 0], expected, rtol=1e-3, atol=1e-3)
     elif kind == "binary":
         model = SVC(kernel="precomputed", C=3).fit(kernel, LABELS[kind] == 1, weights / weights.mean())

@@ -30,10 +30,10 @@ from graphslice.report.predictions import (
     nearest_training,
     predict_split,
     read_out_of_fold,
-    splits_of_models,
 )
 from graphslice.report.sections.data import label_text
 from graphslice.report.sections.run import MAX_TARGETS
+from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task, output_slices, predicted_classes
 
 _MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12
@@ -63,9 +63,9 @@ def prediction_sections(run: Run) -> list[Section]:
     """Build the sections that need predictions; none if the molecules cannot be read."""
     if run.data is None:
         return []
-    splits = splits_of_models(run.models, run.data)
+    splits = [read_splits(folder) or run.data.splits for folder in run.models]
     checkpoints = read_checkpoints(run.folder)
-    predictors = [Predictor(checkpoint, run.device) for checkpoint in checkpoints]
+    predictors = [Predictor(checkpoint, run.config.trainer.inference_device) for checkpoint in checkpoints]
     calibration = read_calibration(run.folder, checkpoints)
     evaluated: dict[str, EvaluatedSplit] = {}
     for split in ("test", "valid"):

@@ -24,7 +24,6 @@ _MAX_LISTED = 50
 
 # Splits on which a model is evaluated, in the order of the table columns.
 _SPLITS = ("valid", "test")
-# Display names of the components of a weighted ensemble, by their keys in metrics.json.
 
 
 def dataset_name(run: Run) -> str:
@@ -185,7 +184,8 @@ def _targets(run: Run) -> list[Table | Figures]:
         first = run.metric if run.metric in names else names[0]
         names = [first, *(name for name in names if name != first)][:5]
         metric = METRICS[first]
-        ordered = sorted(of_kind, key=lambda name: _sort_key(of_kind[name][first], metric.loss))
+        losses = {n: np.inf if one[first] is None else metric.loss(one[first]) for n, one in of_kind.items()}
+        ordered = sorted(of_kind, key=losses.__getitem__)
         rows = [[n, *(_value(of_kind[n][m]) for m in names), f"{prediction_count(of_kind[n])[0]:,}"] for n in ordered]
         caption = f"Scores of {len(of_kind):,} {kind} target{'s' * (len(of_kind) != 1)} on the {split_name(split)} set"
         caption += ", the best first" * (len(of_kind) > 1)
@@ -198,10 +198,6 @@ def _targets(run: Run) -> list[Table | Figures]:
         head = ["target", *(METRICS[name].label for name in names), "n"]
         parts.append(Table(f"{caption}.", head, rows, folded=len(of_kind) > 2 * MAX_TARGETS))
     return parts
-
-
-def _sort_key(value: float | None, loss) -> float:
-    return np.inf if value is None else loss(value)
 
 
 def _component_scores(run: Run) -> list[Heading | Text | Table]:

@@ -64,23 +64,13 @@ def migrate_training_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
     if "training" in checkpoint:
         return checkpoint
     states = checkpoint.get("callbacks", {})
-    clock = states.get("TimeBudget", states.get("Clock", {}))
-    best = [state for name, state in states.items() if name.startswith("ModelCheckpoint{'monitor': 'val_choice'")]
-    score: Any = best[0].get("best_model_score") if best else None
-    waited = [state["wait_count"] for name, state in states.items() if name.startswith(("Patience{", "EarlyStopping{"))]
+    waited = [state["wait_count"] for name, state in states.items() if name.startswith("EarlyStopping{")]
     training = {
         "step": checkpoint["global_step"],
-        "seconds": clock.get("seconds", 0.0),
-        "validated": clock.get("validated", -1),
-        "best": float(score) if _is_scalar(score) else None,  # anything else was not written by Lightning
+        "seconds": states.get("Clock", {}).get("seconds", 0.0),
         "waited": waited[0] if waited else 0,
     }
     return {**checkpoint, "training": training, "precision": checkpoint.get("MixedPrecision", {})}
-
-
-def _is_scalar(value: Any) -> bool:
-    """True for a tensor that is one floating-point number."""
-    return hasattr(value, "is_floating_point") and value.is_floating_point() and value.numel() == 1
 
 
 def _rename_keys(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

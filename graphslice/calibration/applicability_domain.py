@@ -125,7 +125,7 @@ class ApplicabilityDomain:
         """
         bits = np.ascontiguousarray(values["bits"]).view(np.uint64)
         smiles = tuple(values.get("smiles", "").splitlines())
-        max_training_atoms = int(values.get("most_atoms", 0))  # checkpoints of 0.1 have none
+        max_training_atoms = int(values["most_atoms"])
         rows = np.asarray(values["rows"]).astype(np.int64, casting="same_kind")
         return cls(bits, rows, float(values["border"]), max_training_atoms, smiles)
 

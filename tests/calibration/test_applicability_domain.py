@@ -62,10 +62,6 @@ def test_much_larger_molecules_are_outside():
     assert domain.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
     again = ApplicabilityDomain.from_dict(domain.to_dict())
     assert again.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == inside
-    values = domain.to_dict()
-    del values["most_atoms"]
-    older = ApplicabilityDomain.from_dict(values)
-    assert older.contains(similarity, np.array([2, 30, 31, 8, 0])).tolist() == [True, True, True, False, False]
 
 
 def test_invalid_domain_is_rejected():

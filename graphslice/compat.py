@@ -68,6 +68,7 @@ def migrate_training_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
     training = {
         "step": checkpoint["global_step"],
         "seconds": states.get("Clock", {}).get("seconds", 0.0),
+        "validated": checkpoint["global_step"],
         "waited": waited[0] if waited else 0,
     }
     return {**checkpoint, "training": training, "precision": checkpoint.get("MixedPrecision", {})}

@@ -66,5 +66,5 @@ def test_training_state_of_lightning_is_migrated():
     callbacks = {"Clock": {"seconds": 2.5}, "EarlyStopping{'monitor': 'val_mae', 'mode': 'min'}": {"wait_count": 3}}
     before = {"global_step": 12, "callbacks": callbacks, "MixedPrecision": {"scale": 1024.0}}
     found = migrate_training_state(before)
-    assert found["training"] == {"step": 12, "seconds": 2.5, "waited": 3}
+    assert found["training"] == {"step": 12, "seconds": 2.5, "validated": 12, "waited": 3}
     assert found["precision"] == {"scale": 1024.0} and migrate_training_state(found) is found

@@ -178,16 +178,36 @@ class TrainingLoop:
             self.profile.print()
 
     def _finished(self) -> bool:
-        """True if no further step is to be made; checked before every epoch."""
-        state, patience = self.state, self.settings.patience
-        out_of_patience = patience is not None and state.waited >= patience
-        out_of_time = self.budget.fraction >= 1 and (self.evaluated or state.validated == state.step)
-        return state.step >= self.steps or out_of_patience or out_of_time
+        """True if neither a step nor a validation remains; checked before every epoch."""
+        patience = self.settings.patience
+        if self._awaits_validation() and not self.evaluated:
+            return False
+        return self._out_of_limits() or (patience is not None and self.state.waited >= patience)
+
+    def _awaits_validation(self) -> bool:
+        """True between the last step before a validation and the validation, in which a run may be stopped."""
+        state = self.state
+        return state.step not in (0, state.validated) and (
+            self._out_of_limits() or state.step % len(self.train_batches) == 0
+        )
+
+    def _out_of_limits(self) -> bool:
+        return self.state.step >= self.steps or self.budget.fraction >= 1
 
     def _train_epoch(self) -> None:
         """Make the steps that remain of an epoch, or until the run ends; then validate and write last.ckpt."""
         self.fast.begin_epoch()
         self.profile.lap("rest")
+        if not self._awaits_validation():
+            self._train_steps()
+        self._validate()
+        self._save_last()
+        self._stop_if_signalled()
+        if self.after_epoch is not None:
+            self.after_epoch(self)
+
+    def _train_steps(self) -> None:
+        """Make the steps that remain of an epoch, or until the run ends."""
         total, molecules = torch.zeros((), device=self.fabric.device), 0
         for batch in self.train_batches:
             if self.fabric.world_size == 1 or self.state.step % _SYNC_EVERY == 0:
@@ -196,7 +216,7 @@ class TrainingLoop:
             self.profile.lap("data")
             loss = self._step(batch)
             total, molecules = total + loss * len(batch), molecules + len(batch)
-            ended = self.state.step >= self.steps or self.budget.fraction >= 1
+            ended = self._out_of_limits()
             self.fast.after_step(self.state.step)
             self.progress.update(self.state.step)
             if ended or self.state.step % _LOG_EVERY == 0:
@@ -208,12 +228,7 @@ class TrainingLoop:
                     self._save_last()
                 self._stop_if_signalled()
             self._stop_if_alone()
-        self._validate()
         self._log({"train_loss_epoch": float(total) / molecules})
-        self._save_last()
-        self._stop_if_signalled()
-        if self.after_epoch is not None:
-            self.after_epoch(self)
 
     def _step(self, batch: GraphBatch) -> Tensor:
         """Make one optimiser step and return the loss of its batch."""
@@ -275,13 +290,15 @@ class TrainingLoop:
             self.budget.update(self.fabric.broadcast(self.budget.seconds))
 
     def _stop_if_signalled(self) -> None:
-        """Stop all devices if one of them has received a signal."""
+        """Save the state and stop all devices if one of them has received a signal."""
         if self.fabric.strategy.reduce_boolean_decision(bool(self._signals.received), all=False):
+            self._save_last()
             raise Interrupted
 
     def _stop_if_alone(self) -> None:
-        """Stop if the only device has received a signal, without waiting for the step at which several would agree."""
+        """Do so with the only device, without waiting for the step at which several would agree."""
         if self.fabric.world_size == 1 and self._signals.received:
+            self._save_last()
             raise Interrupted
 
     def _log(self, values: dict[str, float]) -> None:

@@ -14,7 +14,8 @@ from rich.console import Console
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.training import resume, train
-from graphslice.training.loop import TrainingLoop
+from graphslice.training.loop import Interrupted, TrainingLoop
+from graphslice.training.module import PropertyModule
 
 
 def settings(batch_size: int = 8, **trainer) -> dict:
@@ -114,6 +115,31 @@ def test_run_stopped_by_the_user_is_resumed(
     assert not (folder / "metrics.json").exists() and not list(folder.glob(".*"))
     assert cli("train", "--resume", folder)[0] == 0
     assert_same_run(folder, uninterrupted())
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "call", "step"),
+    [(TrainingLoop, "_step", 10, 10), (TrainingLoop, "_step", 24, 24), (PropertyModule, "validate", 1, 24)],
+)
+def test_last_step_before_a_stop_is_kept(
+    owner, method, call, step, demo_csv, tiny_config, uninterrupted, tmp_path, monkeypatch
+):
+    """Also one within an epoch of 24 steps, or before the validation at its end."""
+    calls, original = [], getattr(owner, method)
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, interrupted)
+        with pytest.raises(Interrupted):
+            train(tiny_config(demo_csv, **settings(batch_size=2)), tmp_path / "run")
+    assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["step"] == step
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted(batch_size=2))
 
 
 def test_resuming_a_trained_run_evaluates_it(uninterrupted, tmp_path):

@@ -26,10 +26,9 @@ from graphslice.package_data import MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
 from graphslice.training.fine_tuning import load_pretrained_weights, seen_in_pretraining
-from graphslice.training.loop import TrainingLoop
+from graphslice.training.loop import Interrupted, TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze, parameter_groups
-from graphslice.training.run import Interrupted
 
 
 def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:

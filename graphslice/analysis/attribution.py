@@ -20,7 +20,7 @@ from graphslice.chem.standardize import parent_smiles
 from graphslice.config import MOLECULE
 from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
-from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, is_graph
+from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import each_target
@@ -146,7 +146,7 @@ def _attribute_one(
         graph, atom_rows = graph_of(predictor, molecule)
     except MoleculeError as reason:
         raise InputError(f"cannot explain {molecule!r}: {reason}") from None
-    own_descriptors = input_descriptors([molecule], True, columns, predictor.config, predictor.kinds)
+    own_descriptors = predictor.descriptors(molecule, columns)
     attribution = attribute_graph(predictor, graph, orders=orders, seed=seed, descriptors=own_descriptors)
     values, errors = attribution.values[atom_rows], attribution.errors[atom_rows]
     return replace(attribution, values=values, errors=errors, smiles=molecule)

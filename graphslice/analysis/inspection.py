@@ -17,11 +17,10 @@ from graphslice.analysis.atom_maps import draw_atoms, draw_overview
 from graphslice.analysis.attribution import Attribution, attribute, graph_of, require_molecule_level
 from graphslice.analysis.formatting import Explanation, explain_target, match_target
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.columns import FeatureColumns
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
-from graphslice.inference.files import check_feature_columns, smiles_column_index
+from graphslice.inference.files import input_columns
 from graphslice.inference.predictor import Predictor
 
 #: Maximum number of molecules that are explained and drawn.
@@ -202,11 +201,9 @@ def read_input_molecules(
         if path.name.endswith(STORE_SUFFIX):
             raise InputError(f"{path} is a preprocessed dataset without SMILES: give the CSV that it was made from")
         with open_table(path) as table:
-            column = smiles_column_index(predictor, table, smiles_column, str(path))
+            column, features = input_columns(predictor, table, smiles_column, str(path))
             names = predictor.feature_columns
-            check_feature_columns(names, table.columns, str(path))
             for chunk in table.chunks:
-                features = FeatureColumns(names, predictor.config.data.decimal)
                 values = features.parse(chunk) if names else np.empty((len(chunk), 0), np.float32)
                 errors = malformed_rows(chunk)
                 for row, smiles in enumerate(texts(chunk.column(column))):

@@ -140,12 +140,12 @@ def _packed(fingerprints: np.ndarray) -> np.ndarray:
 def _nearest(queries: np.ndarray, references: np.ndarray, exclude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Similarity and index of the nearest reference, skipping the index in ``exclude`` (``int64 [R]``; -1: none)."""
     similarity, index = np.zeros(len(queries), np.float32), np.full(len(queries), -1, np.int64)
-    exclude, counts = np.asarray(exclude, np.int64), np.zeros(len(references), np.int64)
-    _count(references, counts)
+    query_counts, counts = (np.bitwise_count(bits).sum(axis=1, dtype=np.int64) for bits in (queries, references))
 
     def search_chunk(begin: int) -> None:
         chunk = slice(begin, begin + _CHUNK_ROWS)
-        _search(queries[chunk], references, counts, exclude[chunk], similarity[chunk], index[chunk])
+        arguments = queries[chunk], query_counts[chunk], references, counts, exclude[chunk]
+        _search(*arguments, similarity[chunk], index[chunk])
 
     with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(search_chunk, range(0, len(queries), _CHUNK_ROWS)))
@@ -153,34 +153,20 @@ def _nearest(queries: np.ndarray, references: np.ndarray, exclude: np.ndarray) -
 
 
 @njit(cache=True, nogil=True)
-def _count(references, counts):
-    for j in range(len(references)):
-        counts[j] = _ones(references[j])
-
-
-@njit(cache=True, nogil=True)
-def _search(queries, references, counts, exclude, similarity, index):
+def _search(queries, query_counts, references, counts, exclude, similarity, index):
     for i in range(len(queries)):
-        query_bits, best = _ones(queries[i]), np.float64(-1.0)
+        best = np.float64(-1.0)
         for j in range(len(references)):
             if j == exclude[i]:
                 continue
             common = np.int64(0)
             for w in range(references.shape[1]):
                 common += _popcount(queries[i, w] & references[j, w])
-            union = query_bits + counts[j] - common
+            union = query_counts[i] + counts[j] - common
             tanimoto = common / union if union > 0 else 1.0
             if tanimoto > best:
                 best, index[i] = tanimoto, j
         similarity[i] = max(best, 0.0)
-
-
-@njit(cache=True)
-def _ones(words):
-    total = np.int64(0)
-    for w in range(len(words)):
-        total += _popcount(words[w])
-    return total
 
 
 @njit(cache=True)

@@ -65,13 +65,7 @@ BOND_FEATURES = {
     # STEREOANY, the last of OGB's list, is not listed, so that it stands for every other stereo too, such as that of
     # atropisomers, at which OGB's code fails.
     "stereo": Feature.of(
-        (
-            BondStereo.STEREONONE,
-            BondStereo.STEREOZ,
-            BondStereo.STEREOE,
-            BondStereo.STEREOCIS,
-            BondStereo.STEREOTRANS,
-        ),
+        (BondStereo.STEREONONE, BondStereo.STEREOZ, BondStereo.STEREOE, BondStereo.STEREOCIS, BondStereo.STEREOTRANS),
         Bond.GetStereo,
     ),
     "conjugated": Feature.of((False, True), Bond.GetIsConjugated),

@@ -6,16 +6,12 @@ import numpy as np
 from numba import njit
 
 from graphslice.chem.molecule import MolArrays
-from graphslice.feature_dims import BOND_DIMS
+from graphslice.chem.molecule_hash import IDS_PER_TYPE, MIX1, ODD, mix
 
 #: Bits of a fingerprint.
 FINGERPRINT_BITS = 2_048
 #: Radius, in bonds, of the largest atom environment.
 RADIUS = 2
-
-_IDS_PER_TYPE = BOND_DIMS[1] * BOND_DIMS[2]
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def morgan_fingerprints(arrays: MolArrays, bits: int = FINGERPRINT_BITS) -> np.ndarray:
@@ -59,7 +55,7 @@ def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
             features = np.uint64(0)
             for f in (0, 2, 3, 4, 8):  # element, degree, charge, hydrogens, in a ring
                 features = features << np.uint64(8) | np.uint64(atoms[a, f])
-            old[i] = _mix(features * _ODD)
+            old[i] = mix(features * ODD)
             _increment(counts, g, np.int64(old[i] % bits))
             bonded[i] = False
         for _ in range(RADIUS):
@@ -67,13 +63,13 @@ def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
                 total[i] = np.uint64(0)
             for m in range(bond_ptr[g], bond_ptr[g + 1]):
                 a, b = bonds[m, 0], bonds[m, 1]
-                kind = np.uint64(bond_type_ids[m] // _IDS_PER_TYPE + 1) * _MIX1
-                total[a] += _mix(old[b] + kind)
-                total[b] += _mix(old[a] + kind)
+                kind = np.uint64(bond_type_ids[m] // IDS_PER_TYPE + 1) * MIX1
+                total[a] += mix(old[b] + kind)
+                total[b] += mix(old[a] + kind)
                 bonded[a] = bonded[b] = True
             for i in range(size):
                 if bonded[i]:  # an isolated atom has no larger environment
-                    old[i] = _mix(old[i] * _ODD + total[i])
+                    old[i] = mix(old[i] * ODD + total[i])
                     _increment(counts, g, np.int64(old[i] % bits))
 
 
@@ -81,11 +77,3 @@ def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
 def _increment(counts, g, bit):
     if counts[g, bit] < 255:
         counts[g, bit] += 1
-
-
-@njit(cache=True)
-def _mix(x):
-    """Mix the bits of a hash, as in :mod:`graphslice.chem.molecule_hash`."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX1
-    x = (x ^ (x >> np.uint64(27))) * _MIX2
-    return x ^ (x >> np.uint64(31))

@@ -6,7 +6,7 @@ different molecules have equal hashes in the cases stated below, and otherwise o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -20,8 +20,8 @@ _NO_CHARGE, _UNKNOWN_CHARGE, _UNKNOWN_HYDROGENS = 5, ATOM_DIMS[3] - 1, ATOM_DIMS
 _HYDROGEN = 0  # as an element
 # Electropositive elements whose bonds count as ionic (salts): Li, Na, K, Rb, Cs, Mg, Ca, Sr, Ba.
 _IS_SALT_METAL = np.isin(np.arange(ATOM_DIMS[0]) + 1, [3, 11, 19, 37, 55, 12, 20, 38, 56])
-# A bond type id is (type * stereos + stereo) * conjugated + ...; only the type is used.
-_IDS_PER_TYPE = BOND_DIMS[1] * BOND_DIMS[2]
+#: A bond type id divided by it is the bond type.
+IDS_PER_TYPE = BOND_DIMS[1] * BOND_DIMS[2]
 _DOUBLE = 1
 # Position of each atom feature in the 64-bit word of an atom.
 _SHIFTS = np.cumsum([0, *(int(size - 1).bit_length() for size in ATOM_DIMS[:-1])]).astype(np.uint64)
@@ -29,12 +29,12 @@ _SHIFTS = np.cumsum([0, *(int(size - 1).bit_length() for size in ATOM_DIMS[:-1])
 # Rounds of colour refinement before the first test of convergence; few molecules need fewer.
 _SURE_ROUNDS = 3
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+#: Odd numbers that mix bits.
+ODD = np.uint64(0x9E3779B97F4A7C15)
+MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-@dataclass(frozen=True)
-class MoleculeHashes:
+class MoleculeHashes(NamedTuple):
     """Identity and family hashes of G molecules, each ``uint64 [G]``.
 
     Attributes:
@@ -102,9 +102,9 @@ def _hash_all(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, of_scaffolds, has
 
 
 @njit(cache=True)
-def _mix(x):
+def mix(x):
     """Mix the bits of a 64-bit number, as a permutation (splitmix64, Steele et al. 2014)."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX1
+    x = (x ^ (x >> np.uint64(30))) * MIX1
     x = (x ^ (x >> np.uint64(27))) * _MIX2
     return x ^ (x >> np.uint64(31))
 
@@ -116,12 +116,12 @@ def _identity(atoms, bonds, bond_type_ids):
         word = np.uint64(0)
         for f in range(len(_SHIFTS)):
             word |= np.uint64(atoms[i, f]) << _SHIFTS[f]
-        total += _mix(_mix(word) + np.uint64(i + 1) * _ODD)
+        total += mix(mix(word) + np.uint64(i + 1) * ODD)
     for m in range(len(bonds)):
         low, high = min(bonds[m, 0], bonds[m, 1]), max(bonds[m, 0], bonds[m, 1])
         word = np.uint64(low) << np.uint64(32) | np.uint64(high) << np.uint64(8) | np.uint64(bond_type_ids[m])
-        total += _mix(~word * _ODD)
-    return _mix(total + np.uint64(len(atoms)))
+        total += mix(~word * ODD)
+    return mix(total + np.uint64(len(atoms)))
 
 
 @njit(cache=True)
@@ -192,7 +192,7 @@ def _link(atoms, bonds, bond_type_ids, first, hydrogens, links):
     for m in range(len(bonds)):
         a, b = bonds[m, 0], bonds[m, 1]
         if not (_IS_SALT_METAL[atoms[a, _ELEMENT]] or _IS_SALT_METAL[atoms[b, _ELEMENT]]):
-            kind = np.int64(bond_type_ids[m]) // _IDS_PER_TYPE
+            kind = np.int64(bond_type_ids[m]) // IDS_PER_TYPE
             first[a] -= 1
             links[0, first[a]], links[1, first[a]] = b, kind
             first[b] -= 1
@@ -206,13 +206,13 @@ def _family(atoms, members, first, hydrogens, links, colours, slots):
     for i in members:
         total += hydrogens[i]
         element = atoms[i, _ELEMENT]
-        initial[i] = _mix(np.uint64(element + 1) * _ODD)
+        initial[i] = mix(np.uint64(element + 1) * ODD)
         # An explicit hydrogen with one neighbour counts as implicit; a bridging or isolated one counts as an atom.
         if element == _HYDROGEN and first[i + 1] - first[i] == 1 and atoms[links[0, first[i]], _ELEMENT] != _HYDROGEN:
             total += 1
             initial[i] = np.uint64(0)
     skeleton = _refine_colours(members, first, links, colours, slots, False)
-    return _mix(skeleton + np.uint64(total) * _ODD)
+    return mix(skeleton + np.uint64(total) * ODD)
 
 
 @njit(cache=True)
@@ -235,7 +235,7 @@ def _scaffold(atoms, members, first, links, core, colours, slots):
         in_scaffold = core[i] > 0
         for k in range(first[i], first[i + 1]):
             in_scaffold = in_scaffold or (core[links[0, k]] > 0 and links[1, k] == _DOUBLE)
-        initial[i] = _mix(np.uint64(atoms[i, _ELEMENT] + 1) * _ODD) if in_scaffold else np.uint64(0)
+        initial[i] = mix(np.uint64(atoms[i, _ELEMENT] + 1) * ODD) if in_scaffold else np.uint64(0)
         empty = empty and not in_scaffold
     return np.uint64(0) if empty else _refine_colours(members, first, links, colours, slots, True)
 
@@ -258,8 +258,8 @@ def _refine_colours(members, first, links, colours, slots, with_types):
             for k in range(first[i], first[i + 1]):
                 neighbour = old[links[0, k]]
                 if neighbour != 0:
-                    total += _mix(neighbour + np.uint64(links[1, k] + 1) * _MIX1) if with_types else neighbour
-            new[i] = _mix(old[i] * _ODD + total) | np.uint64(1)
+                    total += mix(neighbour + np.uint64(links[1, k] + 1) * MIX1) if with_types else neighbour
+            new[i] = mix(old[i] * ODD + total) | np.uint64(1)
         old, new = new, old
         rounds += 1
         if rounds < _SURE_ROUNDS:  # counting costs as much as a round
@@ -273,8 +273,8 @@ def _refine_colours(members, first, links, colours, slots, with_types):
     total = np.uint64(0)
     for i in members:
         if old[i] != 0:
-            total += _mix(old[i])
-    return _mix(total + np.uint64(num_colours))
+            total += mix(old[i])
+    return mix(total + np.uint64(num_colours))
 
 
 @njit(cache=True)

@@ -51,7 +51,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     with molecule_progress("featurizing", total, console) as advance:
         graph = GraphConfig(**options.graph.as_dict())
         graph = graph if options.standardize is None else replace(graph, standardize=options.standardize)
-        report = featurize_dataset(
+        store = featurize_dataset(
             data,
             graph,
             options.out,
@@ -60,8 +60,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             overwrite=options.overwrite,
             progress=advance,
         )
-    rows, size = len(report.store), Path(options.out).stat().st_size
+    rows, failed, size = len(store), len(store.errors), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
-    if report.failed:
-        print(f"{report.failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", file=sys.stderr)
-    return {"out": options.out, "rows": rows, "failed": report.failed, "bytes": size}
+    if failed:
+        print(f"{failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", file=sys.stderr)
+    return {"out": options.out, "rows": rows, "failed": failed, "bytes": size}

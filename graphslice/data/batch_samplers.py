@@ -93,8 +93,8 @@ class TrainBatches:
         return batches
 
 
-class EvalBatches:
-    """Evaluation batches: every molecule once, sorted by size, divided among the devices.
+def eval_batches(sizes: np.ndarray, batch_size: int, rank: int = 0, world: int = 1) -> list[list[int]]:
+    """Return evaluation batches: every molecule once, sorted by size, divided among the devices.
 
     If there are more devices than molecules, the surplus devices evaluate the smallest molecule again.
 
@@ -105,26 +105,16 @@ class EvalBatches:
         rank: index of this device.
         world: number of devices.
     """
-
-    def __init__(self, sizes: np.ndarray, batch_size: int = 256, rank: int = 0, world: int = 1) -> None:
-        order = np.argsort(sizes, kind="stable")
-        order = order[rank::world] if rank < len(order) else order[:1]  # every device needs a molecule
-        self.batches: list[list[int]] = []
-        budget = batch_size * 33**2
-        batch: list[int] = []
-        for row in order.tolist():
-            if batch and (len(batch) == batch_size or (len(batch) + 1) * (sizes[row] + 1) ** 2 > budget):
-                self.batches.append(batch)
-                batch = []
-            batch.append(row)
-        if batch:
-            self.batches.append(batch)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
+    order = np.argsort(sizes, kind="stable")
+    order = order[rank::world] if rank < len(order) else order[:1]  # every device needs a molecule
+    batches: list[list[int]] = []
+    budget = batch_size * 33**2
+    for row in order.tolist():
+        fits = batches and len(batches[-1]) < batch_size and (len(batches[-1]) + 1) * (sizes[row] + 1) ** 2 <= budget
+        if not fits:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
 
 
 class Batches(Protocol):

@@ -91,11 +91,7 @@ def find_columns(
 
 
 def require_column(
-    column: str,
-    columns: Sequence[str],
-    name: str,
-    noun: str = "column",
-    quote: Callable[[str], str] = quote_item,
+    column: str, columns: Sequence[str], name: str, noun: str = "column", quote: Callable[[str], str] = quote_item
 ) -> None:
     """Raise :class:`InputError` if a table has no such column.
 
@@ -291,13 +287,3 @@ class FeatureColumns:
             for name, count, first in zip(self.names, self._counts, self._firsts, strict=True)
             if count
         ]
-
-
-def feature_column_notes(chunks: Iterable[pa.Table], names: Sequence[str]) -> list[str]:
-    """Return :meth:`FeatureColumns.notes` for all chunks of a table."""
-    if not names:
-        return []
-    columns = FeatureColumns(names)
-    for chunk in chunks:
-        columns.parse(chunk)
-    return columns.notes()

@@ -16,7 +16,7 @@ from graphslice.censored import expected_values
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
-from graphslice.data.batch_samplers import EvalBatches, TrainBatches
+from graphslice.data.batch_samplers import Batches, TrainBatches, eval_batches
 from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
 from graphslice.data.duplicates import (
     Duplicates,
@@ -424,9 +424,9 @@ class MoleculeData:
         """
         rows = self.splits[split]
         batch_size = max(64, self.config.trainer.batch_size)
-        return self._loader(rows, EvalBatches(self.store.sizes[rows], batch_size, share.rank, share.world), share)
+        return self._loader(rows, eval_batches(self.store.sizes[rows], batch_size, share.rank, share.world), share)
 
-    def _loader(self, rows: np.ndarray, batches: TrainBatches | EvalBatches, share: DeviceShare) -> BatchLoader:
+    def _loader(self, rows: np.ndarray, batches: Batches, share: DeviceShare) -> BatchLoader:
         workers = self.config.trainer.workers
         on_gpu = share.kind == "cuda"
         return BatchLoader(

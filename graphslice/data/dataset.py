@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from graphslice.tasks import Task
 
 if TYPE_CHECKING:
     from graphslice.chem import MolGraph
+
+_Rows = TypeVar("_Rows", "LabelledRows", pa.Table)
 
 #: Reason for rejecting a row that is valid but has no label.
 UNLABELLED = "no target value"
@@ -91,17 +93,17 @@ class LabelledRows:
         return digest.hexdigest()[:32]
 
 
-def rechunk_rows(chunks: Iterable[LabelledRows], size: int) -> Iterator[LabelledRows]:
-    """Regroup rows into chunks of exactly ``size`` rows, except for the last."""
-    waiting: list[LabelledRows] = []
+def rechunk(chunks: Iterable[_Rows], size: int, join: Callable[[list[_Rows]], _Rows]) -> Iterator[_Rows]:
+    """Regroup rows into chunks of exactly ``size`` rows, except for the last; ``join`` concatenates chunks."""
+    waiting: list[_Rows] = []
     for chunk in chunks:
         waiting.append(chunk)
         while sum(map(len, waiting)) >= size:
-            joined = LabelledRows.join(waiting)
+            joined = join(waiting)
             yield joined[:size]
-            waiting = [joined[size:]] if len(joined) > size else []
-    if waiting:
-        yield LabelledRows.join(waiting)
+            waiting = [joined[size:]]
+    if any(map(len, waiting)):
+        yield join(waiting)
 
 
 @dataclass

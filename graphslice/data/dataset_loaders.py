@@ -14,23 +14,19 @@ from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
 from graphslice.data.auxiliary import add_auxiliary
 from graphslice.data.class_words import class_notes
 from graphslice.data.columns import (
+    FeatureColumns,
     LabelColumns,
     check_feature_columns,
-    feature_column_notes,
     find_columns,
     find_feature_columns,
     quoted_list,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.decimals import plain_numbers
-from graphslice.data.excel import EXCEL_SUFFIXES, split_sheet
+from graphslice.data.excel import split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.identifiers import identifier_columns, join_identifiers
-from graphslice.data.infer_tasks import (
-    check_transforms,
-    infer_target,
-    infer_tasks,
-)
+from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.list_columns import reject_lists
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
@@ -38,21 +34,10 @@ from graphslice.data.parse_rows import error_context, parse_chunks
 from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, Splits, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.store_dataset import dataset_from_store
-from graphslice.data.tables import (
-    CSV_SUFFIXES,
-    PARQUET_SUFFIXES,
-    SDF_SUFFIXES,
-    TSV_SUFFIXES,
-    malformed_rows,
-    open_table,
-    reject_other_atom_order,
-)
+from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import Task, regression_tasks
-
-#: File name suffixes of tables of labelled molecules.
-TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
 
 
 def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -72,7 +57,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
             f"{config.dataset} has molecule-level labels: --level {config.level} needs a table with lists of numbers"
         )
     if config.dataset in OGB_FOLDERS:
-        return dataset_from_ogb(config)
+        return _dataset_from_ogb(config)
     path = dataset_path(config.dataset)
     if path.name.lower().endswith(STORE_SUFFIX):
         return dataset_from_store(GraphStore.open(path), config, tasks)
@@ -167,13 +152,8 @@ def absolute_dataset(dataset: str) -> str:
     return dataset if is_dataset_name(dataset) or not split_sheet(path)[0].exists() else str(path.resolve())
 
 
-def dataset_from_ogb(config: DataConfig) -> LabelledDataset:
-    """Load PCQM4M-LSC, version 1 or 2, with OGB's splits.
-
-    Raises:
-        InputError: if the folder is damaged, or is missing and cannot be downloaded; if other splits, targets or
-            descriptor columns are configured.
-    """
+def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
+    """Load PCQM4M-LSC, version 1 or 2, with OGB's splits."""
     if config.split is not None or config.folds is not None:
         raise InputError(f"{config.dataset} always uses OGB's split: leave out split and folds")
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
@@ -255,7 +235,10 @@ def _dataset_from_rows(
         rows = LabelledRows.join(list(parse_chunks(chunks, columns)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
-        notes = feature_column_notes(chunks, columns.descriptors)
+        features = FeatureColumns(columns.descriptors)
+        for chunk in chunks:
+            features.parse(chunk)
+        notes = features.notes()
     if columns.level == MOLECULE:
         notes = [*class_notes(chunks, tasks), *notes]
     rejected = reject_unlabelled(rows.labels, rows.rejected)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from graphslice.censored import UNBOUNDED, is_bounded
-from graphslice.data.labels import Labels, pluralize
+from graphslice.data.labels import Labels, group_means, pluralize
 from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
@@ -69,11 +69,7 @@ class Duplicates:
 
 
 def find_duplicates(
-    rows: np.ndarray,
-    identity: np.ndarray,
-    targets: np.ndarray,
-    classes: np.ndarray,
-    bounds: np.ndarray | None = None,
+    rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
 ) -> Duplicates:
     """Find duplicates; the attributes about splits and merging keep their defaults.
 
@@ -87,7 +83,7 @@ def find_duplicates(
     repeated, begins = _duplicate_rows(identity)
     if not len(repeated):
         return Duplicates(0, 0)
-    limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * _standard_deviation(targets))
+    limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * np.ma.masked_invalid(targets).std(axis=0).filled(0.0))
     conflicting = np.zeros(len(begins), bool)
     for t in range(targets.shape[1]):
         labels = targets[repeated, t]
@@ -204,14 +200,9 @@ def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Label
         rows: ``int64 [R]``.
         identity: ``uint64 [R]``, hashes of these rows.
     """
-    molecule = np.unique(identity, return_inverse=True)[1]
-    known = ~np.isnan(labels.values[rows])
-    sums, counts = (
-        np.stack([np.bincount(molecule, column) for column in summands.T], axis=1)
-        for summands in (np.where(known, labels.values[rows], 0.0), known)
-    )
+    molecules, molecule = np.unique(identity, return_inverse=True)
     values = labels.values.copy()
-    values[rows] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[molecule]
+    values[rows] = group_means(values[rows], molecule, len(molecules))[molecule]
     return replace(labels, values=values)
 
 
@@ -250,11 +241,3 @@ def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = rows[np.argsort(inverse[rows], kind="stable")]
     sizes = counts[counts > 1]
     return rows, np.cumsum(np.concatenate([[0], sizes[:-1]])) if len(sizes) else np.empty(0, np.int64)
-
-
-def _standard_deviation(targets: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each target, ``float64 [T]``, 0 if it has no label."""
-    known = ~np.isnan(targets)
-    counts = np.maximum(known.sum(axis=0), 1)
-    mean = np.where(known, targets, 0.0).sum(axis=0) / counts
-    return np.sqrt((np.where(known, targets - mean, 0.0) ** 2).sum(axis=0) / counts)

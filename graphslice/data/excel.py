@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from graphslice.data.text_tables import Expansion, TextRows
@@ -48,7 +47,10 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
             be found only while the rows are read.
     """
     file, name = split_sheet(path)
-    openpyxl = _openpyxl(file)
+    try:
+        import openpyxl
+    except ImportError:
+        raise InputError(f"reading {file} needs openpyxl: pip install openpyxl, or save the sheet as CSV") from None
     with file.open("rb") as start:
         if start.read(8) == _COMPOUND_FILE:
             raise InputError(f"{file} is encrypted, or an old .xls workbook: save it as .xlsx without a password")
@@ -77,14 +79,6 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
     columns = [column for column, text in enumerate(header) if text.strip()]
     # A line break within a name is a space, so that the name can be written on a command line.
     return [" ".join(header[column].split()) for column in columns], _chunks(texts, columns, rows), notes
-
-
-def _openpyxl(file: Path) -> ModuleType:
-    try:
-        import openpyxl
-    except ImportError:
-        raise InputError(f"reading {file} needs openpyxl: pip install openpyxl, or save the sheet as CSV") from None
-    return openpyxl
 
 
 @contextmanager
@@ -127,11 +121,7 @@ def _text(cell: object) -> str:
     if isinstance(cell, bool):
         return str(cell).upper()
     if isinstance(cell, float):
-        return _float_text(cell)
+        return str(int(cell)) if cell.is_integer() and abs(cell) < 1e15 else str(cell)
     if isinstance(cell, datetime):
         return str(cell.date() if cell.time() == time() else cell)
     return str(cell)
-
-
-def _float_text(number: float) -> str:
-    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(number)

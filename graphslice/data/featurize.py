@@ -70,7 +70,7 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
         yield None
         return
     # Otherwise every process would compile the kernels on first use, or read them from the cache.
-    _work(GraphConfig(), MOLECULE, kinds)(["CCO"])
+    _parse_task(["CCO"], GraphConfig(), MOLECULE, kinds)
     pool = Workers(workers)
     try:
         yield pool
@@ -79,11 +79,7 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
 
 
 def featurize(
-    smiles: Sequence[str],
-    config: GraphConfig,
-    *,
-    pool: Pool = None,
-    progress: Callable[[int], None] | None = None,
+    smiles: Sequence[str], config: GraphConfig, *, pool: Pool = None, progress: Callable[[int], None] | None = None
 ) -> tuple[GraphStore, list[str | None]]:
     """Parse SMILES into a store in memory.
 
@@ -149,27 +145,15 @@ def parse(
     return parsed
 
 
-def _parse_task(
-    smiles: Sequence[str], level: str, atom_order: str, max_atoms: int, standardize: str, kinds: Sequence[str]
-) -> _Parsed:
-    smiles, faults = standardize_all(smiles, standardize, max_atoms)
-    arrays, reasons, order = read_ordered_smiles(smiles, level, atom_order=atom_order, max_atoms=max_atoms)
+def _parse_task(smiles: Sequence[str], config: GraphConfig | StoreInfo, level: str, kinds: Sequence[str]) -> _Parsed:
+    max_atoms = config.max_atoms
+    smiles, faults = standardize_all(smiles, config.standardize, max_atoms)
+    arrays, reasons, order = read_ordered_smiles(smiles, level, atom_order=config.atom_order, max_atoms=max_atoms)
     reasons = [faults.get(row, reason) for row, reason in enumerate(reasons)] if faults else reasons
     if not kinds:
         return arrays, reasons, order, {}
     molecules = [text if reason is None else "" for text, reason in zip(smiles, reasons, strict=True)]
     return arrays, reasons, order, compute_descriptors(molecules, kinds, max_atoms)
-
-
-def _work(config: GraphConfig | StoreInfo, level: str, kinds: Sequence[str]) -> Callable[[Sequence[str]], _Parsed]:
-    return partial(
-        _parse_task,
-        level=level,
-        atom_order=config.atom_order,
-        max_atoms=config.max_atoms,
-        standardize=config.standardize,
-        kinds=tuple(kinds),
-    )
 
 
 def _parse_chunks(
@@ -181,7 +165,7 @@ def _parse_chunks(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[_Parsed]:
-    work = _work(config, level, kinds)
+    work = partial(_parse_task, config=config, level=level, kinds=tuple(kinds))
     if pool is None:
         for chunk in chunks:
             yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)

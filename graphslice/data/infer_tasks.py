@@ -15,13 +15,7 @@ from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import decimal_advice, number_advice
 from graphslice.data.labels import Labels
 from graphslice.data.list_columns import numbers_of_lists
-from graphslice.data.parse_cells import (
-    NO_WORDS,
-    YES_WORDS,
-    holds_lists,
-    list_or_none,
-    number_key,
-)
+from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, holds_lists, list_or_none, number_key
 from graphslice.data.tables import file_columns
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_per_target
@@ -193,16 +187,12 @@ def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
 
 def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:
     value, row = smallest
+    if not value <= 0:
+        return
+    advice = "leave out zeros, or leave out --transform"
     if value < 0:
-        raise InputError(
-            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: if it is a logarithm "
-            "already, leave out --transform; otherwise leave out negative values"
-        )
-    if value == 0:
-        raise InputError(
-            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out zeros, or "
-            "leave out --transform"
-        )
+        advice = "if it is a logarithm already, leave out --transform; otherwise leave out negative values"
+    raise InputError(f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: {advice}")
 
 
 def infer_target(

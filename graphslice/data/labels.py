@@ -31,6 +31,16 @@ def pointers(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)
 
 
+def group_means(values: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+    """Return the means of the known values ``[M, T]`` of each group, ``float64 [count, T]``, nan if there are none."""
+    known = ~np.isnan(values)
+    sums, numbers = (
+        np.array([np.bincount(groups, column, count) for column in part.T]).reshape(values.shape[1], count).T
+        for part in (np.where(known, values, 0.0), known)
+    )
+    return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
     """Labels of R molecules, or of their atoms or bonds, concatenated.
@@ -94,15 +104,7 @@ class Labels:
         """Return the means of the known labels of each row, ``float64 [R, T]``, nan if there are none."""
         if self.level == MOLECULE:
             return self.values
-        known = ~np.isnan(self.values)
-        sums, numbers = (
-            np.stack([np.bincount(self._rows(), column, len(self)) for column in summands.T], axis=1)
-            for summands in (np.where(known, self.values, 0.0), known)
-        )
-        return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
-
-    def _rows(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self)), self.counts)
+        return group_means(self.values, np.repeat(np.arange(len(self)), self.counts), len(self))
 
     @classmethod
     def join(cls, parts: Sequence[Labels]) -> Labels:

@@ -27,9 +27,8 @@ def molecule_keys(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
     """
     if (keys := store.keys) is not None:
         return MoleculeHashes(keys.identity[rows], keys.family[rows])
-    chunks = _map_chunks(store, rows, lambda arrays: _stacked(hash_molecules(arrays)))
-    identity, family = np.concatenate([np.empty((2, 0), np.uint64), *chunks], axis=1)
-    return MoleculeHashes(identity, family)
+    chunks = _map_chunks(store, rows, lambda arrays: np.stack(hash_molecules(arrays)))
+    return MoleculeHashes(*np.concatenate([np.empty((2, 0), np.uint64), *chunks], axis=1))
 
 
 def molecule_ids(store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -59,10 +58,6 @@ def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:
     atom_ptr, bond_ptr, padded, _, bonds, bond_type_ids = store.gather(rows)
     valid = np.arange(padded.shape[1]) < np.diff(atom_ptr)[:, None]
     return MolArrays(atom_ptr, bond_ptr, padded[valid], bonds, bond_type_ids)
-
-
-def _stacked(hashes: MoleculeHashes) -> np.ndarray:
-    return np.stack([hashes.identity, hashes.family])
 
 
 def _map_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> list[np.ndarray]:

@@ -71,8 +71,10 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     new_root = not Path(root).exists()
     if not table.exists():
         print(f"downloading {name} to {folder}", file=sys.stderr)
+    # Naming the dataset implies consent to its download.
+    consent = mock.patch.object(sys.modules[dataset_class.__module__], "decide_download", lambda url: True)
     try:
-        with _without_prompts(dataset_class), contextlib.redirect_stdout(io.StringIO()):
+        with consent, contextlib.redirect_stdout(io.StringIO()):
             dataset = dataset_class(root=str(root), only_smiles=True)
     except zipfile.BadZipFile:
         archive = Path(root) / f"{OGB_FOLDERS[name]}.zip"
@@ -106,14 +108,6 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in splits.values()):
         raise InputError(f"{location} is damaged: its split names rows that its data does not have")
     return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits
-
-
-@contextlib.contextmanager
-def _without_prompts(dataset_class):
-    """Let OGB download without a prompt: naming the dataset implies consent."""
-    module = sys.modules[dataset_class.__module__]
-    with mock.patch.object(module, "decide_download", lambda url: True):
-        yield
 
 
 def _read_split(path: Path) -> Splits:

@@ -31,11 +31,7 @@ from graphslice.errors import InputError
 from graphslice.tasks import REGRESSION, Task
 
 # Names of the splits in a split column.
-_SPLIT_WORDS = {
-    "train": ("train", "training"),
-    "valid": ("valid", "val", "validation", "dev"),
-    "test": ("test",),
-}
+_SPLIT_WORDS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
 
 

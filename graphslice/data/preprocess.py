@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.columns import LabelColumns, check_feature_columns, find_columns
-from graphslice.data.dataset import LabelledRows, rechunk_rows
+from graphslice.data.dataset import LabelledRows, rechunk
 from graphslice.data.dataset_loaders import dataset_path, load_dataset
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.featurize import Pool, featurizer_pool, parse
@@ -78,7 +78,7 @@ def build_store(
     with _file_lock(path) as waited:
         # Another process may just have written this file. A fingerprint that is known in advance identifies its
         # source; otherwise only a file whose writer this process waited for can be the same.
-        if (waited or info.fingerprint) and (store := _built_meanwhile(path, info)) is not None:
+        if (waited or info.fingerprint) and (store := _existing_store(path, info)) is not None:
             return store
         with featurizer_pool(rows, workers, descriptor_kinds(info.descriptors)) as pool:
             return _assemble(path, info, _shards_from_rows(path, chunks, info, pool, progress), check)
@@ -164,13 +164,23 @@ def _file_lock(path: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _built_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
-    """Open the file if it exists and was made from the same source with the same settings."""
-    with suppress(InputError):
+def _existing_store(path: Path, info: StoreInfo, *, report: bool = False) -> GraphStore | None:
+    """Open the file if it exists and was made from the same source with the same settings.
+
+    Args:
+        path: the file.
+        info: metadata of the file; an empty fingerprint stands for any.
+        report: print why a file cannot be read.
+    """
+    if not path.exists():
+        return None
+    try:
         store = GraphStore.open(path)
-        if store.info == (info if info.fingerprint else replace(info, fingerprint=store.info.fingerprint)):
-            return store
-    return None
+    except InputError as error:
+        if report:
+            print(f"{str(error).split(':')[0]}: recreating it", file=sys.stderr)
+        return None
+    return store if store.info == replace(info, fingerprint=info.fingerprint or store.info.fingerprint) else None
 
 
 # --- shards ---------------------------------------------------------------------------------------
@@ -179,10 +189,10 @@ def _built_meanwhile(path: Path, info: StoreInfo) -> GraphStore | None:
 def _shards_from_rows(
     path: Path, chunks: Iterable[LabelledRows], info: StoreInfo, pool: Pool, progress: Progress
 ) -> Iterator[Path]:
-    for number, rows in enumerate(rechunk_rows(chunks, BATCH_ROWS)):
+    for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
         shard = _shard(path, number)
-        shard_info = replace(info, fingerprint=rows.digest())
-        if not _is_current_shard(shard, shard_info):
+        shard_info = replace(info, source="", fingerprint=rows.digest())  # the same rows under any name
+        if _existing_store(shard, shard_info) is None:
             with atomic_write(shard) as temporary:
                 _write(temporary, shard_info.schema(), [to_record_batch(rows, shard_info, pool, progress)])
         elif progress:
@@ -192,7 +202,14 @@ def _shards_from_rows(
 
 def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress) -> Iterator[Path]:
     schema = info.schema()
-    for number, table in enumerate(_resize_tables(tables, schema, progress)):
+
+    def counted() -> Iterator[pa.Table]:
+        for table in tables:
+            yield table.cast(schema)
+            if progress:
+                progress(len(table))
+
+    for number, table in enumerate(rechunk(counted(), BATCH_ROWS, pa.concat_tables)):
         shard = _shard(path, number)
         # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it in
         # two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
@@ -200,32 +217,6 @@ def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo,
         with atomic_write(shard) as temporary:
             _write(temporary, schema, table.to_batches())
         yield shard
-
-
-def _resize_tables(tables: Iterable[pa.Table], schema: pa.Schema, progress: Progress) -> Iterator[pa.Table]:
-    """Regroup rows into tables of exactly ``BATCH_ROWS`` rows, except the last."""
-    pending: list[pa.Table] = []
-    for table in tables:
-        pending.append(table.cast(schema))
-        if progress:
-            progress(len(table))
-        while sum(map(len, pending)) >= BATCH_ROWS:
-            joined = pa.concat_tables(pending)
-            yield joined.slice(0, BATCH_ROWS)
-            pending = [joined.slice(BATCH_ROWS)]
-    if sum(map(len, pending)):
-        yield pa.concat_tables(pending)
-
-
-def _is_current_shard(shard: Path, info: StoreInfo) -> bool:
-    """True if an interrupted call left this shard, made from the same rows with the same settings."""
-    if not shard.exists():
-        return False
-    try:
-        shard_info = GraphStore.open(shard).info
-    except InputError:
-        return False
-    return shard_info == replace(info, source=shard_info.source)
 
 
 def _shard(path: Path, number: int) -> Path:
@@ -334,39 +325,13 @@ def cached_store(
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
-    store = _cached(path, info)
+    store = _existing_store(path, info, report=True)
     return build_store(path, dataset.chunks(), info, rows=len(dataset), progress=progress) if store is None else store
 
 
 def safe_file_name(name: str) -> str:
     """Replace bytes of a file name that are not valid text by question marks."""
     return name.encode(errors="replace").decode()
-
-
-def _cached(path: Path, info: StoreInfo) -> GraphStore | None:
-    if not path.exists():
-        return None
-    try:
-        store = GraphStore.open(path)
-    except InputError as error:
-        print(f"{str(error).split(':')[0]}: recreating it", file=sys.stderr)
-        return None
-    return store if store.info == info else None
-
-
-@dataclass
-class FeaturizeReport:
-    """Result of :func:`featurize_dataset`.
-
-    Attributes:
-        store: the store.
-        failed: number of rows without a valid molecule or label.
-        first_error: error message of the first of them, or None.
-    """
-
-    store: GraphStore
-    failed: int
-    first_error: str | None
 
 
 def featurize_dataset(
@@ -378,7 +343,7 @@ def featurize_dataset(
     engine: str = "local",
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> FeaturizeReport:
+) -> GraphStore:
     """Preprocess a dataset into a file that training, evaluation and prediction read in its place.
 
     Tables and folders of tables are streamed, so memory does not grow with their size. Those with labels are read
@@ -418,34 +383,21 @@ def featurize_dataset(
             )
         dataset = load_dataset(data)
         info = replace(info, targets=tuple(dataset.target_names))
-        store = build_store(out, dataset.chunks(), info, workers=workers, progress=progress, check=_check_usable)
-    else:
-        path = dataset_path(data.dataset)
-        columns = table_columns(path, data)
-        info = replace(
-            info, targets=tuple(columns.targets), tasks=tuple(task for task in columns.tasks if task.classes)
-        )
-        if engine == "ray":
-            from graphslice.engines.ray import map_table
+        return build_store(out, dataset.chunks(), info, workers=workers, progress=progress, check=_check_usable)
+    path = dataset_path(data.dataset)
+    columns = _table_columns(path, data)
+    info = replace(info, targets=tuple(columns.targets), tasks=tuple(task for task in columns.tasks if task.classes))
+    if engine == "ray":
+        from graphslice.engines.ray import map_table
 
-            tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
-            store = build_store_from_tables(out, tables, info, progress, _check_usable)
-        else:
-            rows = labelled_rows(path, columns)
-            store = build_store(out, rows, info, workers=workers, progress=progress, check=_check_usable)
-    return FeaturizeReport(store, len(store.errors), next(iter(store.errors.values()), None))
+        tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
+        return build_store_from_tables(out, tables, info, progress, _check_usable)
+    rows = labelled_rows(path, columns)
+    return build_store(out, rows, info, workers=workers, progress=progress, check=_check_usable)
 
 
-def table_columns(path: Path, data: DataConfig) -> LabelColumns:
-    """Find the columns of a table that become part of a store, and infer its tasks.
-
-    Args:
-        path: a table or a folder of tables.
-        data: the dataset.
-
-    Raises:
-        InputError: if the table is already a store, cannot be read, or lacks a column.
-    """
+def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
+    """Find the columns of a table, or of a folder of tables, that become part of a store, and infer its tasks."""
     if path.is_file() and path.name.endswith(STORE_SUFFIX):
         raise InputError(f"{path} is already a preprocessed dataset")
     if data.split in SPLIT_METHODS:

@@ -7,7 +7,7 @@ the same bytes through the memory map, without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import overload
@@ -440,9 +440,6 @@ class GraphStore(Sequence[MolGraph]):
             raise MoleculeError(self.batches[number].column("error")[row].as_py() or "no atoms")
         _, _, atoms, _, bonds, bond_type_ids = self.gather(np.array([index]))
         return MolGraph(atoms[0], bonds, bond_features(bond_type_ids))
-
-    def __iter__(self) -> Iterator[MolGraph]:
-        return (self[i] for i in range(len(self)))
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         """Copy molecules out of the store, padded to the largest.

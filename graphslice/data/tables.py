@@ -31,8 +31,10 @@ CSV_SUFFIXES = (".csv", ".csv.gz")
 TSV_SUFFIXES = (".tsv", ".tsv.gz")
 PARQUET_SUFFIXES = (".parquet",)
 SDF_SUFFIXES = (".sdf", ".sdf.gz")
-READABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES + SMILES_SUFFIXES
-WRITABLE = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+#: File name suffixes of tables of labelled molecules, and of all tables.
+TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
+READABLE = TABLE_SUFFIXES + SMILES_SUFFIXES
+WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
 
 # Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
 # they stay with the rows, also when these are sent to other machines.
@@ -352,11 +354,14 @@ def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = decode_lossl
         column: cells of any type.
         decode: decodes the cells that are bytes.
     """
+    return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in _python_values(column)]
+
+
+def _python_values(column: pa.ChunkedArray) -> list[Any]:
     try:
-        values = column.to_pylist()
+        return column.to_pylist()
     except (OverflowError, ValueError):  # a date or duration outside Python's range
-        values = column.cast(pa.string()).to_pylist()
-    return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in values]
+        return column.cast(pa.string()).to_pylist()
 
 
 def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
@@ -368,11 +373,7 @@ def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
     columns = []
     for column in chunk.columns:
         is_short = pa.types.is_float32(column.type.value_type if _holds_lists(column.type) else column.type)
-        try:
-            values = column.to_pylist()
-        except (OverflowError, ValueError):  # a date or duration outside Python's range
-            values = column.cast(pa.string()).to_pylist()
-        columns.append([_plain_value(value, is_short) for value in values])
+        columns.append([_plain_value(value, is_short) for value in _python_values(column)])
     for row in zip(*columns, strict=True):
         yield dict(zip(chunk.column_names, row, strict=True))
 

@@ -10,7 +10,7 @@ import torch
 from graphslice.batch import GraphBatch
 from graphslice.config import RunConfig
 from graphslice.data.batch_loader import BatchLoader, collate_rows
-from graphslice.data.batch_samplers import EvalBatches
+from graphslice.data.batch_samplers import eval_batches
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.inference.gpu import free_memory, gpu_batch_size
@@ -43,7 +43,7 @@ def for_each_batch(
     ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
     on_gpu = device.type == "cuda"
     batch_size = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
-    batches = list(EvalBatches(store.sizes[rows], batch_size))
+    batches = eval_batches(store.sizes[rows], batch_size)
     settings = config.collate_settings
     if device.type != "cpu":
         loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)

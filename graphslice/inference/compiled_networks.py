@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.batch_arrays import batch_arrays
-from graphslice.data.batch_samplers import EvalBatches
+from graphslice.data.batch_samplers import eval_batches
 from graphslice.data.store import GraphStore
 from graphslice.inference.output_head import STATISTICS, embedding_width, head_shapes, predict_targets, with_descriptors
 from graphslice.inference.program_cache import load_program
@@ -26,13 +25,13 @@ _BATCH = 128
 
 
 class CompiledNetworks:
-    """Networks of a model with M members: see :class:`~graphslice.inference.networks.Networks`.
+    """Networks of a model with M members: those of :class:`~graphslice.inference.torch_networks.TorchNetworks`.
 
     Args:
         checkpoints: one per member, all of one architecture.
         program: the program of this architecture.
         parameters: for each member the weights that the program and its output head read.
-        load_torch: loads the networks as torch modules, which predict the molecules that are too large.
+        as_torch: returns the networks as torch modules, which predict the molecules that are too large.
     """
 
     def __init__(
@@ -40,10 +39,10 @@ class CompiledNetworks:
         checkpoints: Sequence[Checkpoint],
         program: SavedProgram,
         parameters: Sequence[Mapping[str, np.ndarray]],
-        load_torch: Callable[[], TorchNetworks],
+        as_torch: Callable[[], TorchNetworks],
     ) -> None:
         self._config, self._program, self._parameters = checkpoints[0].config, program, parameters
-        self._load_torch = load_torch
+        self.as_torch = as_torch
         self.weights = [checkpoint.weights for checkpoint in checkpoints]
 
     @property
@@ -70,7 +69,7 @@ class CompiledNetworks:
                 outputs[member, indices] = predict_targets(values, parameters)
 
         if len(large := self._for_each_batch(store, rows, fill)):
-            outputs[:, large] = self._torch.predict(store, rows[large])
+            outputs[:, large] = self.as_torch().predict(store, rows[large])
         return outputs
 
     def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -81,7 +80,7 @@ class CompiledNetworks:
             results[indices] = np.concatenate(embeddings, axis=1)
 
         if len(large := self._for_each_batch(store, rows, fill)):
-            results[large] = self._torch.embed(store, rows[large])
+            results[large] = self.as_torch().embed(store, rows[large])
         return results
 
     def _for_each_batch(
@@ -99,25 +98,17 @@ class CompiledNetworks:
                 pairs = zip(readouts, self._parameters, strict=True)
                 use(indices, [with_descriptors(values, inputs.get("descriptors"), p) for values, p in pairs])
 
-        map_one_core_each(embed_batch, list(EvalBatches(store.sizes[rows[small]], _BATCH)))
+        map_one_core_each(embed_batch, eval_batches(store.sizes[rows[small]], _BATCH))
         return np.flatnonzero(~fits)
-
-    @cached_property
-    def _torch(self) -> TorchNetworks:
-        return self._load_torch()
-
-    def as_torch(self) -> TorchNetworks:
-        """Return the networks as torch modules."""
-        return self._torch
 
 
 def compile_networks(
-    checkpoints: Sequence[Checkpoint], load_torch: Callable[[], TorchNetworks]
+    checkpoints: Sequence[Checkpoint], as_torch: Callable[[], TorchNetworks]
 ) -> CompiledNetworks | None:
     """Return the networks of a model as a compiled program; None where there is none, or the weights do not fit.
 
     Args:
-        checkpoints, load_torch: as for :class:`CompiledNetworks`.
+        checkpoints, as_torch: as for :class:`CompiledNetworks`.
     """
     config = checkpoints[0].config.model
     if config.level != MOLECULE or any(checkpoint.config.model != config for checkpoint in checkpoints):
@@ -131,4 +122,4 @@ def compile_networks(
         if found != shapes or len(found) < len(weights):
             return None
         parameters.append({name: np.ascontiguousarray(weight, np.float32) for name, weight in weights.items()})
-    return CompiledNetworks(checkpoints, program, parameters, load_torch)
+    return CompiledNetworks(checkpoints, program, parameters, as_torch)

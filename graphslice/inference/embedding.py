@@ -17,14 +17,7 @@ from graphslice.data.columns import FeatureColumns
 from graphslice.data.featurize import Pool, featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import TableSink, TableStream, file_columns, malformed_rows, open_table
-from graphslice.inference.files import (
-    FileReport,
-    check_feature_columns,
-    check_output,
-    chunk_smiles,
-    smiles_column_index,
-    write_rows,
-)
+from graphslice.inference.files import FileReport, check_output, chunk_smiles, input_columns, write_rows
 from graphslice.inference.predictor import Predictor
 
 #: Suffix of an output file that holds only the embedding matrix.
@@ -84,20 +77,15 @@ def embed_file(
         opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
     with opened as table:
         new_columns = [*map(embedding_column, range(predictor.networks.width)), "error"]
-        column = smiles_column_index(predictor, table, smiles_column, name, [] if _is_matrix(out) else new_columns)
-        check_feature_columns(predictor.feature_columns, table.columns, name)
-        features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
+        matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
+        column, features = input_columns(predictor, table, smiles_column, name, [] if matrix else new_columns)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _embed_chunks(predictor, table, column, features, pool)
-            if isinstance(out, Path) and _is_matrix(out):
-                report = _write_matrix(chunks, out, progress)
+            if matrix is not None:
+                report = _write_matrix(chunks, matrix, progress)
             else:
                 report = write_rows((_append_embeddings(*chunk) for chunk in chunks), out, progress)
         return replace(report, notes=[*table.notes, *features.notes()])
-
-
-def _is_matrix(out: Path | TableSink | None) -> bool:
-    return isinstance(out, Path) and out.suffix == MATRIX_SUFFIX
 
 
 def embedding_column(number: int) -> str:
@@ -129,9 +117,7 @@ def _append_embeddings(chunk: pa.Table, embeddings: np.ndarray, errors: list[str
 
 
 def _write_matrix(
-    chunks: Iterator[tuple[pa.Table, np.ndarray, list[str | None]]],
-    out: Path,
-    progress: Callable[[int], None] | None,
+    chunks: Iterator[tuple[pa.Table, np.ndarray, list[str | None]]], out: Path, progress: Callable[[int], None] | None
 ) -> FileReport:
     """Write the embeddings of all chunks to one ``.npy`` file."""
     report, parts = FileReport(0, 0, None), []

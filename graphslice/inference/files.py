@@ -118,11 +118,9 @@ def predict_file(
         return write_rows(_predict_store(predictor, source, workers, options), out, progress)
     with open_table(source) as table:
         new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
-        column = smiles_column_index(predictor, table, smiles_column, str(source), new_columns)
-        check_feature_columns(predictor.feature_columns, table.columns, str(source))
+        column, features = input_columns(predictor, table, smiles_column, str(source), new_columns)
         if engine == "ray":
             return write_rows(_predict_on_ray(predictor, source, column, workers, options), out, progress)
-        features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
             chunks = _predict_chunks(predictor, table.chunks, column, features, options, pool)
             report = write_rows(chunks, out, progress)
@@ -145,10 +143,10 @@ def check_output(source: Path | None, out: Path | TableSink | None, overwrite: b
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
 
 
-def smiles_column_index(
+def input_columns(
     predictor: Predictor, table: TableStream, smiles_column: str | None, name: str, new_columns: Iterable[str] = ()
-) -> int:
-    """Return the index of the SMILES column of a table, the first of two with the same name.
+) -> tuple[int, FeatureColumns]:
+    """Return the index of the SMILES column of a table, the first of two with the same name, and its feature columns.
 
     Args:
         predictor: the model, whose training column is the default; not for a ``.smi`` file, which has no header.
@@ -158,25 +156,22 @@ def smiles_column_index(
         new_columns: names of the columns that will be added.
 
     Raises:
-        InputError: if there is no such column, or the table already has one of the added columns.
+        InputError: if there is no such column, the table already has one of the added columns, or it lacks a feature
+            column of the model or has it twice.
     """
     columns, trained_column = table.columns, predictor.config.data.smiles_column if table.named else None
     column = find_smiles_column(columns, smiles_column, name, trained_column)
     for new_column in new_columns:
         if new_column in columns:
             raise InputError(f"{name} already has a column {new_column!r}: rename it first")
-    return columns.index(column)
-
-
-def check_feature_columns(names: Sequence[str], columns: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a table lacks a feature column of the model, or has it twice."""
-    for column in names:
-        if column not in columns:
+    for feature in predictor.feature_columns:
+        if feature not in columns:
             raise InputError(
-                f"{name} has no column {column!r}, a feature column of the model{nearest(column, columns)}; it has "
+                f"{name} has no column {feature!r}, a feature column of the model{nearest(feature, columns)}; it has "
                 f"{quoted_list(columns)}"
             )
-    check_unique(columns, names, name)
+    check_unique(columns, predictor.feature_columns, name)
+    return columns.index(column), FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
 
 
 def write_rows(

@@ -11,7 +11,7 @@ from graphslice.config import ModelConfig
 
 # Largest batch, which keeps a GPU busy while the next one is launched, and smallest batch, in molecules.
 _MAX_BATCH, _MIN_BATCH = 1024, 16
-# Rows of a molecule with 32 atoms and its graph token, the unit in which `EvalBatches` counts.
+# Rows of a molecule with 32 atoms and its graph token, the unit in which `eval_batches` counts.
 _ROWS = 33
 # Upper estimate of the four-byte numbers alive at once: for every pair of rows and head (bias, weights, scores and
 # intermediate results), for every pair (path types, eight bytes each), and for every row and channel.
@@ -29,7 +29,7 @@ TF32_MIXERS = {
 
 
 def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
-    """Return the batch size for :class:`~graphslice.data.batch_samplers.EvalBatches`, in molecules of 32 atoms.
+    """Return the batch size for :func:`~graphslice.data.batch_samplers.eval_batches`, in molecules of 32 atoms.
 
     Args:
         free_bytes: free GPU memory, in bytes.

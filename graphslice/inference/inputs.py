@@ -8,14 +8,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from rdkit import Chem
 
-from graphslice.chem.atom_bond_order import ORDER_DTYPE
-from graphslice.chem.descriptors import compute_descriptors, feature_column_names
-from graphslice.chem.molecule import EMPTY_GRAPH, MolArrays, MolGraph, check_graph, read_ordered_smiles
+from graphslice.chem.descriptors import feature_column_names
+from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError
 from graphslice.chem.rdkit_molecules import mol_to_smiles
-from graphslice.chem.standardize import standardize_all
 from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique, find_smiles_column, quoted_list
+from graphslice.data.featurize import parse
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, nearest
@@ -177,31 +176,29 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         columns = {**frame_columns, **(columns or {})}
     else:
         molecules = as_molecules(inputs)
-    graphs: list[MolGraph] = [EMPTY_GRAPH] * len(molecules)
-    errors: list[str | None] = [str(one) if isinstance(one, MoleculeError) else None for one in molecules]
-    smiles_rows = [row for row, molecule in enumerate(molecules) if isinstance(molecule, str)]
-    texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
-    smiles, faults = standardize_all(texts, config.graph.standardize, config.graph.max_atoms)
-    descriptors = input_descriptors(smiles, not any(map(is_graph, molecules)), columns, config, kinds)
-    max_atoms = config.graph.max_atoms
-    arrays, smiles_errors, order = read_ordered_smiles(
-        [smiles[row] for row in smiles_rows], level, atom_order=config.graph.atom_order, max_atoms=max_atoms
-    )
-    for i, row in enumerate(smiles_rows):
-        graphs[row], errors[row] = arrays.graph(i), faults.get(row, smiles_errors[i])
+    if kinds and any(map(is_graph, molecules)):
+        raise InputError(
+            f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
+        )
+    features = as_feature_columns(feature_column_names(config.data.descriptors), columns or {}, len(molecules))
+    texts = [one if isinstance(one, str) else "" for one in molecules]
+    arrays, errors, order, descriptors = parse(texts, config.graph, kinds=kinds, level=level)
+    graphs = [arrays.graph(row) for row in range(len(arrays))]
     for row, molecule in enumerate(molecules):
-        if is_graph(molecule):
+        if isinstance(molecule, MoleculeError):
+            errors[row] = str(molecule)
+        elif is_graph(molecule):
             try:
-                graphs[row] = _check_input_graph(molecule, max_atoms)
+                graphs[row], errors[row] = _check_input_graph(molecule, config.graph.max_atoms), None
             except MoleculeError as error:
                 errors[row] = str(error)
     if level != MOLECULE:  # graphs keep their own order
-        ptr = arrays.atom_ptr if level == ATOM else arrays.bond_ptr
-        written = {row: order[ptr[i] : ptr[i + 1]] for i, row in enumerate(smiles_rows)}
-        sizes = [graph.num_atoms if level == ATOM else graph.num_bonds for graph in graphs]
-        own = (np.stack([np.arange(size, dtype=ORDER_DTYPE)] * 2, axis=1) for size in sizes)
-        order = np.concatenate([order[:0], *(written.get(row, places) for row, places in enumerate(own))])
-    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors, order, level)
+        written = np.split(order, (arrays.atom_ptr if level == ATOM else arrays.bond_ptr)[1:-1])
+        for row in (row for row, one in enumerate(molecules) if is_graph(one)):
+            size = graphs[row].num_atoms if level == ATOM else graphs[row].num_bonds
+            written[row] = np.stack([np.arange(size, dtype=order.dtype)] * 2, axis=1)
+        order = np.concatenate([order[:0], *written])
+    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors | features, order, level)
 
 
 def _reject_rdkit_molecules(inputs: Any) -> Any:
@@ -214,28 +211,6 @@ def _reject_rdkit_molecules(inputs: Any) -> Any:
     if any(isinstance(one, Chem.Mol) for one in (inputs if isinstance(inputs, list) else [inputs])):
         raise InputError(NO_ATOM_ORDER)
     return inputs
-
-
-def input_descriptors(
-    smiles: Sequence[str], all_texts: bool, columns: Columns | None, config: RunConfig, kinds: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Compute the descriptors that a model reads, for :meth:`GraphStore.from_arrays`.
-
-    Args:
-        smiles: SMILES of the molecules.
-        all_texts: True if no molecule is a graph.
-        columns, config, kinds: as in :func:`to_store`.
-
-    Raises:
-        InputError: if the model reads SMILES descriptors and gets graphs, or feature columns are missing.
-    """
-    if kinds and not all_texts:
-        raise InputError(
-            f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
-        )
-    descriptors = compute_descriptors(smiles, kinds, config.graph.max_atoms) if kinds else {}
-    names = feature_column_names(config.data.descriptors)
-    return {**descriptors, **as_feature_columns(names, columns or {}, len(smiles))}
 
 
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:

@@ -223,8 +223,10 @@ def _interval_names(task: Task) -> list[str]:
 
 def output_arrays(predictions: Predictions) -> dict[str, pa.Array]:
     """Return the columns of :func:`output_columns`; those of atom- and bond-level targets hold lists."""
-    ptr = predictions.ptr
-    columns = _target_arrays(predictions) if ptr is None else _target_list_arrays(predictions, ptr)
+    columns = _target_arrays(predictions)
+    if (ptr := predictions.ptr) is not None:
+        is_predicted = np.array([error is None for error in predictions.errors], bool)
+        columns = {name: list_array(column, ptr, is_predicted) for name, column in columns.items()}
     return columns | _domain_arrays(predictions) | {"error": text_array(list(predictions.errors))}
 
 
@@ -243,12 +245,6 @@ def _target_arrays(predictions: Predictions) -> dict[str, pa.Array]:
                 columns[name] = number_array(column)
         columns |= _interval_arrays(predictions.interval, task, t, np.isfinite(values).all(axis=1))
     return columns
-
-
-def _target_list_arrays(predictions: Predictions, ptr: np.ndarray) -> dict[str, pa.Array]:
-    """Columns of atom- or bond-level targets, with one list per molecule."""
-    is_predicted = np.array([error is None for error in predictions.errors], bool)
-    return {name: list_array(column, ptr, is_predicted) for name, column in _target_arrays(predictions).items()}
 
 
 def _interval_arrays(

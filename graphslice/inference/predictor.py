@@ -13,20 +13,19 @@ from graphslice.calibration import Calibration, coverage_of_level
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolGraph
-from graphslice.chem.standardize import standardize_all
 from graphslice.config import MOLECULE
-from graphslice.data.featurize import Pool, featurize_stream
+from graphslice.data.featurize import Pool, featurize_stream, parse
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
 from graphslice.inference.ensemble import network_predictions, stack_predictions
-from graphslice.inference.inputs import Columns, as_feature_columns, input_descriptors, to_store
+from graphslice.inference.inputs import Columns, as_feature_columns, to_store
 from graphslice.inference.networks import Networks, load_networks
 from graphslice.inference.predictions import Predictions
-from graphslice.inference.uncertainty import estimate_uncertainty, training_molecule_names
-from graphslice.run_files import MEMBER, run_directory_of
+from graphslice.inference.uncertainty import estimate_uncertainty
+from graphslice.run_files import MEMBER, read_training_smiles, run_directory_of
 from graphslice.tasks import prediction_columns
 
 if TYPE_CHECKING:
@@ -224,15 +223,14 @@ class Predictor:
         """Feature columns of a dataset that the model reads."""
         return feature_column_names(self.config.data.descriptors)
 
-    def descriptors(self, smiles: str) -> dict[str, np.ndarray]:
+    def descriptors(self, smiles: str, columns: Columns | None = None) -> dict[str, np.ndarray]:
         """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.
 
         Raises:
-            InputError: if the model reads feature columns.
+            InputError: if feature columns of the model are missing, or unknown ones are given.
         """
-        graph = self.config.graph
-        texts, _ = standardize_all([smiles], graph.standardize, graph.max_atoms)
-        return input_descriptors(texts, True, None, self.config, self.kinds)
+        computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
+        return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
     def predict_stream(
         self,
@@ -361,9 +359,11 @@ class Predictor:
 
     @cached_property
     def _training_molecule_names(self) -> list[str]:
-        """Names of the molecules of the applicability domain; read once, as a file of all rows of a run holds them."""
+        """SMILES, or else rows, of the molecules of the applicability domain; read once, from a file of all rows."""
         assert self.calibration is not None
-        return training_molecule_names(self.calibration.domain, self.folder)
+        domain = self.calibration.domain
+        smiles = {} if domain.smiles else read_training_smiles(self.folder)
+        return list(domain.smiles) or [smiles.get(row, f"row {row + 1}") for row in domain.rows.tolist()]
 
     @property
     def checkpoints(self) -> list[Checkpoint]:

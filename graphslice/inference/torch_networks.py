@@ -17,7 +17,7 @@ from graphslice.inference.program_cache import save_program
 
 
 class TorchNetworks:
-    """Networks of a model with M members, as torch modules: see :class:`~graphslice.inference.networks.Networks`.
+    """Networks of a model with M members, as torch modules.
 
     Args:
         checkpoints: one per member.
@@ -59,7 +59,16 @@ class TorchNetworks:
         return self.modules[0].num_parameters
 
     def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """Compute the outputs ``float32 [M, R, W + D]``, at atom or bond level ``[M, S, W + D]``."""
+        """Compute the outputs of the networks in the unit of the targets.
+
+        Args:
+            store: featurized as the configuration of the model says.
+            rows: ``int64 [R]``, all of valid molecules.
+
+        Returns:
+            ``float32 [M, R, W + D]``: W predictions, then D standard deviations of their errors. At atom or bond level
+            ``[M, S, W + D]`` for all S atoms or bonds, in the order of the store.
+        """
         counts = store.atom_bond_counts(self._config.model.level, rows)
         outputs = np.full((len(self.modules), counts.sum(), self._config.model.tasks), np.nan, dtype=np.float32)
         for_each_batch(self._config, self.device, store, rows, self._forward, outputs, counts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from graphslice.data.labels import ragged_indices
 from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictions import Neighbours, PredictionInterval
-from graphslice.run_files import read_training_smiles
 from graphslice.tasks import Task
 
 
@@ -93,16 +91,3 @@ def estimate_uncertainty(
         prediction_sets[name] = np.zeros((len(values), classes.shape[1]), bool)
         prediction_sets[name][predicted] = classes
     return PredictionInterval(interval, low, high, prediction_sets), neighbours, indices
-
-
-def training_molecule_names(domain: ApplicabilityDomain, folder: Path | None) -> list[str]:
-    """Return the SMILES of the N training molecules of a domain, or their rows if the SMILES are not available.
-
-    Args:
-        domain: applicability domain, which holds the training molecules.
-        folder: the run directory, or None.
-    """
-    if domain.smiles:
-        return list(domain.smiles)
-    smiles_by_row = read_training_smiles(folder)
-    return [smiles_by_row.get(row, f"row {row + 1}") for row in domain.rows.tolist()]

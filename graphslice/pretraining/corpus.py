@@ -13,7 +13,7 @@ from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import LabelColumns, check_unique, find_smiles_column
 from graphslice.data.dataset import LabelledDataset, LabelledRows
-from graphslice.data.labels import Labels
+from graphslice.data.labels import Labels, group_means
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.parse_rows import labelled_rows
 from graphslice.data.preprocess import build_store_from_tables, cached_store
@@ -104,7 +104,8 @@ def build_corpus(
     if not len(usable):
         raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a valid molecule")
     molecules = _select_molecules(store, usable, _excluded_families(without, smiles_column, config, cache))
-    own = _group_means(rows.targets, molecules.molecule_of_row[store_rows], len(molecules.rows))
+    molecule = molecules.molecule_of_row[store_rows]
+    own = group_means(rows.targets[molecule >= 0], molecule[molecule >= 0], len(molecules.rows))
     _check_labelled(own, molecule_labels)
     targets = _choose_targets(store, molecules, labels)
     if not (molecule_labels or targets.tasks):
@@ -117,9 +118,8 @@ def build_corpus(
             )
     atom_bond_labels, invalid = {}, invalid | set(rows.rejected)
     for level, level_labels in lists.items():
-        indices = molecules.molecule_of_row[store_rows], store_rows
         atom_bond_labels[level], rejected = select_molecule_labels(
-            level_labels, rows.smiles, *indices, store, molecules.rows, config
+            level_labels, rows.smiles, molecule, store_rows, store, molecules.rows, config
         )
         invalid |= rejected
     info = StoreInfo(
@@ -234,17 +234,6 @@ def _excluded_families(
         return np.empty(0, np.uint64)
     store = cached_store(_unlabelled_dataset("left out", _read_rows(tables, (), smiles_column).smiles), config, cache)
     return molecule_keys(store, np.flatnonzero(store.sizes > 0)).family
-
-
-def _group_means(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """Return the mean ``float64 [count, T]`` of the known values of each group, nan without any; -1 is no group."""
-    values, group = values[group >= 0], group[group >= 0]
-    known = ~np.isnan(values)
-    total, number = np.zeros((2, count, values.shape[1]))
-    np.add.at(total, group, np.where(known, values, 0))
-    np.add.at(number, group, known)
-    with np.errstate(invalid="ignore"):
-        return total / number
 
 
 def _corpus_tables(

@@ -121,7 +121,7 @@ def test_frame_and_preprocessed_dataset_have_the_labels_of_the_file(tmp_path):
     np.testing.assert_array_equal(from_frame.targets, dataset.targets)
     (tmp_path / "u.csv").write_text("smiles;y\nC;1,5\nCC;1.000,5\n")
     data = DataConfig(dataset=str(tmp_path / "u.csv"), targets="y", decimal="comma")
-    store = featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1).store
+    store = featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)
     assert store.targets[:, 0].tolist() == [1.5, 1000.5]
 
 

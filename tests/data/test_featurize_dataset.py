@@ -32,7 +32,7 @@ def test_file_name_with_invalid_bytes(demo_csv, tmp_path):
     path = tmp_path / os.fsdecode(b"caf\xe9.csv")
     path.write_bytes(demo_csv.read_bytes())
     data = DataConfig(str(path), targets="gap_ev")
-    assert len(featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1).store) == 60
+    assert len(featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)) == 60
 
 
 def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
@@ -87,9 +87,9 @@ def test_failed_overwrite_keeps_the_existing_file(column, demo_csv, tmp_path):
 
 def test_report_counts_failed_rows(tmp_path, demo_csv, demo_rows):
     config = DataConfig(str(demo_csv), targets="gap_ev")
-    report = featurize_dataset(config, GraphConfig(max_atoms=20), tmp_path / "s.arrow", workers=1)
+    store = featurize_dataset(config, GraphConfig(max_atoms=20), tmp_path / "s.arrow", workers=1)
     large = [row for row, smiles in enumerate(demo_rows["smiles"]) if smiles_to_graph(smiles).num_atoms > 20]
-    assert report.failed == len(large) > 0 and report.first_error == report.store.errors[large[0]]
-    assert report.store.info.max_atoms == 20 and report.store.info.targets == ("gap_ev",)
-    np.testing.assert_array_equal(report.store.targets[:, 0], demo_rows["gap_ev"])
-    assert (report.store.split == demo_rows["split"].map({"train": 0, "valid": 1, "test": 2})).all()
+    assert list(store.errors) == large and large
+    assert store.info.max_atoms == 20 and store.info.targets == ("gap_ev",)
+    np.testing.assert_array_equal(store.targets[:, 0], demo_rows["gap_ev"])
+    assert (store.split == demo_rows["split"].map({"train": 0, "valid": 1, "test": 2})).all()

@@ -55,8 +55,8 @@ def test_predictions_match_the_local_engine(cluster, folder, predictor, tmp_path
 def test_preprocessed_datasets_match_the_local_engine(cluster, folder, tmp_path):
     for engine in ("local", "ray"):
         data = DataConfig(str(folder), targets="y")
-        report = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=2)
-        assert (len(report.store), report.failed) == (1509, 9)
+        store = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=2)
+        assert (len(store), len(store.errors)) == (1509, 9)
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
@@ -66,7 +66,7 @@ def test_malformed_rows_match_the_local_engine(cluster, predictor, tmp_path):
         settings = {"engine": engine, "workers": 2}
         assert predict_file(predictor, tmp_path / "in.csv", tmp_path / f"{engine}.csv", **settings).failed == 2
         data = DataConfig(str(tmp_path / "in.csv"), targets="y")
-        assert featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", **settings).failed == 2
+        assert len(featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", **settings).errors) == 2
     local, distributed = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
     pd.testing.assert_frame_equal(local, distributed, rtol=1e-5)
     assert local["error"].dropna().index.tolist() == [5_000, 5_001] and "line 5003" in local["error"][5_001]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -131,6 +132,16 @@ def read_metric_logs(folder: Path) -> Iterator[dict[str, str]]:
 def is_finished(folder: Path) -> bool:
     """True if a run is trained and evaluated."""
     return (folder / METRICS).exists()
+
+
+def unfinished_note(folder: Path | None) -> str | None:
+    """Return a note on the models of a run that was stopped, which are those of its best epoch so far; else None."""
+    if folder is None or is_finished(folder) or not (folder / LAST).is_file() or not (folder / CONFIG).is_file():
+        return None
+    return (
+        f"{folder} is not finished: its model is that of the best epoch so far, without calibration; continue with "
+        f"graphslice train --resume {shlex.quote(str(folder))}"
+    )
 
 
 def read_metrics(folder: Path) -> dict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,6 +44,7 @@ from graphslice.run_files import (
     foreign_file,
     remove_run,
     run_directory_of,
+    unfinished_note,
 )
 from graphslice.tasks import Task, output_slices
 
@@ -246,13 +248,15 @@ class Model(Predictor):
         Raises:
             InputError: if the dataset cannot be read, lacks the targets or the split, or has no labels there.
         """
-        from graphslice.evaluation.evaluate import evaluate
+        from graphslice.evaluation.evaluate import evaluate, evaluation_notes
 
         fields = {"targets": _names(targets), "smiles_column": smiles}
         overrides = {name: value for name, value in fields.items() if value is not None}
         dataset, splits = self._load_dataset(data, overrides, split)
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
+        for note in evaluation_notes(dataset):
+            warnings.warn(note, stacklevel=2)
         return evaluate(self, dataset, split, splits)
 
     def _load_dataset(
@@ -265,6 +269,7 @@ class Model(Predictor):
             available_targets,
             evaluation_splits,
             load_evaluation_data,
+            misspelt_targets,
             select_tasks,
         )
 
@@ -276,6 +281,7 @@ class Model(Predictor):
             overrides = overrides if data is None else {**overrides, "dataset": str(data)}
             return load_evaluation_data(self, self.folder, overrides, split)
         trained, columns = self.config.data, column_names(data)
+        notes = [] if overrides.get("targets") else misspelt_targets(self, columns, "the data frame")
         targets = available_targets(self, overrides.get("targets"), columns)
         data_config = DataConfig(targets=targets, features=trained.features, level=self.level, decimal=trained.decimal)
         if trained.smiles_column in columns:
@@ -294,7 +300,9 @@ class Model(Predictor):
             with suppress(InputError):  # another frame may have a column of that name that is no split
                 as_trained = dataset_from_frame(data, replace(data_config, split=trained.split), tasks)
                 dataset = as_trained if as_trained.fingerprint() == trained.fingerprint else dataset
-        return align_targets(self, dataset, overrides.get("targets")), evaluation_splits(self, self.folder, dataset)
+        aligned = align_targets(self, dataset, overrides.get("targets"))
+        aligned = replace(aligned, notes=(*aligned.notes, *notes))
+        return aligned, evaluation_splits(self, self.folder, dataset)
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -397,6 +405,8 @@ def load(path: str | Path, device: str | torch.device | None = None, *, keep_ali
     compile_note.announce_compilation()
     folder, checkpoints = run_directory_of(path), read_checkpoints(path)
     run_directory = folder if folder is not None and (folder / CONFIG).is_file() else None
+    if note := unfinished_note(folder):
+        warnings.warn(note, stacklevel=2)
     return Model(checkpoints, device, run_directory, keep_alive, read_calibration(path, checkpoints))
 
 

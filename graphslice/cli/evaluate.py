@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
-    from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
+    from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
     from graphslice.inference.files import check_output
 
@@ -44,18 +44,16 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         print(line)
     for line in describe_coverage(split, result, COVERAGE_LEVEL):
         print(line)
-    for note in dataset.notes:
+    notes, lost = evaluation_notes(dataset), dataset.unreadable()
+    for note in notes:
         print(note, file=sys.stderr)
-    if lost := dataset.unreadable():
-        row, reason = next(iter(lost.items()))
-        print(f"{len(lost):,} rows are not usable; the first, row {row + 1}: {reason}", file=sys.stderr)
     if split != "train" and (learned := result.get("learned")):
         print(
             f"at least {learned:,} of the molecules have the Morgan fingerprint of a training molecule (the model "
             "keeps at most 10,000): prediction errors on these are smaller than on new molecules",
             file=sys.stderr,
         )
-    document = {"dataset": dataset.name, "split": split, **result, "unusable": len(lost), "notes": [*dataset.notes]}
+    document = {"dataset": dataset.name, "split": split, **result, "unusable": len(lost), "notes": notes}
     if (first := document.pop("first_unanswered")) is not None:
         row, reason = first
         document["first_unanswered"] = {"row": row + 1, "error": reason}

@@ -225,6 +225,8 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
             return 'unknown option --sheet: the sheet of a workbook is part of its name, as in "table.xlsx:Sheet name"'
         if option == "--dataset" and arguments[0] == "predict":
             return "unknown option --dataset: the file follows the model, as in graphslice predict RUN molecules.csv"
+        if option == "--dataset" and arguments[0] == "featurize":
+            return "unknown option --dataset: the table is given alone, as in graphslice featurize molecules.csv"
         return describe_chemprop_option(option) or f"unknown option {option!r}{nearest(option, known)}"
     if match := re.search(r"arguments are required: (.*)", message):
         names = [name.strip().split(".")[-1] for name in match.group(1).split(",")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -351,8 +352,12 @@ def reject_pretrained(model: str) -> None:
 def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load
+    from graphslice.run_files import unfinished_note
 
-    return load(options.model, inference_device(options.device))
+    predictor = load(options.model, inference_device(options.device))
+    if note := unfinished_note(predictor.folder):
+        print(note, file=sys.stderr)
+    return predictor
 
 
 def inference_device(name: str | None) -> str | torch.device | None:

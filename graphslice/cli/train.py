@@ -29,8 +29,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
     from graphslice.report.write import report_after_training
-    from graphslice.run_files import default_run_directory
-    from graphslice.training.loop import Interrupted
+    from graphslice.run_files import CONFIG, default_run_directory
     from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)
@@ -48,5 +47,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             )
         report_after_training(result.folder, result.data, console)
         return result.to_dict()
-    except Interrupted:
-        exit_stopped(f"graphslice train --resume {folder}", console)
+    except KeyboardInterrupt:
+        if folder is None or not (folder / CONFIG).exists():
+            raise
+        exit_stopped(f"graphslice train --resume {shlex.quote(str(folder))}", console)

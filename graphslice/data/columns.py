@@ -134,9 +134,10 @@ def find_smiles_column(
     for usual in SMILES_COLUMNS:
         if usual in by_name:
             return by_name[usual]
+    title = "; if a later line names them, delete the lines above it" if len(columns) == 1 else ""
     raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
-        f"name with --smiles-column (in Python smiles=...); the columns are {quoted_list(columns)}"
+        f"name with --smiles-column (in Python smiles=...); the columns are {quoted_list(columns)}{title}"
     )
 
 

@@ -207,6 +207,12 @@ class LabelledDataset:
             row: reason for row, reason in sorted(self.rejected.items()) if unlabelled[row] and reason != UNLABELLED
         }
 
+    def partly_unreadable(self) -> dict[int, str]:
+        """Return the reasons, sorted by row, for rows with a label that is not valid, and another one that is."""
+        known = self.all_labels.known()
+        invalid = {row: reason for row, reason in self.rejected.items() if known[row] and reason.startswith("target ")}
+        return dict(sorted(invalid.items()))
+
     def fingerprint(self) -> str:
         """Return a hash of molecules, labels and splits, by which changes of the data of a run are detected."""
         digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())

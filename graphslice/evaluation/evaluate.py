@@ -15,21 +15,20 @@ from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
 from graphslice.data.excel import split_sheet
 from graphslice.data.featurize import featurizer_pool, parse
+from graphslice.data.labels import pluralize
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
-from graphslice.errors import InputError
+from graphslice.errors import InputError, nearest
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
 from graphslice.evaluation.prediction_tables import write_predictions
 from graphslice.inference.predictions import Predictions, output_columns
 from graphslice.inference.predictor import Predictor
+from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY
 from graphslice.package_data import is_packaged_model
 from graphslice.run_files import find_members, locate_dataset, read_splits, read_training_smiles, run_directory_of
 from graphslice.tasks import Task
-
-# Smallest similarity that counts as the same fingerprint, allowing for rounding.
-_IDENTICAL_SIMILARITY = 1 - 1e-6
 
 
 def load_evaluation_data(
@@ -65,7 +64,7 @@ def load_evaluation_data(
         raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
     if "dataset" not in overrides and not (is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()):
         raise InputError(f"the training data is no longer at {dataset}: give labelled molecules with --dataset")
-    targets = overrides.get("targets")
+    targets, notes = overrides.get("targets"), []
     if dataset == trained.dataset:
         if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
             overrides = {name: value for name, value in overrides.items() if name != "targets"}
@@ -81,10 +80,13 @@ def load_evaluation_data(
             defaults["split"] = "random"
         settings = {"targets": available_targets(predictor, targets, columns), "dataset": dataset}
         data = DataConfig(**{**defaults, **overrides, **settings})
+        if columns and targets is None:
+            notes = misspelt_targets(predictor, columns, Path(dataset).name)
     if data.auxiliary_file and not Path(data.auxiliary_file).exists():  # its labels are not evaluated
         data = replace(data, auxiliary=None, auxiliary_file=None)
     loaded = load_dataset(data, select_tasks(predictor, data.targets))
     aligned = replace(align_targets(predictor, loaded, targets), auxiliary={})
+    aligned = replace(aligned, notes=(*aligned.notes, *notes))
     if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
@@ -138,6 +140,23 @@ def available_targets(predictor: Predictor, targets: str | None, columns: Sequen
     if targets and not set(names) <= set(predictor.targets) & set(columns):
         return targets
     return join_names([name for name in predictor.targets if name in columns] or predictor.targets)
+
+
+def misspelt_targets(predictor: Predictor, columns: Sequence[str], name: str) -> list[str]:
+    """Return notes on targets of a model that are not among the columns of a table, but under a similar name.
+
+    Raises:
+        InputError: if the model has several targets, and none of them is a column.
+    """
+    missing = [target for target in predictor.targets if target not in columns]
+    if len(missing) == len(predictor.targets) > 1:
+        raise InputError(
+            f"{name} has no column of the {len(missing)} targets of the model, {quoted_list(missing)}: rename its "
+            "columns, or name them with --targets"
+        )
+    others = [column for column in columns if column not in predictor.targets]
+    similar = {target: nearest(target, others) for target in missing}
+    return [f"{name} has no column {target!r}{text}" for target, text in similar.items() if text]
 
 
 def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
@@ -238,6 +257,19 @@ def _run_splits(predictor: Predictor, model: Path, dataset: LabelledDataset) -> 
     return {name: rows for name, rows in splits.items() if is_common(name)}
 
 
+def evaluation_notes(dataset: LabelledDataset) -> list[str]:
+    """Return remarks on a dataset, and on its labels that cannot be read."""
+    notes = list(dataset.notes)
+    for rows, problem in (
+        (dataset.unreadable(), "are not usable"),
+        (dataset.partly_unreadable(), "are evaluated without a label that cannot be read"),
+    ):
+        if rows:
+            row, reason = next(iter(rows.items()))
+            notes.append(f"{pluralize(len(rows), 'row')} {problem}; the first, row {row + 1}: {reason}")
+    return notes
+
+
 def predict_rows(
     predictor: Predictor, dataset: LabelledDataset, rows: np.ndarray, interval: float | None = None
 ) -> Predictions:
@@ -315,6 +347,6 @@ def evaluate(
         interval, labels = predictions.interval.take_rows(indices), dataset.labels(predicted_rows)
         add_coverage(result, coverage(interval, labels, dataset.molecules(predicted_rows), dataset.tasks))
     if predictions.neighbours is not None:
-        result["learned"] = int((predictions.neighbours.similarity[predicted] > _IDENTICAL_SIMILARITY).sum())
+        result["learned"] = int((predictions.neighbours.similarity[predicted] > IDENTICAL_SIMILARITY).sum())
     failures = [(row, error) for row, error in zip(rows.tolist(), predictions.errors, strict=True) if error is not None]
     return {**result, "unanswered": len(failures), "first_unanswered": failures[0] if failures else None}

@@ -164,7 +164,10 @@ def _mean(scores: list[dict], name: str) -> float:
 
 
 def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> str:
-    """Format the named metrics, separated by commas."""
-    return ", ".join(
-        f"{METRICS[name].label} {scores[name]:.{digits}f}" for name in dict.fromkeys(names) if name in scores
-    )
+    """Format the named metrics, separated by commas; small numbers with significant digits in place of decimals."""
+    texts = []
+    for name in dict.fromkeys(names):
+        if name in scores:
+            form = f".{digits}f" if not 0 < abs(scores[name]) < 0.01 else f".{digits - 1}g"
+            texts.append(f"{METRICS[name].label} {scores[name]:{form}}")
+    return ", ".join(texts)

@@ -14,6 +14,9 @@ from graphslice.data.store import GraphStore
 from graphslice.inference.predictions import Neighbours, PredictionInterval
 from graphslice.tasks import Task
 
+#: Smallest similarity that counts as the same fingerprint, allowing for rounding.
+IDENTICAL_SIMILARITY = 1 - 1e-6
+
 
 def nearest_training_molecules(
     domain: ApplicabilityDomain, store: GraphStore, rows: np.ndarray

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -79,8 +80,8 @@ def pretrain(
     with locked(out):
         if contains_run(out) and not overwrite:
             raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with graphslice train --resume {out}, "
-                "or give --overwrite"
+                f"{out} holds a run already: choose another --out, continue it with graphslice train --resume "
+                f"{shlex.quote(str(out))}, or give --overwrite"
             )
         check_not_overwriting(out, [*tables, *without])
         with _replacing_previous_run(out):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,8 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
         raise InputError(f"{folder} holds a model without the scores of a run: there is nothing to report")
     if not is_finished(folder):
         raise InputError(
-            f"{folder} holds a run that is not finished: continue it with graphslice train --resume {folder}"
+            f"{folder} holds a run that is not finished: continue it with graphslice train --resume "
+            f"{shlex.quote(str(folder))}"
         )
     models, config = find_models(folder), read_config(folder)
     data_error = None

@@ -64,7 +64,9 @@ def evaluate_split(
     """
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
-    for line in (describe_scores(title or split, scores, first=metric), *describe_bounds(split, scores)):
+    title = title or split
+    bounds = describe_bounds(title.removesuffix(":"), scores)
+    for line in (describe_scores(title, scores, first=metric), *bounds):
         console.out(line, highlight=False)
     for t, task, where in each_target(dataset.tasks):
         if task.classes:

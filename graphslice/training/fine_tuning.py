@@ -21,6 +21,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import random_subset
 from graphslice.errors import InputError
 from graphslice.inference.batches import for_each_batch
+from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY, nearest_training_molecules
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import REGRESSION, Task, each_target
 
@@ -69,6 +70,33 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     return (
         f"the model was pretrained on quantities similar to {pairs}: for a fair comparison with models trained from "
         "scratch, use --init-from none"
+    )
+
+
+def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
+    """Return a note on molecules for validation and test that a checkpoint was trained on; None without any.
+
+    Without a validation set the scores are those of held-out folds of the training set. Molecules are recognised by
+    their Morgan fingerprints, of which a checkpoint keeps at most 10,000.
+
+    Args:
+        origin: the checkpoint that is fine-tuned.
+        name: its name, for the note.
+        data: molecules of the run.
+    """
+    if origin.calibration is None:
+        return None
+    counts = {}
+    for split in ("valid" if len(data.splits["valid"]) else "train", "test"):
+        rows = random_subset(data.splits.get(split, np.empty(0, np.int64)), _MAX_PROBE_ROWS)
+        similarity, _ = nearest_training_molecules(origin.calibration.domain, data.store, rows)
+        counts[f"{len(rows):,} {split} molecules"] = int((similarity > IDENTICAL_SIMILARITY).sum())
+    known = [f"{count:,} of the {of}" for of, count in counts.items() if count]
+    if not known:
+        return None
+    return (
+        f"at least {' and '.join(known)} have the Morgan fingerprint of a training molecule of {name}: scores on these "
+        "are better than on new molecules"
     )
 
 

@@ -24,7 +24,12 @@ from graphslice.tasks import Task
 from graphslice.threads import single_threaded_torch
 from graphslice.training.complete_config import CompleteConfig, run_steps
 from graphslice.training.devices import make_fabric
-from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, seen_in_pretraining
+from graphslice.training.fine_tuning import (
+    fit_linear_probe,
+    known_molecules,
+    load_pretrained_weights,
+    seen_in_pretraining,
+)
 from graphslice.training.loop import Interrupted, TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.optimizer import freeze
@@ -121,8 +126,11 @@ def initialise_weights(
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.out(message, highlight=False)
         note = None
-        if is_packaged_model(str(config.init_from)) and not console.quiet:  # descriptors take a second
-            note = seen_in_pretraining(origin, data)
+        if not console.quiet:  # descriptors take a second
+            packaged = is_packaged_model(str(config.init_from))
+            note = (
+                seen_in_pretraining(origin, data) if packaged else known_molecules(origin, str(config.init_from), data)
+            )
         if note is not None:
             console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -133,7 +134,8 @@ def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool)
     if is_first_process():
         if contains_run(out) and not overwrite:
             raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with --resume {out}, or give --overwrite"
+                f"{out} holds a run already: choose another --out, continue it with --resume "
+                f"{shlex.quote(str(out))}, or give --overwrite"
             )
         check_run_directory(out, config.data, frame=frame)
     if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):

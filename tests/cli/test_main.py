@@ -55,6 +55,11 @@ def test_a_reader_that_has_seen_enough(cli, run_directory, tmp_path, monkeypatch
     assert (code, err) == (0, "")
 
 
+def test_table_of_featurize_given_as_an_option_is_explained(cli):
+    code, _, err = cli("featurize", "--dataset", "t.csv", "-o", "t.arrow")
+    assert code == 2 and "the table is given alone, as in graphslice featurize molecules.csv" in err
+
+
 def test_an_interrupt_waits_until_libraries_are_loaded(cli, run_directory, tmp_path, monkeypatch):
     """Half-loaded libraries would turn it into errors of their own."""
     (tmp_path / "slow_library.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nloaded = True\n")

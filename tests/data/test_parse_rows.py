@@ -49,6 +49,7 @@ def test_smiles_column_is_found(columns, requested, expected):
     [
         (["smiles", "y"], "smile", r"no column 'smile' \(did you mean 'smiles'\?\); it has 'smiles', 'y'"),
         (["a", "b"], None, "which column holds the SMILES.*--smiles-column.*'a', 'b'"),
+        (["a title"], None, "the columns are 'a title'; if a later line names them, delete the lines above it"),
         ([f"c{i}" for i in range(20)], None, "and 8 more"),
     ],
 )

@@ -139,6 +139,34 @@ def test_dataset_with_some_of_the_targets(cli, tmp_path):
     assert "has no column 'gap'" in cli("evaluate", "gap", "--dataset", path, "--targets", "gap,homo")[2]
 
 
+def test_labels_that_cannot_be_read_and_misspelt_targets_are_reported(cli, tmp_path):
+    """A row with another label is evaluated by that one."""
+    path = tmp_path / "t.csv"
+    frame = pd.DataFrame({"smiles": ["CCO", "CCN"], "gap": ["5,1", "4,2"], "homo": [-6.0, -5.0], "Lumo": [1.0, 2.0]})
+    frame.to_csv(path, index=False)
+    code, out, err = cli("evaluate", "gap", "--dataset", path)
+    assert code == 0 and "on 2 molecules (homo)" in out and "no labels for 'gap', 'lumo', 'dipole'" in out
+    unread = "2 rows are evaluated without a label that cannot be read; the first, row 1: target 'gap' is not a finite"
+    assert unread in err and "t.csv has no column 'lumo' (did you mean 'Lumo'?)" in err and "dipole" not in err
+    with pytest.warns(UserWarning) as warned:
+        gs.load("gap", "cpu").evaluate(frame)
+    assert any("did you mean 'Lumo'" in str(one.message) for one in warned)
+    assert any(unread in str(one.message) for one in warned)
+    frame[["smiles"]].to_csv(path, index=False)
+    code, _, err = cli("evaluate", "gap", "--dataset", path)
+    assert code == 2 and "t.csv has no column of the 4 targets of the model, 'gap', 'homo', 'lumo', 'dipole'" in err
+
+
+def test_scores_in_small_units_have_significant_digits(cli, demo_rows, tiny_config, tmp_path):
+    table = demo_rows.assign(gap_ev=demo_rows["gap_ev"] * 1e-7)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv"), tmp_path / "run")
+    code, out, _ = cli("evaluate", tmp_path / "run")
+    mae = float(re.search(r"MAE (\S+),", out).group(1))
+    assert code == 0 and 0 < mae < 1e-6
+    assert mae == pytest.approx(gs.load(tmp_path / "run", "cpu").evaluate()["mae"], rel=1e-4)
+
+
 def test_some_targets_of_the_training_data(demo_rows, tiny_config, tmp_path):
     """They are evaluated on the test set, not on the training set."""
     rows = demo_rows[:60].assign(atoms=demo_rows["smiles"][:60].str.len())

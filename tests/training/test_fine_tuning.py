@@ -292,6 +292,18 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") is None
 
 
+def test_molecules_that_the_checkpoint_was_trained_on_are_counted(demo_csv, demo_rows, tiny_config, tmp_path):
+    """``--init-from`` a run on other rows of the same table."""
+    train(tiny_config(demo_csv), tmp_path / "first")
+    other = {"train": "test", "test": "train", "valid": "valid"}
+    demo_rows.assign(split=demo_rows["split"].map(other)).to_csv(tmp_path / "swapped.csv", index=False)
+    known, screen = int((demo_rows["split"] == "train").sum()), io.StringIO()
+    for name, table in (("same", demo_csv), ("swapped", tmp_path / "swapped.csv")):
+        config = replace(tiny_config(table), init_from=str(tmp_path / "first"))
+        train(config, tmp_path / name, console=Console(file=screen, width=500))
+        assert (f"{known} of the {known} test molecules" in screen.getvalue()) == (name == "swapped")
+
+
 @pytest.mark.parametrize("sections", [{}, {"model": {"dim": 32}}])
 def test_initialisation_of_ensemble_members_is_printed(
     sections, packaged_model, demo_csv, tiny_config, tmp_path, monkeypatch

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.training import resume, train
@@ -140,6 +141,28 @@ def test_last_step_before_a_stop_is_kept(
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["step"] == step
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted(batch_size=2))
+
+
+def test_stopped_run_predicts_with_a_note(uninterrupted, cli, tmp_path):
+    folder = tmp_path / "my run"
+    shutil.copytree(uninterrupted(), folder)
+    (folder / "metrics.json").unlink()
+    note = f"{folder} is not finished: its model is that of the best epoch so far, without calibration; continue with "
+    code, _, err = cli("predict", folder, "CCO")
+    assert code == 0 and f"{note}graphslice train --resume '{folder}'" in err
+    with pytest.warns(UserWarning, match="is not finished"):
+        gs.load(folder)
+
+
+def test_run_stopped_between_its_trainings_says_how_to_continue(cli, demo_csv, tiny_config, tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text(tiny_config(demo_csv, **settings()).to_yaml())
+
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphslice.training.run.evaluate_run", stopped)
+    code, _, err = cli("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "my run")
+    assert code == 130 and err.endswith(f"stopped; continue with: graphslice train --resume '{tmp_path / 'my run'}'\n")
 
 
 def test_resuming_a_trained_run_evaluates_it(uninterrupted, tmp_path):

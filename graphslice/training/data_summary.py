@@ -33,6 +33,9 @@ _MIN_RELATIVE_STD = 1e-6
 # With fewer molecules for training and validation than this, a warning is printed.
 _FEW_MOLECULES = 50
 
+# A class of one row among at least this many labels may be a misspelling.
+_RARE_AMONG = 50
+
 # Names of logarithms: logS, LogD7.4, log_clearance, ln k, cl_log, pIC50, pKa, pchembl_value.
 _LOG_NAME = re.compile(
     r"(?i:(?:^|[\W_])(?:log|ln|lg)(?:10|2)?(?:[a-z]{1,2})?(?:$|[\W_\d]))|^[lL]og[A-Z]|^p[A-Z]|^pchembl"
@@ -161,7 +164,7 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
 
 
 def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """Check regression targets for suspicious values.
+    """Check targets for suspicious values.
 
     Args:
         tasks, labels: as in :func:`describe_tasks`.
@@ -172,7 +175,7 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
     targets_by_reason: dict[str, list[str]] = {}
     for t, task in enumerate(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
-        reason = _target_warning(task, known) if task.kind == REGRESSION and len(known) else None
+        reason = (_target_warning if task.kind == REGRESSION else _class_warning)(task, known) if len(known) else None
         if reason:
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{quoted_list(names, _MOST_NAMES, str)} {reason}" for reason, names in targets_by_reason.items()]
@@ -235,6 +238,17 @@ def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds
             name = _SPLIT_NAMES.get(split, split)
             lines.append(f"the {name} set has only one class of {quoted_list(one, _MOST_NAMES, str)}{advice}")
     return lines
+
+
+def _class_warning(task: Task, known: np.ndarray) -> str | None:
+    """Return the warning about the class indices ``float64 [R]`` of a target, to follow its name, or None."""
+    counts = np.bincount(known.astype(int), minlength=len(task.classes))
+    single = [name for name, count in zip(task.classes, counts.tolist(), strict=True) if count == 1]
+    if len(single) in (0, len(task.classes)) or len(known) < _RARE_AMONG:
+        return None
+    return (
+        f"has one row of the class {' and of the class '.join(map(repr, single[:_FEW_VALUES]))}: is it a misspelling?"
+    )
 
 
 def _target_warning(task: Task, known: np.ndarray) -> str | None:

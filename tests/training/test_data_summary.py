@@ -46,6 +46,13 @@ def test_warnings_about_suspicious_values(values, expected):
     assert found == [] if expected is None else (len(found) == 1 and expected in found[0])
 
 
+@pytest.mark.parametrize(("counts", "noted"), [((50, 49, 1), True), ((50, 48, 2), False), ((5, 4, 1), False)])
+def test_class_of_one_row_among_many_is_noted(counts, noted):
+    labels = np.repeat([0.0, 1, 2], counts)[:, None]
+    found = data_warnings([Task("herg", "multiclass", ("no", "yes", "maybe"))], labels)
+    assert found == (["herg has one row of the class 'maybe': is it a misspelling?"] if noted else [])
+
+
 @pytest.mark.parametrize(
     "name", ["logS", "LogD7.4", "logPapp", "log_cl", "log10(ki)", "ln k", "cl_log", "pIC50", "pKa", "pchembl_value"]
 )

@@ -120,10 +120,11 @@ OTHERS = (
 
 def test_error_of_a_first_sheet_without_smiles_names_the_others(tmp_path):
     path = write(tmp_path / "t.xlsx", README, ROWS, [["no rows"]], [], ROWS)
-    for config in (DataConfig(dataset=str(path)), DataConfig(dataset=str(path), smiles_column="SMILES code")):
-        with pytest.raises(InputError, match=re.escape("'About this file'; " + OTHERS.format(path))):
-            load_dataset(config)
-    with pytest.raises(InputError, match=r"are 'About this file'$"):
+    title = "; if a later line names them, delete the lines above it"
+    for column, text in ((None, title), ("SMILES code", "")):
+        with pytest.raises(InputError, match=re.escape(f"'About this file'{text}; " + OTHERS.format(path))):
+            load_dataset(DataConfig(dataset=str(path), smiles_column=column))
+    with pytest.raises(InputError, match=f"are 'About this file'{title}$"):
         load_dataset(DataConfig(dataset=f"{path}:Sheet 1"))
 
 

@@ -24,6 +24,7 @@ from graphslice.run_files import (
     find_members,
     is_finished,
     member_number,
+    resume_command,
 )
 
 
@@ -140,7 +141,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _resume(path: Path) -> str:
-    return f"graphslice train --resume {path} trains what is missing; or copy the run directory again"
+    return f"{resume_command(path)} trains what is missing; or copy the run directory again"
 
 
 def _settings(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -134,13 +134,18 @@ def is_finished(folder: Path) -> bool:
     return (folder / METRICS).exists()
 
 
+def resume_command(folder: Path) -> str:
+    """Return the command that continues a run."""
+    return f"graphslice train --resume {shlex.quote(str(folder))}"
+
+
 def unfinished_note(folder: Path | None) -> str | None:
     """Return a note on the models of a run that was stopped, which are those of its best epoch so far; else None."""
     if folder is None or is_finished(folder) or not (folder / LAST).is_file() or not (folder / CONFIG).is_file():
         return None
     return (
         f"{folder} is not finished: its model is that of the best epoch so far, without calibration; continue with "
-        f"graphslice train --resume {shlex.quote(str(folder))}"
+        f"{resume_command(folder)}"
     )
 
 

@@ -40,6 +40,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
+    from graphslice.run_files import resume_command
     from graphslice.training.loop import Interrupted
 
     console = Console(stderr=True, soft_wrap=True)
@@ -58,4 +59,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         )
         return result.to_dict()
     except Interrupted:
-        exit_stopped(f"graphslice train --resume {folder}", console)
+        exit_stopped(resume_command(folder), console)

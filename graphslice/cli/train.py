@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
     from graphslice.report.write import report_after_training
-    from graphslice.run_files import CONFIG, default_run_directory
+    from graphslice.run_files import CONFIG, default_run_directory, resume_command
     from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)
@@ -50,4 +50,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     except KeyboardInterrupt:
         if folder is None or not (folder / CONFIG).exists():
             raise
-        exit_stopped(f"graphslice train --resume {shlex.quote(str(folder))}", console)
+        exit_stopped(resume_command(folder), console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -61,4 +62,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         report_after_training(result.folder, result.data, console)
         return {"search": str(folder), **result.to_dict()}
     except Interrupted:
-        exit_stopped(f"graphslice tune --resume {folder}", console)
+        exit_stopped(f"graphslice tune --resume {shlex.quote(str(folder))}", console)

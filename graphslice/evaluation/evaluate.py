@@ -261,12 +261,13 @@ def evaluation_notes(dataset: LabelledDataset) -> list[str]:
     """Return remarks on a dataset, and on its labels that cannot be read."""
     notes = list(dataset.notes)
     for rows, problem in (
-        (dataset.unreadable(), "are not usable"),
-        (dataset.partly_unreadable(), "are evaluated without a label that cannot be read"),
+        (dataset.unreadable(), "not usable"),
+        (dataset.partly_unreadable(), "evaluated without a label that cannot be read"),
     ):
         if rows:
             row, reason = next(iter(rows.items()))
-            notes.append(f"{pluralize(len(rows), 'row')} {problem}; the first, row {row + 1}: {reason}")
+            verb = "is" if len(rows) == 1 else "are"
+            notes.append(f"{pluralize(len(rows), 'row')} {verb} {problem}; the first, row {row + 1}: {reason}")
     return notes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,16 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.processes import is_first_process
 from graphslice.progress import molecule_progress
-from graphslice.run_files import BEST, CONFIG, CORPUS, LAST, check_not_overwriting, contains_run, find_members
+from graphslice.run_files import (
+    BEST,
+    CONFIG,
+    CORPUS,
+    LAST,
+    check_not_overwriting,
+    contains_run,
+    find_members,
+    resume_command,
+)
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
 from graphslice.training.losses import check_losses
@@ -80,8 +88,8 @@ def pretrain(
     with locked(out):
         if contains_run(out) and not overwrite:
             raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with graphslice train --resume "
-                f"{shlex.quote(str(out))}, or give --overwrite"
+                f"{out} holds a run already: choose another --out, continue it with {resume_command(out)}, or give "
+                "--overwrite"
             )
         check_not_overwriting(out, [*tables, *without])
         with _replacing_previous_run(out):

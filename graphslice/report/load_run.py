@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from graphslice.run_files import (
     read_metrics,
     read_start,
     read_training,
+    resume_command,
 )
 from graphslice.training.complete_config import member_configs
 from graphslice.training.run import load_molecule_data, saved_splits
@@ -97,10 +97,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     if not is_finished(folder) and not (folder / LAST).is_file() and (folder / BEST).is_file():
         raise InputError(f"{folder} holds a model without the scores of a run: there is nothing to report")
     if not is_finished(folder):
-        raise InputError(
-            f"{folder} holds a run that is not finished: continue it with graphslice train --resume "
-            f"{shlex.quote(str(folder))}"
-        )
+        raise InputError(f"{folder} holds a run that is not finished: continue it with {resume_command(folder)}")
     models, config = find_models(folder), read_config(folder)
     data_error = None
     if (level := config.model.level) != MOLECULE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -35,6 +34,7 @@ from graphslice.run_files import (
     find_checkpoint,
     find_members,
     read_config,
+    resume_command,
 )
 from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
 from graphslice.training.data_summary import transform_notes
@@ -134,8 +134,8 @@ def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool)
     if is_first_process():
         if contains_run(out) and not overwrite:
             raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with --resume "
-                f"{shlex.quote(str(out))}, or give --overwrite"
+                f"{out} holds a run already: choose another --out, continue it with "
+                f"{resume_command(out)}, or give --overwrite"
             )
         check_run_directory(out, config.data, frame=frame)
     if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):

@@ -100,10 +100,9 @@ class _Table:
         """Describe the cells that are not learned: those that are neither empty nor numbers or classes."""
         rows = self.rows(tasks)
         bounds = 0 if rows.labels.bounds is None else int(is_bounded(rows.labels.bounds).sum())
-        wrong = {row: reason for row, reason in rows.rejected.items() if reason.startswith("target")}
         notes = [f"{self.name}: {bounds:,} bounds in auxiliary columns are not learned"] if bounds else []
-        if wrong:
-            row, reason = next(iter(sorted(wrong.items())))
+        if wrong := rows.invalid_labels:
+            row, reason = min(wrong.items())
             notes.append(
                 f"{self.name}: auxiliary labels of {len(wrong):,} rows are not learned; row {row + 1}: {reason}"
             )

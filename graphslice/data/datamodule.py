@@ -135,7 +135,8 @@ class MoleculeData:
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
         for row, reason in self.store.errors.items():
-            self.rejected.setdefault(row, reason)
+            if self.store.sizes[row] == 0:  # else the reason why a label is invalid
+                self.rejected.setdefault(row, reason)
         if self.dataset.level != MOLECULE:
             self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
@@ -231,6 +232,10 @@ class MoleculeData:
             return rows
         family, other = (molecule_keys(self.store, each).family for each in (rows, others))
         return rows[~np.isin(family, other)]
+
+    def invalid_labels(self) -> dict[int, str]:
+        """Return the reasons, by row, for the rows that are used without a label that is invalid."""
+        return {row: reason for row, reason in self.dataset.invalid_labels.items() if row not in self.rejected}
 
     @property
     def network_rows(self) -> np.ndarray:

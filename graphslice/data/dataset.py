@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE
-from graphslice.data.labels import Labels
+from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.ogb_lsc import OGB_FOLDERS
 from graphslice.data.splits import Splits, encode_splits
 from graphslice.data.store import BATCH_ROWS, GraphStore
@@ -37,8 +38,9 @@ class LabelledRows:
         smiles: R texts.
         labels: labels of the rows.
         split: ``int8 [R]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
-        rejected: reason of rejection, by row, for rows with invalid labels.
+        rejected: reason, by row, for rows that are malformed or have no weight.
         columns: ``float32 [R, K]``, descriptor columns of the table, nan where unknown; None if there are none.
+        invalid_labels: reason, by row, for rows with an invalid label, which is unknown in ``labels``.
     """
 
     smiles: list[str]
@@ -46,6 +48,7 @@ class LabelledRows:
     split: np.ndarray
     rejected: dict[int, str]
     columns: np.ndarray | None = None
+    invalid_labels: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -57,27 +60,25 @@ class LabelledRows:
 
     def __getitem__(self, rows: slice) -> LabelledRows:
         begin, end, _ = rows.indices(len(self))
-        rejected = {row - begin: reason for row, reason in self.rejected.items() if begin <= row < end}
-        columns = None if self.columns is None else self.columns[begin:end]
-        return LabelledRows(
-            self.smiles[begin:end], self.labels.rows(begin, end), self.split[begin:end], rejected, columns
+        rejected, invalid_labels = (
+            {row - begin: reason for row, reason in reasons.items() if begin <= row < end}
+            for reasons in (self.rejected, self.invalid_labels)
         )
+        columns = None if self.columns is None else self.columns[begin:end]
+        labels = self.labels.rows(begin, end)
+        return LabelledRows(self.smiles[begin:end], labels, self.split[begin:end], rejected, columns, invalid_labels)
 
     @classmethod
     def join(cls, chunks: Sequence[LabelledRows]) -> LabelledRows:
         """Concatenate chunks, at least one."""
-        rejected: dict[int, str] = {}
-        begin = 0
-        for chunk in chunks:
-            rejected.update({begin + row: reason for row, reason in chunk.rejected.items()})
-            begin += len(chunk)
         columns = [chunk.columns for chunk in chunks if chunk.columns is not None]
         return cls(
             [text for chunk in chunks for text in chunk.smiles],
             Labels.join([chunk.labels for chunk in chunks]),
             np.concatenate([chunk.split for chunk in chunks]),
-            rejected,
+            join_reasons(chunks, [chunk.rejected for chunk in chunks]),
             np.concatenate(columns) if columns else None,
+            join_reasons(chunks, [chunk.invalid_labels for chunk in chunks]),
         )
 
     def digest(self) -> str:
@@ -87,7 +88,8 @@ class LabelledRows:
             if values is not None:
                 digest.update(values.tobytes())
         digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
-        digest.update(repr(sorted(self.rejected.items())).encode(errors="surrogatepass"))
+        reasons = self.invalid_labels | self.rejected
+        digest.update(repr(sorted(reasons.items())).encode(errors="surrogatepass"))
         if self.columns is not None:
             digest.update(np.ascontiguousarray(self.columns).tobytes())
         return digest.hexdigest()[:32]
@@ -115,7 +117,8 @@ class LabelledDataset:
         smiles: one text per row; empty if ``graphs`` is used instead.
         all_labels: labels of all rows in the user's unit, or the class index of a classification task.
         tasks: task of each of the T targets.
-        rejected: reason of rejection, by row, for rows with invalid labels.
+        rejected: reason, by row, for rows that are not used: malformed, or without a valid label.
+        invalid_labels: reason, by row, for rows that are used without a label that is invalid.
         splits: rows of each predefined split, by name; or None.
         graphs: molecules given as graphs (without atoms where rejected), or None.
         store: preprocessed molecules, or None.
@@ -133,6 +136,7 @@ class LabelledDataset:
     all_labels: Labels
     tasks: list[Task]
     rejected: dict[int, str] = field(default_factory=dict)
+    invalid_labels: dict[int, str] = field(default_factory=dict)
     splits: Splits | None = None
     graphs: list[MolGraph] | None = None
     store: GraphStore | None = None
@@ -207,12 +211,6 @@ class LabelledDataset:
             row: reason for row, reason in sorted(self.rejected.items()) if unlabelled[row] and reason != UNLABELLED
         }
 
-    def partly_unreadable(self) -> dict[int, str]:
-        """Return the reasons, sorted by row, for rows with a label that is not valid, and another one that is."""
-        known = self.all_labels.known()
-        invalid = {row: reason for row, reason in self.rejected.items() if known[row] and reason.startswith("target ")}
-        return dict(sorted(invalid.items()))
-
     def fingerprint(self) -> str:
         """Return a hash of molecules, labels and splits, by which changes of the data of a run are detected."""
         digest = hashlib.sha256(np.ascontiguousarray(self.targets).tobytes())
@@ -259,10 +257,25 @@ def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[T
     return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
 
 
-def reject_unlabelled(labels: Labels, rejected: dict[int, str]) -> dict[int, str]:
-    """Add the rows without any label to the rejected rows."""
+def reject_unlabelled(
+    labels: Labels, rejected: dict[int, str], invalid_labels: Mapping[int, str] = MappingProxyType({})
+) -> dict[int, str]:
+    """Add the rows without any label to the rejected rows, with the reason if they have an invalid one."""
     unlabelled = np.flatnonzero(~labels.known()).tolist()
-    return rejected | {row: UNLABELLED for row in unlabelled if row not in rejected}
+    return {row: invalid_labels.get(row, UNLABELLED) for row in unlabelled} | rejected
+
+
+def join_reasons(parts: Sequence[Sized], reasons: Sequence[Mapping[int, str]]) -> dict[int, str]:
+    """Join the reasons of parts of a table, by row within each, to reasons by row of the table."""
+    firsts = pointers([len(part) for part in parts]).tolist()
+    return {first + row: reason for first, part in zip(firsts, reasons, strict=False) for row, reason in part.items()}
+
+
+def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:
+    """Describe rows with a problem, such as ``not usable``, and the reason of the first one, for the user."""
+    row, reason = min(reasons.items())
+    verb = "is" if len(reasons) == 1 else "are"
+    return f"{pluralize(len(reasons), 'row')} {verb} {problem}; the first, row {row + 1}: {reason}"
 
 
 def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:

@@ -21,13 +21,20 @@ from graphslice.data.columns import (
     find_feature_columns,
     quoted_list,
 )
-from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.dataset import (
+    LabelledDataset,
+    LabelledRows,
+    join_reasons,
+    reject_unlabelled,
+    rename_tasks,
+    usable_mask,
+)
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.excel import split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.identifiers import identifier_columns, join_identifiers
 from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
-from graphslice.data.labels import Labels, pointers
+from graphslice.data.labels import Labels
 from graphslice.data.list_columns import reject_lists
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_rows import error_context, parse_chunks
@@ -97,9 +104,6 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
 
 def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDataset:
     """Concatenate tables with the same targets, under the name of the first table."""
-    firsts = pointers([len(part) for part in parts]).tolist()[:-1]
-    offset_reasons = [(first, part.rejected) for first, part in zip(firsts, parts, strict=True)]
-    rejected = {first + row: reason for first, reasons in offset_reasons for row, reason in reasons.items()}
     smiles = [text for part in parts for text in part.smiles]
     labels = Labels.join([part.all_labels for part in parts])
     columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
@@ -115,7 +119,8 @@ def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDatase
         smiles,
         labels,
         first.tasks,
-        rejected,
+        join_reasons(parts, [part.rejected for part in parts]),
+        join_reasons(parts, [part.invalid_labels for part in parts]),
         splits,
         columns=columns,
         auxiliary=auxiliary,
@@ -241,12 +246,15 @@ def _dataset_from_rows(
         notes = features.notes()
     if columns.level == MOLECULE:
         notes = [*class_notes(chunks, tasks), *notes]
-    rejected = reject_unlabelled(rows.labels, rows.rejected)
+    rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
+    invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
     held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
-    dataset = LabelledDataset(name, rows.smiles, rows.labels, list(tasks), rejected, splits, columns=rows.columns)
+    dataset = LabelledDataset(
+        name, rows.smiles, rows.labels, list(tasks), rejected, invalid_labels, splits, columns=rows.columns
+    )
     used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
     identifiers = identifier_columns(chunks, used, config.id_column, name)
     dataset = replace(dataset, notes=tuple(notes), identifiers=identifiers)

@@ -69,9 +69,8 @@ def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[
 def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
     """Parse the cells of a chunk of a table (CSV or Parquet) to SMILES, labels, splits and features.
 
-    A row is rejected if a label is neither empty nor valid (a finite number or a bound of one such as ``>5``, or one of
-    the classes; for atom- and bond-level targets a list of numbers). A malformed row is rejected too, and has neither
-    SMILES nor labels.
+    A label is invalid if it is neither empty nor a finite number, a bound of one such as ``>5``, or one of the classes;
+    for atom- and bond-level targets a list of numbers. A malformed row is rejected, and has neither SMILES nor labels.
 
     Args:
         chunk: rows of the table, with plain numbers.
@@ -82,12 +81,13 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         InputError: if a cell of the split column names no split, in a row that has a label; or a weight is not valid.
     """
     smiles = texts(chunk.column(columns.smiles), decode_text)
-    labels, rejected = _parse_labels(chunk, columns)
+    labels, invalid_labels = _parse_labels(chunk, columns)
+    rejected: dict[int, str] = {}
     if columns.weights is not None:
         weights, unweighted = _parse_weights(chunk, columns.weights, first_row)
         known = labels.known()
-        unweighted = {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
-        labels, rejected = replace(labels, weights=weights), unweighted | rejected
+        rejected = {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
+        labels = replace(labels, weights=weights)
     for row, reason in malformed_rows(chunk).items():
         smiles[row], rejected[row] = "", reason
     split = np.full(len(chunk), NO_SPLIT, np.int8)
@@ -97,7 +97,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         needed[list(rejected)] = False
         split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
     features = FeatureColumns(columns.descriptors).parse(chunk) if columns.descriptors else None
-    return LabelledRows(smiles, labels, split, rejected, features)
+    return LabelledRows(smiles, labels, split, rejected, features, invalid_labels)
 
 
 def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.ndarray, dict[int, str]]:
@@ -113,7 +113,7 @@ def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.nda
 
 
 def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
-    """Return the labels, nan where there is none; and the reason by row with an invalid cell."""
+    """Return the labels, nan where there is none; and the reason by row for rows with an invalid label."""
     tasks = columns.tasks or tuple(map(Task, columns.targets))
     if columns.level != MOLECULE:
         labels, rejected = parse_lists(chunk, columns.targets)

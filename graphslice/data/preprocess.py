@@ -131,7 +131,7 @@ def to_record_batch(
     columns = feature_column_names(info.descriptors)
     if columns and rows.columns is not None:
         computed |= dict(zip(columns, rows.columns.T, strict=True))
-    for row, reason in rows.rejected.items():
+    for row, reason in (rows.invalid_labels | rows.rejected).items():
         if rows.smiles[row] == "" or reasons[row] is None:  # an invalid SMILES takes precedence over an invalid label
             reasons[row] = reason
     descriptors = {name: computed[name] for name in info.descriptors}

@@ -50,9 +50,10 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
     targets, unknown_classes = recode_labels(targets, [class_tasks.get(name, Task(name)) for name in names], tasks)
     is_pcqm4m = store.info.source in OGB_FOLDERS
-    rejected = unknown_classes | _store_errors(store, names)
+    rejected, invalid_labels = _store_errors(store, names)
+    invalid_labels = unknown_classes | invalid_labels
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets
-        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected)
+        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected, invalid_labels)
     splits = None
     if config.split not in SPLIT_METHODS and present:
         splits = decode_splits(numbers, usable_mask(len(store), rejected), present)
@@ -62,6 +63,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
         Labels.of_molecules(targets),
         tasks,
         rejected,
+        {row: reason for row, reason in invalid_labels.items() if row not in rejected},
         splits,
         store=store,
         columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
@@ -116,10 +118,12 @@ def _as_kind(task: Task, kind: str, name: str) -> Task:
     )
 
 
-def _store_errors(store: GraphStore, targets: Sequence[str]) -> dict[int, str]:
-    """Return the reasons for unusable rows of a store, by row, except those about targets that are not requested."""
+def _store_errors(store: GraphStore, targets: Sequence[str]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the reasons, by row, for rows of a store without a molecule, and for invalid labels of some targets."""
     prefixes = tuple(f"target {target!r} " for target in targets)
-    return {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0 or reason.startswith(prefixes)}
+    rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
+    of_targets = {row: reason for row, reason in store.errors.items() if reason.startswith(prefixes)}
+    return rejected, {row: reason for row, reason in of_targets.items() if row not in rejected}
 
 
 def recode_labels(

@@ -11,11 +11,10 @@ import numpy as np
 
 from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import quoted_list, target_names
-from graphslice.data.dataset import LabelledDataset
+from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
 from graphslice.data.excel import split_sheet
 from graphslice.data.featurize import featurizer_pool, parse
-from graphslice.data.labels import pluralize
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
@@ -262,12 +261,10 @@ def evaluation_notes(dataset: LabelledDataset) -> list[str]:
     notes = list(dataset.notes)
     for rows, problem in (
         (dataset.unreadable(), "not usable"),
-        (dataset.partly_unreadable(), "evaluated without a label that cannot be read"),
+        (dataset.invalid_labels, "evaluated without an invalid label"),
     ):
         if rows:
-            row, reason = next(iter(rows.items()))
-            verb = "is" if len(rows) == 1 else "are"
-            notes.append(f"{pluralize(len(rows), 'row')} {verb} {problem}; the first, row {row + 1}: {reason}")
+            notes.append(describe_reasons(rows, problem))
     return notes
 
 

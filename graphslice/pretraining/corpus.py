@@ -116,7 +116,7 @@ def build_corpus(
                 f"too few molecules in the corpus ({len(molecules.rows):,}): the {purpose} set is empty; some hundreds "
                 "are needed, since the split is determined by a hash"
             )
-    atom_bond_labels, invalid = {}, invalid | set(rows.rejected)
+    atom_bond_labels, invalid = {}, invalid | set(rows.rejected) | set(rows.invalid_labels)
     for level, level_labels in lists.items():
         atom_bond_labels[level], rejected = select_molecule_labels(
             level_labels, rows.smiles, molecule, store_rows, store, molecules.rows, config

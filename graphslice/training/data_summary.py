@@ -14,7 +14,7 @@ from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
 from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset import UNLABELLED
+from graphslice.data.dataset import UNLABELLED, describe_reasons
 from graphslice.data.duplicates import MERGED
 from graphslice.data.labels import pluralize
 from graphslice.run_files import CORPUS, REJECTED
@@ -87,8 +87,10 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         )
     pretraining = Path(data.config.data.dataset).name == CORPUS  # which has no cross-validation
     parts = {split: data.dataset.labels(rows) for split, rows in data.splits.items() if len(rows)}
+    invalid = data.invalid_labels()
     for line in [
         *data.dataset.notes,
+        *([describe_reasons(invalid, f"used without an invalid label (see {REJECTED})")] if invalid else []),
         *data_warnings(tasks, labels),
         *([] if pretraining or level != MOLECULE else [*limit_notes(tasks, labels), *salt_notes(data)]),
         *split_warnings(tasks, parts, folds=not pretraining),

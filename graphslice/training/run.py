@@ -216,9 +216,10 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
         if not dataset.is_pcqm4m and not config.data.is_cross_validation:
             write_splits(folder, data.splits, dataset.smiles, dataset.identifiers)
         smiles, identifiers = dataset.smiles, dataset.identifiers
+        invalid = {row: f"{reason}; used without this label" for row, reason in data.invalid_labels().items()}
         rejected = (
             [row + 1, smiles[row] if smiles else "", reason, *(texts[row] for texts in identifiers.values())]
-            for row, reason in sorted(data.rejected.items())
+            for row, reason in sorted((invalid | data.rejected).items())
         )
         write_csv(folder / REJECTED, ["row", "smiles", "reason", *identifiers], rejected)
         with atomic_write(folder / CONFIG) as new:

@@ -82,11 +82,13 @@ def test_rows_without_valid_label_are_rejected(load):
 
 
 def test_partially_labelled_rows_are_kept(load):
-    """A missing label does not reject a row; an invalid label does, and so does having no label at all."""
-    table = {"smiles": list("CNOF"), "y": [1, None, None, 4], "z": ["5", "6", "", "oops"]}
+    """A missing or invalid label does not reject a row that has another one."""
+    table = {"smiles": list("CNOFS"), "y": [1, None, None, 4, None], "z": ["5", "6", "", "oops", "?!"]}
     dataset = load(table, targets="y,z")
-    np.testing.assert_array_equal(dataset.targets, [[1, 5], [np.nan, 6], [np.nan, np.nan], [4, np.nan]])
-    assert set(dataset.rejected) == {2, 3} and "'z'" in dataset.rejected[3]
+    expected = [[1, 5], [np.nan, 6], [np.nan, np.nan], [4, np.nan], [np.nan, np.nan]]
+    np.testing.assert_array_equal(dataset.targets, expected)
+    assert dataset.rejected == {2: "no target value", 4: "target 'z' is not a finite number: '?!'"}
+    assert dataset.invalid_labels == {3: "target 'z' is not a finite number: 'oops'"}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -397,8 +399,12 @@ def test_store_matches_table(load, tmp_path):
         and dataset.store.sizes.tolist() == [1, 1, 0, 0, 1]
     )
     np.testing.assert_array_equal(dataset.targets, table.targets)
-    assert set(dataset.rejected) == {1, 2, 3, 4}  # two invalid labels, two invalid SMILES
-    assert row_lists(dataset.splits) == {"train": [0], "valid": [], "test": []}
+    assert set(dataset.rejected) == {2, 3}  # two invalid SMILES
+    assert dataset.invalid_labels == table.invalid_labels and set(table.invalid_labels) == {1, 4}
+    assert row_lists(dataset.splits) == {"train": [0], "valid": [1, 4], "test": []}
+    one = stored(tmp_path, TABLE, targets="y")  # the other target does not matter
+    assert set(one.rejected) == {1, 2, 3, 4} and not one.invalid_labels
+    assert not stored(tmp_path, TABLE, targets="z").invalid_labels
 
 
 @pytest.mark.parametrize(("targets", "names"), [("z", ["z"]), ("z,y", ["z", "y"]), (None, ["y", "z"])])

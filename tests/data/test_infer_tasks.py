@@ -176,7 +176,10 @@ def test_labels_are_class_indices(tmp_path):
     tasks = [Task("y", "binary", ("no", "yes")), Task("z")]
     dataset = load_dataset(config, tasks)
     np.testing.assert_array_equal(dataset.targets[:, 0], [1, 0, 1, np.nan, np.nan, 0])
-    assert dataset.rejected[4] == "target 'y' is none of its 2 classes: 'maybe'" and "'z'" in dataset.rejected[5]
+    assert (
+        dataset.invalid_labels[4] == "target 'y' is none of its 2 classes: 'maybe'"
+        and "'z'" in dataset.invalid_labels[5]
+    )
     assert load_dataset(DataConfig(config.dataset, targets="z")).tasks == [Task("z")]
 
 

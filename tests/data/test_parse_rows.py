@@ -309,24 +309,25 @@ def test_labelled_rows_of_table(suffix, tmp_path):
     np.testing.assert_array_equal(rows.targets[:, 0], [5, 6, 7, np.nan, 9])
     np.testing.assert_array_equal(rows.targets[:, 1], [1, np.nan, np.nan, -2000, np.nan])
     assert rows.split.tolist() == [0, 1, 2, 0, 1]
-    assert set(rows.rejected) == {1, 4} and "'y' is not a finite number: 'oops'" in rows.rejected[1]
+    assert not rows.rejected and set(rows.invalid_labels) == {1, 4}
+    assert "'y' is not a finite number: 'oops'" in rows.invalid_labels[1]
 
 
 def test_reason_names_first_invalid_target():
     rows = parse_chunk(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]}), LabelColumns("smiles", ["z", "y"], None))
-    assert rows.rejected == {0: "target 'z' is not a finite number: 'b'"}
+    assert rows.invalid_labels == {0: "target 'z' is not a finite number: 'b'"}
 
 
-def test_too_large_label_is_rejected():
+def test_too_large_label_is_invalid():
     cells = ["1e300", "1e17", "-1e19", "0"]
     rows = parse_chunk(pa.table({"smiles": ["C"] * 4, "y": cells}), LabelColumns("smiles", ["y"], None))
-    assert rows.rejected == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
+    assert rows.invalid_labels == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
     np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
 
 
-def test_infinite_label_is_rejected():
+def test_infinite_label_is_invalid():
     rows = parse_chunk(pa.table({"smiles": ["C"], "y": [-np.inf]}), LabelColumns("smiles", ["y"], None))
-    assert rows.rejected == {0: "target 'y' is not a finite number: '-inf'"} and np.isnan(rows.targets[0, 0])
+    assert rows.invalid_labels == {0: "target 'y' is not a finite number: '-inf'"} and np.isnan(rows.targets[0, 0])
 
 
 def test_table_without_labels_and_splits():
@@ -338,7 +339,7 @@ def test_table_without_labels_and_splits():
 def test_labelled_rows_of_smi_file(tmp_path):
     (tmp_path / "t.smi").write_text("CCO ethanol\nC 7\n")
     (rows,) = labelled_rows(tmp_path / "t.smi", LabelColumns("smiles", ["name"], None))
-    assert rows.smiles == ["CCO", "C"] and set(rows.rejected) == {0} and rows.targets[1] == 7
+    assert rows.smiles == ["CCO", "C"] and set(rows.invalid_labels) == {0} and rows.targets[1] == 7
 
 
 def test_split_of_unlabelled_row_is_ignored():
@@ -361,7 +362,7 @@ def test_row_numbers_continue_across_chunks():
 def test_invalid_utf8_is_decoded_as_latin1():
     chunk = pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]})
     rows = parse_chunk(chunk, LabelColumns("smiles", ["y"], None))
-    assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.rejected[0]
+    assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.invalid_labels[0]
 
 
 # --- names of targets -----------------------------------------------------------------------------

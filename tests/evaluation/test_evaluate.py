@@ -146,7 +146,7 @@ def test_labels_that_cannot_be_read_and_misspelt_targets_are_reported(cli, tmp_p
     frame.to_csv(path, index=False)
     code, out, err = cli("evaluate", "gap", "--dataset", path)
     assert code == 0 and "on 2 molecules (homo)" in out and "no labels for 'gap', 'lumo', 'dipole'" in out
-    unread = "2 rows are evaluated without a label that cannot be read; the first, row 1: target 'gap' is not a finite"
+    unread = "2 rows are evaluated without an invalid label; the first, row 1: target 'gap' is not a finite"
     assert unread in err and "t.csv has no column 'lumo' (did you mean 'Lumo'?)" in err and "dipole" not in err
     with pytest.warns(UserWarning) as warned:
         gs.load("gap", "cpu").evaluate(frame)

@@ -324,6 +324,23 @@ def test_rejected_rows_are_listed_with_reasons(tmp_path, demo_rows, tiny_config)
     assert split == [row for row in range(1, 61) if row not in rejected]
 
 
+def test_row_with_an_invalid_label_is_used_with_its_other_ones(tmp_path, demo_rows, tiny_config):
+    table = demo_rows[["smiles", "gap_ev"]].assign(other=demo_rows["gap_ev"].astype(object))
+    table.loc[[5, 8], "other"] = "low"
+    table.loc[8, "gap_ev"] = None
+    table.to_csv(tmp_path / "t.csv", index=False)
+    output = io.StringIO()
+    config = tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,other"})
+    train(config, tmp_path / "run", console=Console(file=output, width=60))
+    invalid = "target 'other' is not a finite number: 'low'"
+    note = f"1 row is used without an invalid label (see rejected.csv); the first, row 6: {invalid}"
+    assert note in output.getvalue() and f"1 row rejected (see rejected.csv); row 9: {invalid}" in output.getvalue()
+    reasons = {row["row"]: row["reason"] for row in read_rows(tmp_path / "run" / "rejected.csv")}
+    assert reasons == {"6": f"{invalid}; used without this label", "9": invalid}
+    split = {int(row["row"]) for row in read_rows(tmp_path / "run" / "split.csv")}
+    assert split == {*range(1, 61)} - {9}
+
+
 @pytest.mark.parametrize(
     ("rows", "data", "expected"),
     [(54, {}, "only 49 molecules for training"), (60, {}, None), (54, {"folds": "2"}, "only 27 molecules")],

@@ -75,13 +75,14 @@ def _rejected(run: Run) -> list[Part]:
                 group = re.sub(r"'[^']*'|\d[\d,.]*", "…", line["reason"] or "")
                 counts[group] += 1
                 first.setdefault(group, [line["reason"] or "", line["row"]])
-    parts: list[Part] = [Heading("Rejected rows")]
+    parts: list[Part] = [Heading("Rejected rows and labels")]
     if not counts:
-        return [*parts, Text("No row was rejected.")]
+        return [*parts, Text("No row and no label was rejected.")]
     rows = [[*first[group], f"{count:,}"] for group, count in counts.most_common(_MAX_REASONS)]
     more = f" {len(counts) - len(rows):,} less frequent reasons are not listed." if len(counts) > len(rows) else ""
     were = "row was" if counts.total() == 1 else "rows were"
-    caption = f"{counts.total():,} {were} rejected. Similar reasons are grouped; row numbers count from 1."
+    caption = f"{counts.total():,} {were} rejected, or used without an invalid label."
+    caption += " Similar reasons are grouped; row numbers count from 1."
     return [*parts, Table(f"{caption}{more} rejected.csv lists all.", ["first reason", "first row", "rows"], rows)]
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns
 from graphslice.data.decimals import decimal_hint, plain_numbers
+from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import decode_text, texts
 from graphslice.errors import InputError, NoSmilesColumnError, nearest
@@ -252,16 +253,18 @@ def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class FeatureColumns:
-    """Parser of the descriptor columns of a table that counts non-numeric cells over all chunks.
+    """Parser of the descriptor columns of a table that counts cells with a problem over all chunks.
 
     Args:
-        names: names of the columns.
+        names: names of the K columns.
         decimal: ``data.decimal``, for columns whose numbers are not plain yet.
+        ranges: ``float32 [2, K]``, smallest and largest value that a model was trained on; None to accept all.
     """
 
-    def __init__(self, names: Sequence[str], decimal: str | None = None) -> None:
-        self.names, self.decimal, self._rows = names, decimal, 0
+    def __init__(self, names: Sequence[str], decimal: str | None = None, ranges: np.ndarray | None = None) -> None:
+        self.names, self.decimal, self.ranges, self._rows = names, decimal, ranges, 0
         self._counts, self._firsts = [0] * len(names), [""] * len(names)
+        self._outside, self._firsts_outside = [0] * len(names), [""] * len(names)
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
         """Parse the columns of the next chunk.
@@ -277,14 +280,35 @@ class FeatureColumns:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
                 self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_hint(cell)}"
             self._counts[n] += len(wrong)
+        values = as_descriptors([numbers for numbers, _ in parsed])
+        self.count_outside(values)
         self._rows += len(chunk)
-        return as_descriptors([numbers for numbers, _ in parsed])
+        return values
+
+    def count_outside(self, values: np.ndarray) -> None:
+        """Count the values of the next chunk, ``float32 [R, K]``, that are outside the ranges."""
+        if self.ranges is None:
+            return
+        for n, outside in enumerate(((values < self.ranges[0]) | (values > self.ranges[1])).T):
+            if outside.any() and not self._outside[n]:
+                row = int(outside.argmax())
+                self._firsts_outside[n] = f"{values[row, n]:g} in row {self._rows + row + 1}"
+            self._outside[n] += int(outside.sum())
 
     def notes(self) -> list[str]:
-        """Return a warning for each column with cells that are neither empty nor a number."""
-        return [
+        """Return a warning for each column with cells that are neither empty nor a number, or outside its range."""
+        unknown = [
             f"{count:,} cells of the column {name!r} of --features are not numbers, the first is {first}: they are "
             "treated as unknown"
             for name, count, first in zip(self.names, self._counts, self._firsts, strict=True)
+            if count
+        ]
+        if self.ranges is None:
+            return unknown
+        counted = zip(self.names, self._outside, self._firsts_outside, *self.ranges.tolist(), strict=True)
+        return unknown + [
+            f"the column {name!r} of --features has {pluralize(count, 'value')} outside the range of the training set "
+            f"({low:g} to {high:g}), the first is {first}: the network reads the nearest end of the range"
+            for name, count, first, low, high in counted
             if count
         ]

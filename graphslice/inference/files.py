@@ -171,7 +171,8 @@ def input_columns(
                 f"{quoted_list(columns)}"
             )
     check_unique(columns, predictor.feature_columns, name)
-    return columns.index(column), FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
+    decimal = predictor.config.data.decimal
+    return columns.index(column), FeatureColumns(predictor.feature_columns, decimal, predictor.feature_ranges)
 
 
 def write_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 
 from graphslice.calibration import Calibration, coverage_of_level
 from graphslice.checkpoint import Checkpoint
-from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
+from graphslice.chem.descriptors import descriptor_kinds, descriptor_width, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
+from graphslice.data.columns import FeatureColumns
 from graphslice.data.featurize import Pool, featurize_stream, parse
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
@@ -186,7 +188,13 @@ class Predictor:
 
     def featurize_molecules(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
         """Featurize molecules for the model, row by row; arguments and errors as in :meth:`predict`."""
-        return to_store(molecules, columns, self.config, self.kinds)
+        store = to_store(molecules, columns, self.config, self.kinds)
+        if names := self.feature_columns:
+            features = FeatureColumns(names, ranges=self.feature_ranges)
+            features.count_outside(store.descriptors(np.arange(len(store)), names))
+            for note in features.notes():
+                warnings.warn(note, stacklevel=3)
+        return store
 
     def check_calibrated(self, interval: float | None, nearest: bool) -> None:
         """Raise :class:`InputError` if the interval is invalid, or a calibration is needed but missing."""
@@ -220,8 +228,21 @@ class Predictor:
 
     @property
     def feature_columns(self) -> list[str]:
-        """Feature columns of a dataset that the model reads."""
+        """K feature columns of a dataset that the model reads."""
         return feature_column_names(self.config.data.descriptors)
+
+    @cached_property
+    def feature_ranges(self) -> np.ndarray | None:
+        """``float32 [2, K]``, the range to which the network clips each feature column; None for K = 0.
+
+        See :func:`~graphslice.nn.descriptors.fit_standardisation`.
+        """
+        names = self.config.data.descriptors
+        positions = [descriptor_width(names[:n]) for n, name in enumerate(names) if name in self.feature_columns]
+        if not positions:
+            return None
+        weights = self.networks.weights[0]
+        return np.stack([np.asarray(weights[f"descriptors.{end}"])[positions] for end in ("low", "high")])
 
     def descriptors(self, smiles: str, columns: Columns | None = None) -> dict[str, np.ndarray]:
         """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.

@@ -71,7 +71,8 @@ def test_descriptors_matter_and_rows_keep_their_order(demo_smiles):
 def test_every_value_of_a_feature_column_gives_a_prediction(demo_smiles):
     model = predictor_of("t", demo_smiles[:40])
     values = [0, 5, 10, 1e30, np.inf, -np.inf, np.nan, None, "7", 5.0]
-    predictions = model.predict(["CCO"] * len(values), columns={"t": values})[:, 0]
+    with pytest.warns(UserWarning, match=r"has 1 value outside the range of the training set \(0 to 10\), .* in row 4"):
+        predictions = model.predict(["CCO"] * len(values), columns={"t": values})[:, 0]
     assert np.isfinite(predictions).all() and len(set(predictions[:3])) == 3
     # Unknown values are the mean. Rows of one product may differ in the last digit.
     np.testing.assert_allclose(predictions[[4, 5, 6, 7, 9]], predictions[1], rtol=1e-6)
@@ -120,7 +121,7 @@ def test_predict_file_with_feature_columns(workers, demo_smiles, tmp_path, monke
     report = predict_file(model, tmp_path / "in.csv", tmp_path / "out.csv", workers=workers)
     assert (report.rows, report.failed) == (13, 1)
     numbers = pd.to_numeric(pd.Series(temperatures), errors="coerce")
-    expected = model.predict(smiles, columns={"t": numbers})[:, 0]
+    expected = model.predict(smiles, columns={"t": numbers.clip(0, 10)})[:, 0]
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["y_pred"], expected, rtol=1e-5)
     pd.DataFrame({"T": temperatures, "smiles": smiles}).to_csv(tmp_path / "no.csv", index=False)
     with pytest.raises(InputError, match=r"no\.csv has no column 't', a feature column.*it has 'T', 'smiles'"):
@@ -211,6 +212,14 @@ def test_feature_columns_on_the_command_line(described, cli, tiny_flags, tmp_pat
         code, out, err = cli(command, tmp_path / "run", tmp_path / "u.csv")
         assert code == 0 and out.count("\n") == 4
         assert "note: 2 cells of the column 'size' of --features are not numbers, the first is '2,5' in row 2" in err
+    table = pd.read_csv(path)
+    sizes = table["size"][table["split"] == "train"]
+    pd.DataFrame({"smiles": ["CCO", "", "C"], "size": [sizes.max(), None, 4e6]}).to_csv(tmp_path / "v.csv", index=False)
+    _, _, err = cli("predict", tmp_path / "run", tmp_path / "v.csv")
+    outside = f"outside the range of the training set ({sizes.min():g} to {sizes.max():g}), the first is 4e+06 in row 3"
+    assert f"note: the column 'size' of --features has 1 value {outside}: the network reads the nearest end" in err
+    with pytest.warns(UserWarning, match="has 1 value outside the range"):
+        gs.load(tmp_path / "run").predict("CCO", columns={"size": [4e6]})
     assert (
         cli("featurize", path, "-o", tmp_path / "s.arrow", "--features", "size,morgan", "--targets", "gap_ev")[0] == 0
     )
@@ -247,7 +256,7 @@ def test_fine_tuning_with_the_same_descriptors(described, cli, tmp_path):
         *("--out", tmp_path / "run"),
     )
     assert code == 0 and "all weights copied, including the output head (same targets)" in err
-    columns = {"size": [5.0, np.nan]}
+    columns = {"size": [20.0, np.nan]}
     models = load(tmp_path / "run", "cpu"), load(run, "cpu")
     predictions, expected = (model.predict(["CCO", "CCN"], columns=columns) for model in models)
     np.testing.assert_allclose(predictions, expected, rtol=1e-4)

@@ -53,6 +53,12 @@ def shown(value: object) -> str:
     return _SHORTENED.repr(value)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an error from elsewhere, or its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = repr) -> str:
     """Return ``" (did you mean 'x'?)"`` with the known name most similar to ``name``, or an empty string.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rdkit import Chem, rdBase
 
 from graphslice.chem.parse import MoleculeError
+from graphslice.errors import first_line
 
 
 def mol_to_smiles(mol: Chem.Mol) -> str:
@@ -21,5 +22,4 @@ def mol_to_smiles(mol: Chem.Mol) -> str:
                 mol.UpdatePropertyCache(strict=False)
             return Chem.MolToSmiles(mol)
     except (RuntimeError, ValueError) as error:
-        lines = str(error).strip().splitlines()
-        raise MoleculeError(f"RDKit cannot write a SMILES: {lines[0] if lines else type(error).__name__}") from None
+        raise MoleculeError(f"RDKit cannot write a SMILES: {first_line(error)}") from None

@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 
 from graphslice.data.splits import SPLITS, Splits
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 
 #: Folder of each dataset below the root.
 OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
@@ -83,23 +83,23 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
         if table.exists():
             raise InputError(
-                f"{location} is damaged: its raw/data.csv.gz cannot be read ({_first_line(error)})"
+                f"{location} is damaged: its raw/data.csv.gz cannot be read ({first_line(error)})"
             ) from None
         if new_root:
             with contextlib.suppress(OSError):
                 Path(root).rmdir()
         raise InputError(
-            f"{name} is not in {location} and cannot be downloaded ({_first_line(error)}): "
+            f"{name} is not in {location} and cannot be downloaded ({first_line(error)}): "
             "connect to the network, or put OGB's folder there"
         ) from None
     try:
         splits = _read_split(folder / "split_dict.pt")
     except Exception as error:  # a damaged file fails in many ways
-        raise InputError(f"{location} is damaged: its split_dict.pt cannot be read ({_first_line(error)})") from None
+        raise InputError(f"{location} is damaged: its split_dict.pt cannot be read ({first_line(error)})") from None
     try:
         gaps = np.asarray(dataset.labels, dtype=np.float64)
     except ValueError as error:
-        raise InputError(f"{location} is damaged: a gap is not a number ({_first_line(error)})") from None
+        raise InputError(f"{location} is damaged: a gap is not a number ({first_line(error)})") from None
     split_rows = np.concatenate(list(splits.values())) if splits else np.empty(0)
     if not {"train", "valid"} <= splits.keys() <= {*SPLITS} or split_rows.ndim != 1:
         raise InputError(f"{location} is damaged: its split_dict.pt has other splits than OGB's: {', '.join(splits)}")
@@ -171,8 +171,3 @@ def _frombuffer(content: bytes, dtype: _Dtype, shape: tuple, *_: object) -> _Arr
     array = _Array()
     array.__setstate__((1, shape, dtype, False, content))
     return array
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

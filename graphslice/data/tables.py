@@ -21,7 +21,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet
 from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
-from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError
+from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, first_line
 
 if TYPE_CHECKING:
     from graphslice.data.parquet import ParquetWriter
@@ -253,8 +253,7 @@ def _convert_read_errors(path: Path) -> Iterator[None]:
     except MemoryError:
         raise InputError(f"cannot read {path}: not enough memory") from None
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        lines = str(error).strip().splitlines()
-        raise InputError(f"cannot read {path}: {lines[0] if lines else type(error).__name__}") from None
+        raise InputError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:

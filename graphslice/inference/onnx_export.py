@@ -21,7 +21,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.feature_dims import ATOM_DIMS
 from graphslice.inference.onnx_inputs import CONFIG_KEY, network_inputs
 from graphslice.inference.predictor import Predictor
@@ -166,7 +166,7 @@ def _onnx_model(model: Predictor) -> Any:
         mixer = f"{config.mixer} ({settings})" if settings else config.mixer
         raise InputError(
             f"the network cannot be expressed in ONNX: its mixer {mixer} does something that torch.export or ONNX does "
-            f"not support ({str(error).strip().splitlines()[0]})"
+            f"not support ({first_line(error)})"
         ) from None
 
 

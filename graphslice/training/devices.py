@@ -19,7 +19,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from graphslice.config import TrainerConfig
 from graphslice.data.datamodule import DeviceShare
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.hardware import default_device, fast_dtype
 from graphslice.nn.compiled import row_multiple
 from graphslice.nn.encodings import encodings_supported
@@ -178,8 +178,7 @@ def make_fabric(devices: Devices, out: Path, *, fresh: bool, log: bool = True) -
             loggers=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)] if log else [],
         )
     except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"this machine cannot train with these settings: {reason}") from None
+        raise InputError(f"this machine cannot train with these settings: {first_line(error)}") from None
 
 
 def device_share(fabric: Fabric) -> DeviceShare:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from graphslice.config import FROM_SCRATCH, RunConfig
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
 from graphslice.processes import is_first_process
@@ -184,7 +184,7 @@ def _run_trial(study: Study, trial: Trial, setup: Setup, limits: Limits) -> None
     except _OutOfTime:
         fail(study, trial.number, STOPPED)
     except Exception as error:  # such as divergence, or too little memory for a wide model
-        fail(study, trial.number, str(error).splitlines()[0] if str(error) else type(error).__name__)
+        fail(study, trial.number, first_line(error))
         if are_defaults and not isinstance(error, InputError):
             raise
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.tuning.space import LogRange, Space
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
             optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
         return optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)
     except Exception as error:  # of SQLAlchemy, Alembic or Optuna
-        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; choose another --out") from None
+        raise InputError(f"cannot read {path}: {first_line(error)}; choose another --out") from None
 
 
 def ask(study: Study, space: Space, seed: int) -> Trial:

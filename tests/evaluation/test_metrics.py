@@ -7,8 +7,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 
 from graphslice.data.ogb_lsc import import_ogb_lsc
 from graphslice.errors import InputError
-from graphslice.evaluation import METRICS, score, scores
-from graphslice.evaluation.metrics import check_metric, default_metric
+from graphslice.evaluation.metrics import METRICS, check_metric, default_metric, score, scores
 from graphslice.tasks import Task, regression_tasks
 
 RANDOM = np.random.default_rng(0)

@@ -92,9 +92,17 @@ class _Lazy:
         return value
 
 
-sys.modules[__name__].__class__ = type(
-    "Module", (ModuleType,), {name: _Lazy(name, module_name) for name, module_name in _LAZY_EXPORTS.items()}
-)
+class _Module(ModuleType):
+    """This module, with the lazy exports as descriptors."""
+
+    def __reduce__(self) -> Any:
+        """Pickle as an import, as cloudpickle (joblib, Dask, Ray) does with modules of the usual class."""
+        return import_module, (self.__name__,)
+
+
+for _name, _module_name in _LAZY_EXPORTS.items():
+    setattr(_Module, _name, _Lazy(_name, _module_name))
+sys.modules[__name__].__class__ = _Module
 
 
 def __dir__() -> list[str]:

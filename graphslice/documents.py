@@ -72,7 +72,7 @@ _EXPLANATIONS = {
             "targets": {
                 "": "explanation of each target",
                 "<target>": {
-                    "explained": "string: the explained output: the target, its logarithm, or the logit of a class",
+                    "explained": "string: the output: a target, its logarithm or normal score, or the logit of a class",
                     "contributions": "numbers: Shapley value of each atom; with `baseline` they sum to `prediction`",
                     "standard_errors": "numbers: standard error of each value; 0 if it is exact",
                     "prediction": "number?: prediction of the network, on the scale of the explained output",

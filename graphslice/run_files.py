@@ -86,9 +86,12 @@ def find_checkpoint(path: str | Path) -> Path:
     if path.is_dir():
         if members := find_members(path):
             raise InputError(f"{path} is an ensemble of {len(members)}: give one of its members, such as {members[0]}")
-        for name in (BEST, LAST):
-            if (path / name).is_file():
-                return path / name
+        if (path / BEST).is_file():
+            return path / BEST
+        if is_finished(path):
+            raise InputError(f"{path} is a finished run, but its {BEST} is missing")
+        if (path / LAST).is_file():
+            return path / LAST
         hint = "; graphslice import-checkpoint converts it to one" if (path / "config.json").is_file() else ""
         raise InputError(f"{path} is not a run directory: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
@@ -144,8 +147,8 @@ def unfinished_note(folder: Path | None) -> str | None:
     if folder is None or is_finished(folder) or not (folder / LAST).is_file() or not (folder / CONFIG).is_file():
         return None
     return (
-        f"{folder} is not finished: its model is that of the best epoch so far, without calibration; continue with "
-        f"{resume_command(folder)}"
+        f"{folder} is not finished (it has no {METRICS}), and its model may be that of the best epoch so far; continue "
+        f"with {resume_command(folder)}"
     )
 
 

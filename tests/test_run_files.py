@@ -68,6 +68,15 @@ def test_paths_without_a_model_are_rejected(tmp_path):
         find_checkpoint(tmp_path / "none")
 
 
+def test_last_checkpoint_of_a_finished_run_is_not_taken_for_its_model(run):
+    """It has neither base models nor a calibration."""
+    (run / "metrics.json").write_text("{}")
+    assert find_checkpoint(run) == run / "best.ckpt"
+    (run / "best.ckpt").unlink()
+    with pytest.raises(InputError, match=r"run is a finished run, but its best\.ckpt is missing$"):
+        find_checkpoint(run)
+
+
 def test_existing_folder_is_preferred_to_a_packaged_model(run, monkeypatch):
     assert find_checkpoint("gap") == MODELS["gap"]
     assert run_directory_of("gap") is None

@@ -15,11 +15,12 @@ import re
 import signal
 import sys
 import threading
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -65,11 +66,19 @@ _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 if a check failed, 2 for unusable input, 130 after Ctrl-C.
 
+    SIGTERM ends it with exit code 143, and a training with 130.
+
     With ``--json`` one document goes to standard output, and everything else that the command prints to standard error.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = [*_FORMER.get(arguments[0], arguments[:1]), *arguments[1:]] if arguments else arguments
     configure_malloc()
+    with _stop_on_sigterm():
+        return _run_with_output(arguments)
+
+
+def _run_with_output(arguments: list[str]) -> int:
+    """Run a command, whose standard output is one document with ``--json``."""
     if "--json" not in arguments:
         return _run(arguments, None)
     from graphslice.cli.json_output import JsonOutput
@@ -89,7 +98,10 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         message = " ".join(message.split())
         print(f"graphslice: {message}", file=sys.stderr)
         if output is not None:
-            output.finish({"error": message})
+            try:
+                output.finish({"error": message})
+            except OSError:  # its disk is full
+                _discard(output.file)
         return 2
 
     try:
@@ -116,7 +128,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         print("graphslice: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as head, closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if output is None else output.file).fileno())
+        _discard(sys.stdout if output is None else output.file)
         return 0
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
@@ -127,6 +139,24 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
     except OSError as error:  # such as a full disk
         name = error.filename2 or error.filename  # the output file rather than its temporary file
         return fail(f"{error.strerror or error}{f': {name}' if name else ''}")
+
+
+def _discard(file: IO[str]) -> None:
+    """Write what is left in the buffer of a file, and what follows, nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+
+
+@contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, so that temporary files are removed, unless it is handled or ignored already."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class PlainHelp(DefaultHelpFormatter):

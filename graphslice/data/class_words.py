@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from graphslice.data.columns import quoted_list
 from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, class_indices, class_key, is_empty, parse_number
-from graphslice.data.tables import decode_text, texts
+from graphslice.data.tables import texts
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
@@ -60,7 +60,7 @@ def class_notes(chunks: Iterable[pa.Table], tasks: Sequence[Task]) -> list[str]:
     cells: dict[str, Counter[str]] = {task.name: Counter() for task in named}
     for chunk in chunks if named else ():
         for task in named:
-            cells[task.name].update(texts(chunk.column(task.name), decode_text))
+            cells[task.name].update(texts(chunk.column(task.name)))
     notes = []
     for task in named:
         notations = _other_notations(task, cells[task.name])

@@ -13,7 +13,7 @@ import pyarrow as pa
 from graphslice.censored import parse_bound
 from graphslice.data.decimals import decimal_readings, has_thousands_separators
 from graphslice.data.parse_cells import cell_text, class_key, parse_number_column
-from graphslice.data.tables import decode_text, texts
+from graphslice.data.tables import texts
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 #: Maximal number of classes.
@@ -99,7 +99,7 @@ class ColumnContents:
             self.words += 1
             self._add_name(cell)
         if self.numbers <= self.words and empty.any():
-            cells = texts(chunk.column(column), decode_text)
+            cells = texts(chunk.column(column))
             keys = [class_key(cell) for cell in cells]
             if self.first_none_word is None and "none" in keys:
                 row = keys.index("none")

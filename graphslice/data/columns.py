@@ -13,7 +13,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, spli
 from graphslice.data.decimals import decimal_hint, plain_numbers
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import cell_text, parse_number_column
-from graphslice.data.tables import decode_text, texts
+from graphslice.data.tables import texts
 from graphslice.errors import InputError, NoSmilesColumnError, nearest
 from graphslice.tasks import Task
 
@@ -247,7 +247,7 @@ def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     numbers, empty = parse_number_column(chunk, name)
     words = np.flatnonzero(~empty & np.isnan(numbers))
     if len(words):
-        cells, numbers = texts(chunk.column(name), decode_text), numbers.copy()
+        cells, numbers = texts(chunk.column(name)), numbers.copy()
         numbers[words] = [_TRUTH.get(cells[row].strip().lower(), np.nan) for row in words.tolist()]
     return numbers, empty
 

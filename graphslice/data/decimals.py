@@ -11,7 +11,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from graphslice.data.arrow import binary_array, is_text
-from graphslice.data.tables import decode_lossless, file_columns, texts
+from graphslice.data.tables import file_columns, texts
 
 #: Values of ``data.decimal``, and the decimal mark of each. The other mark may separate thousands.
 DECIMAL_MARKS = {"comma": ",", "point": "."}
@@ -66,8 +66,8 @@ def plain_numbers(chunk: pa.Table, decimal: str | None, columns: Collection[str]
         return chunk
     for i, field in enumerate(file_columns(chunk).schema):
         if is_text(field.type) and (columns is None or field.name in columns):
-            cells = [_convert(cell, decimal) for cell in texts(chunk.column(i), decode_lossless)]
-            encoded = binary_array([cell.encode(errors="surrogateescape") for cell in cells])
+            cells = [_convert(cell, decimal) for cell in texts(chunk.column(i))]
+            encoded = binary_array([cell.encode() for cell in cells])
             chunk = chunk.set_column(i, field.name, encoded)
     return chunk
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from graphslice.config import split_words
 from graphslice.data.columns import check_unique, require_column
 from graphslice.data.parse_cells import is_empty, list_or_none, parse_number
-from graphslice.data.tables import decode_text, file_columns, texts
+from graphslice.data.tables import file_columns, texts
 from graphslice.errors import InputError
 
 # At most this many columns are kept.
@@ -56,7 +56,7 @@ def identifier_columns(
     else:
         names = [requested] if requested in columns else split_words(requested)
         _check_requested(names, columns, used, name)
-    return {one: [text for chunk in chunks for text in texts(chunk.column(one), decode_text)] for one in names}
+    return {one: [text for chunk in chunks for text in texts(chunk.column(one))] for one in names}
 
 
 def join_identifiers(parts: Sequence[dict[str, list[str]]], lengths: Sequence[int]) -> dict[str, list[str]]:
@@ -89,7 +89,7 @@ def _infer(chunks: Sequence[pa.Table], columns: Iterable[str]) -> list[str]:
 
 def _holds_measurements(chunk: pa.Table, column: str) -> bool:
     """True if the first cells of a column hold a measurement, or no value at all."""
-    cells = texts(chunk.column(column).slice(0, _SAMPLE_ROWS), decode_text)
+    cells = texts(chunk.column(column).slice(0, _SAMPLE_ROWS))
     numbers = [parse_number(cell) for cell in cells]
     return all(map(is_empty, cells)) or any(
         _DECIMAL.match(cell) or list_or_none(cell) is not None or (np.isfinite(number) and number % 1 != 0)
@@ -102,7 +102,7 @@ def _is_unique(chunks: Sequence[pa.Table], column: str) -> bool:
     """True if the values of a column are unique (integers) or nearly so (texts)."""
     values, rows = Counter[str](), 0
     for chunk in chunks:
-        cells = texts(chunk.column(column), decode_text)
+        cells = texts(chunk.column(column))
         values.update(cell.strip() for cell in cells if not is_empty(cell))
         rows += len(cells)
         if len(values) < _MIN_FRACTION * values.total() or values.total() < _MIN_FRACTION * rows:

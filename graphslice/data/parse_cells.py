@@ -41,7 +41,7 @@ def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = column.cast(pa.float64(), safe=False).to_numpy()
         return numbers, np.isnan(numbers)
-    cells = texts(column, decode_text)
+    cells = texts(column)
     numbers = np.array([parse_number(cell) for cell in cells], dtype=np.float64)
     empty = np.zeros(len(cells), bool)
     for row in np.flatnonzero(np.isnan(numbers)).tolist():
@@ -144,7 +144,7 @@ def _short(text: str) -> str:
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:
     """Return the text of one cell."""
-    return texts(column.slice(row, 1), decode_text)[0]
+    return texts(column.slice(row, 1))[0]
 
 
 def class_key(cell: str) -> str:

@@ -26,7 +26,7 @@ from graphslice.data.parse_cells import (
     parse_number_list,
 )
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.tables import decode_text, malformed_rows, open_table, texts
+from graphslice.data.tables import malformed_rows, open_table, texts
 from graphslice.errors import InputError
 from graphslice.tasks import REGRESSION, Task
 
@@ -80,7 +80,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
     Raises:
         InputError: if a cell of the split column names no split, in a row that has a label; or a weight is not valid.
     """
-    smiles = texts(chunk.column(columns.smiles), decode_text)
+    smiles = texts(chunk.column(columns.smiles))
     labels, invalid_labels = _parse_labels(chunk, columns)
     rejected: dict[int, str] = {}
     if columns.weights is not None:
@@ -95,7 +95,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         # The split of a row without a label is not used: it may be empty, or any word.
         needed = labels.known() if columns.targets else np.ones(len(chunk), bool)
         needed[list(rejected)] = False
-        split = parse_splits(texts(chunk.column(columns.split), decode_text), columns.split, needed, first_row)
+        split = parse_splits(texts(chunk.column(columns.split)), columns.split, needed, first_row)
     features = FeatureColumns(columns.descriptors).parse(chunk) if columns.descriptors else None
     return LabelledRows(smiles, labels, split, rejected, features, invalid_labels)
 
@@ -155,7 +155,7 @@ def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray
     """Return class indices, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
     indices = class_indices(task.classes)
     _, empty = parse_number_column(chunk, target)
-    keys = [class_key(cell) for cell in texts(chunk.column(target), decode_text)]
+    keys = [class_key(cell) for cell in texts(chunk.column(target))]
     values = np.array([indices.get(key, np.nan) for key in keys])  # also of "-", which may be a class or empty
     values[list(malformed_rows(chunk))] = np.nan
     reasons = {}

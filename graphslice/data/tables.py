@@ -7,7 +7,7 @@ import gzip
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -341,19 +341,9 @@ def decode_text(cell: bytes) -> str:
         return cell.decode("latin-1")
 
 
-def decode_lossless(cell: bytes) -> str:
-    """Decode a cell as UTF-8; invalid bytes become surrogates, which are written back as the same bytes."""
-    return cell.decode("utf-8", errors="surrogateescape")
-
-
-def texts(column: pa.ChunkedArray, decode: Callable[[bytes], str] = decode_lossless) -> list[str]:
-    """Convert a column to texts; null becomes ``""``.
-
-    Args:
-        column: cells of any type.
-        decode: decodes the cells that are bytes.
-    """
-    return ["" if v is None else decode(v) if isinstance(v, bytes) else str(v) for v in _python_values(column)]
+def texts(column: pa.ChunkedArray) -> list[str]:
+    """Convert a column of cells of any type to texts; null becomes ``""``."""
+    return ["" if v is None else decode_text(v) if isinstance(v, bytes) else str(v) for v in _python_values(column)]
 
 
 def _python_values(column: pa.ChunkedArray) -> list[Any]:
@@ -395,8 +385,7 @@ class TableSink(Protocol):
 
 
 class _CsvSink:
-    def __init__(self, file: IO[str], delimiter: str, decode: Callable[[bytes], str] = decode_lossless) -> None:
-        self.decode = decode
+    def __init__(self, file: IO[str], delimiter: str) -> None:
         self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         self.quoting_writer = csv.writer(file, csv.unix_dialect, delimiter=delimiter)
         self.header_written = False
@@ -413,7 +402,7 @@ class _CsvSink:
             elif _holds_lists(column.type):
                 columns.append(_json(column))
             else:
-                columns.append(texts(column, self.decode))
+                columns.append(texts(column))
         self._write(columns)
 
     def _write(self, columns: list[list[str]]) -> None:
@@ -449,7 +438,7 @@ def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
         InputError: if it cannot be written.
     """
     if path is None:
-        yield _CsvSink(sys.stdout, ",", decode_text)
+        yield _CsvSink(sys.stdout, ",")
         return
     if not isinstance(path, Path):
         yield path

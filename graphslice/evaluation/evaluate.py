@@ -318,8 +318,8 @@ def evaluate(
     elif split not in splits:
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; the members have different ones, whose scores are in metrics.json" if is_ensemble else ""
-        existing = " and ".join(filter(None, [", ".join(splits), "all"]))
-        raise InputError(f"{dataset.name} has no split {split!r}: it has {existing}{hint}")
+        existing = " or ".join(filter(None, [", ".join(splits), "all"]))
+        raise InputError(f"{dataset.name} has no split {split!r}: give --split {existing}{hint}")
     else:
         rows = splits[split]
     rows = rows[dataset.all_labels.known()[rows]]

@@ -17,7 +17,8 @@ from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique
 from graphslice.data.featurize import parse
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError, nearest
+from graphslice.data.tables import READABLE
+from graphslice.errors import InputError, nearest, shown
 
 #: Numbers by column name, None or nan where unknown.
 Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
@@ -71,6 +72,10 @@ def as_molecules(molecules: Any) -> list[Any]:
     Raises:
         InputError: if the input holds no molecules.
     """
+    if isinstance(molecules, str) and molecules.lower().endswith(READABLE):
+        raise InputError(
+            f"{shown(molecules)} is a file, not a SMILES: give a data frame of its rows, or use graphslice predict"
+        )
     if isinstance(molecules, str | Chem.Mol) or is_graph(molecules):
         molecules = [molecules]
     if isinstance(molecules, np.ndarray):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from graphslice.censored import is_bounded
-from graphslice.config import MOLECULE
+from graphslice.config import MOLECULE, quote_item
 from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
@@ -68,7 +68,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         names = quoted_list([task.name for task in tasks], _MOST_NAMES, str)
         console.print(
             f"one model of {len(tasks):,} targets ({names}); it is not compared with models of one target each, such "
-            f"as of --targets {tasks[0].name}",
+            f"as of --targets {quote_item(tasks[0].name)}",
             highlight=False,
             markup=False,
             soft_wrap=True,

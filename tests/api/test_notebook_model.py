@@ -76,6 +76,7 @@ def test_invalid_molecules_get_an_error_message(model):
 @pytest.mark.parametrize(
     ("molecules", "message"),
     [
+        ("my.csv", "'my.csv' is a file"),
         (None, "is not a molecule"), (3.5, "is not a molecule"), (b"CCO", "is not a molecule"),
         ({"smiles": ["C"]}, "or a data frame"), (np.zeros((2, 2)), r"shape \[2, 2\]"),
         (pd.DataFrame({"a": [1], "b": [2]}), "which column holds the SMILES.* 'a', 'b'"),

@@ -3,6 +3,8 @@
 import io
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -300,6 +302,17 @@ def test_nothing_else_reaches_standard_output(capfd, monkeypatch, demo_csv, tiny
     assert main(["train", "--dataset", str(demo_csv), *flags, "-o", str(tmp_path / "run"), "--json"]) == 0
     document = document_of("train", capfd.readouterr().out)
     assert document["metrics"]["baselines"]["test"].keys() > {"network", "forest"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_ends_in_one_sentence(run_directory, tmp_path):
+    """Also if the table is larger than the buffer of the output."""
+    for rows in (1, 3000):
+        (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * rows)
+        command = ["-m", "graphslice", "predict", str(run_directory), str(tmp_path / "in.csv"), "--json"]
+        with open("/dev/full", "w") as full:
+            ended = subprocess.run([sys.executable, *command], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert (ended.returncode, ended.stderr) == (2, "graphslice: No space left on device\n")
 
 
 def test_closed_pipe_ends_quietly(start, run_directory, tmp_path):

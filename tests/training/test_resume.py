@@ -147,9 +147,9 @@ def test_stopped_run_predicts_with_a_note(uninterrupted, cli, tmp_path):
     folder = tmp_path / "my run"
     shutil.copytree(uninterrupted(), folder)
     (folder / "metrics.json").unlink()
-    note = f"{folder} is not finished: its model is that of the best epoch so far, without calibration; continue with "
+    note = f"{folder} is not finished (it has no metrics.json), and its model may be that of the best epoch so far; "
     code, _, err = cli("predict", folder, "CCO")
-    assert code == 0 and f"{note}graphslice train --resume '{folder}'" in err
+    assert code == 0 and f"{note}continue with graphslice train --resume '{folder}'" in err
     with pytest.warns(UserWarning, match="is not finished"):
         gs.load(folder)
 

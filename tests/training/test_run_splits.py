@@ -104,7 +104,7 @@ def test_run_without_a_test_set(refit, cli, demo_rows, tiny_flags, tmp_path):
     code, out, err = cli("predict", folder, "CCO")
     assert code == 0 and "CCO" in out, err
     code, _, err = cli("evaluate", folder, "--split", "test")
-    assert code == 2 and f"table.csv has no split 'test': it has {', '.join(splits)} and all" in err
+    assert code == 2 and f"table.csv has no split 'test': give --split {', '.join(splits)} or all" in err
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -31,6 +31,7 @@ from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.run_files import MEMBER
 from graphslice.tasks import Task, num_network_outputs, num_outputs
 from graphslice.training.devices import Devices, choose_devices, launched_processes
+from graphslice.training.fine_tuning import NO_ARCHITECTURE
 
 # Up to this many labels, base models are stacked by default; with more, they take longer than they help.
 _MOST_BASELINE_LABELS = 20_000
@@ -210,8 +211,7 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
 
 def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     """Return the settings that two models must share for one to be initialised from the other."""
-    ignored = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
-    model = {name: value for name, value in vars(config.model).items() if name not in ignored}
+    model = {name: value for name, value in vars(config.model).items() if name not in NO_ARCHITECTURE}
     return replace(config.graph, standardize="none"), model
 
 

@@ -25,6 +25,9 @@ from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY, nearest_train
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import REGRESSION, Task, each_target
 
+#: Settings of the model in which a run may differ from the checkpoint that it starts from.
+NO_ARCHITECTURE = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
+
 # A target counts as seen in pretraining if its rank correlation with a pretraining target reaches the first number on
 # at least the second number of training molecules; of larger training sets a sample of the third number is compared.
 _MIN_RANK_CORRELATION, _MIN_COMPARED, _MAX_COMPARED = 0.95, 50, 500
@@ -163,26 +166,35 @@ def load_pretrained_weights(
     copied = {name: value for name, value in state.items() if not name.startswith(renewed)}
     for name, value in copied.items():
         if name not in origin.weights or origin.weights[name].shape != value.shape:
-            raise InputError(f"the weights of --init-from do not fit: {_difference(model, origin)}")
+            difference = (_differences(model, origin) or ["they do not match the configuration of the checkpoint"])[0]
+            raise InputError(f"the weights of --init-from do not fit: {difference}")
     model.load_state_dict(state | {name: torch.from_numpy(origin.weights[name]) for name in copied})
+    others = _other_settings(model, origin)
     if same_targets and same_descriptors:
-        return "all weights copied, including the output head (same targets)"
+        return f"all weights copied, including the output head (same targets){others}"
     named = ", ".join(task.name for task in tasks)
     part = "output layer" if same_level else "output head"
     new = [] if same_targets else [f"the {part} (newly initialised for {named})"]
     if not same_descriptors:
         old, own = (", ".join(names) or "none" for names in (origin.config.data.descriptors, descriptors))
         new.append(f"the descriptor layers and the first layer of the head (descriptors before: {old}; now: {own})")
-    return f"all weights copied except {' and '.join(new)}"
+    return f"all weights copied except {' and '.join(new)}{others}"
 
 
-def _difference(model: GraphTransformer, origin: Checkpoint) -> str:
-    """Describe the first setting in which two models differ."""
+def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
+    """Describe the settings in which the architectures of two models differ."""
     own, pretrained = vars(model.config), vars(origin.config.model)
-    for name, value in pretrained.items():
-        if value != own[name] and name not in ("tasks", "descriptors", "level"):
-            return f"model.{name} is {value!r} in the checkpoint, but {own[name]!r} in this run"
-    return "they do not match the configuration of the checkpoint"
+    return [
+        f"model.{name} is {value!r} in the checkpoint, but {own[name]!r} in this run"
+        for name, value in pretrained.items()
+        if value != own[name] and name not in NO_ARCHITECTURE
+    ]
+
+
+def _other_settings(model: GraphTransformer, origin: Checkpoint) -> str:
+    """Say that the weights come from another architecture, if they do."""
+    differences = _differences(model, origin)
+    return f"; they were trained in another architecture: {', and '.join(differences)}" if differences else ""
 
 
 def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:

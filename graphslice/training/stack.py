@@ -183,7 +183,7 @@ class Stack:
             weights[0] = 1
             # The network alone has no disagreement of parts by which intervals could be scaled.
             known = {name: values for name, values in held_out.difficulty.items() if name != PARTS_STD}
-            held_out = replace(held_out, difficulty=known)
+            held_out = replace(held_out, predictions=parts[NETWORK], difficulty=known)
         else:
             add_to_checkpoint(folder / BEST, Stacking(self.models, weights))
         predictions = {"valid": (held_out.rows, parts | {STACK: held_out.predictions})}

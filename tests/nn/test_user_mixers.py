@@ -34,7 +34,7 @@ def own(mix, name="own", **attributes):
         Mixer.__init__(self, dim, heads, **settings)
         self.value = torch.nn.Linear(dim, dim)
 
-    members = {"__init__": init, "mix": mix, "__module__": "elsewhere", "reads": ("attn_weights",), **attributes}
+    members = {"__init__": init, "mix": mix, "__module__": __name__, "reads": ("attn_weights",), **attributes}
     return register(name)(type("Own", (Mixer,), members))
 
 
@@ -49,6 +49,18 @@ def own(mix, name="own", **attributes):
             "another output alone than in a batch: it must mask the padding",
         ),
         (lambda self, x, context: context.aggregate(x).cumsum(0), "another output alone than in a batch"),
+        (lambda self, x, _: x * torch.nan, "mixer own returns numbers that are not finite"),
+        (lambda self, x, _: x[..., :5], r"the mixer own of .*test_user_mixers\.py fails: RuntimeError: mat1 and mat2"),
+        (lambda self, x, _: None, r"the mixer own of .*test_user_mixers\.py fails: TypeError"),
+        (
+            lambda self, x, _: x.double(),
+            "fails: RuntimeError: mat1 and mat2 must have the same dtype",
+        ),
+        (lambda self, x, _: x if not self.training else x / "a", r"fails: TypeError: .* \(line \d+\)$"),
+        (
+            lambda self, x, context: x + context.attn_bias[:, 0, 0, :1, None],
+            r"fails: .* add 'attn_bias'",
+        ),
     ],
 )
 def test_wrong_mixer_is_rejected_before_training(mix, message):

@@ -174,4 +174,6 @@ def test_network_predicts_alone_at_a_weight_of_90_percent(stacked_run, tiny_conf
     assert "weighted ensemble: 100% network" in output.getvalue()
     found = result.metrics["baselines"]["test"]
     assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
+    found = result.metrics["baselines"]["valid"]
+    assert found["blend"] == found["network"] == pytest.approx(result.metrics["valid"]["mae"], rel=1e-5)
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))

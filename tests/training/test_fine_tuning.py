@@ -134,11 +134,20 @@ def test_fine_tuning_starts_from_the_pretrained_predictions(run_directory, demo_
     flags += ["--baselines", "off"]
     code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", out, *flags)
     assert code == 0 and f"fine-tuning from {run_directory}: all weights copied, including the output head" in err
+    assert "another architecture" not in err
     smiles = demo_rows["smiles"].tolist()
     np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_directory, "cpu").predict(smiles), atol=1e-5)
     config = read_checkpoint(out).config
     assert config.init_from == str(run_directory) and config.model == read_checkpoint(run_directory).config.model
     assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_directory)
+
+
+def test_fine_tuning_in_another_architecture_is_said(run_directory, demo_csv, tmp_path, cli):
+    flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--baselines", "off", "--model.mixer", "csp"]
+    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", tmp_path / "run", *flags)
+    mixer = read_checkpoint(run_directory).config.model.mixer
+    difference = f"model.mixer is {mixer!r} in the checkpoint, but 'csp' in this run"
+    assert code == 0 and f"they were trained in another architecture: {difference}" in err
 
 
 def test_training_logits_match_predicted_probabilities(tiny_config):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -62,13 +63,23 @@ def check_user_mixer(name: str, dim: int, heads: int, settings: dict[str, Any] |
         dim, heads, settings: as in the model.
 
     Raises:
-        InputError: if the output has another shape than the input, or if the output of a sample depends on the padding
-            or on other samples.
+        InputError: if the mixer fails, if the output has another shape than the input or is not finite, or if the
+            output of a sample depends on the padding or on other samples.
     """
     if not is_user_mixer(name):
         return
+    file = inspect.getfile(mixer_class(name))
+    try:
+        _check_output(name, dim, heads, settings or {})
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"the mixer {name} of {file} fails: {_describe(error, file)}") from error
+
+
+def _check_output(name: str, dim: int, heads: int, settings: dict[str, Any]) -> None:
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        mixer = build_mixer(name, dim, heads, **(settings or {})).eval()
+        mixer = build_mixer(name, dim, heads, **settings)
         x, bias = torch.randn(3, 7, dim), torch.randn(3, heads, 7, 7)
         lengths = torch.tensor([7, 4, 1])
 
@@ -76,11 +87,15 @@ def check_user_mixer(name: str, dim: int, heads: int, settings: dict[str, Any] |
             context = AttentionContext.from_bias(lengths[first:last], bias[first:last, :, :rows, :rows], mixer.reads)
             return mixer(x[first:last, :rows], context)
 
+        output(0, 3, 7)  # in training mode, which may take another path
+        mixer.eval()
         batch = output(0, 3, 7)
         if not isinstance(batch, torch.Tensor) or batch.shape != x.shape:
             found = list(batch.shape) if isinstance(batch, torch.Tensor) else type(batch).__name__
             raise InputError(f"mixer {name} returns {found} for x of shape {list(x.shape)}: it must keep the shape")
         for sample, length in enumerate(lengths.tolist()):
+            if not batch[sample, :length].isfinite().all():
+                raise InputError(f"mixer {name} returns numbers that are not finite")
             alone = output(sample, sample + 1, length)[0]
             if not torch.allclose(alone, batch[sample, :length], rtol=_TOLERANCE, atol=_TOLERANCE):
                 raise InputError(

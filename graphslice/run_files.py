@@ -154,12 +154,23 @@ def unfinished_note(folder: Path | None) -> str | None:
 
 def read_metrics(folder: Path) -> dict:
     """Read the scores of a finished run by split."""
-    return json.loads((folder / METRICS).read_text())
+    return _read_json(folder / METRICS)
 
 
 def read_training(folder: Path) -> dict:
     """Read the training figures of a finished run, such as steps, time and memory."""
-    return json.loads((folder / TRAINING).read_text())
+    return _read_json(folder / TRAINING)
+
+
+def _read_json(path: Path) -> dict:
+    """Read a JSON file of a run; raises InputError if it is missing or damaged."""
+    try:
+        contents = json.loads(path.read_text())
+    except (OSError, ValueError):
+        contents = None
+    if not isinstance(contents, dict):
+        raise InputError(f"{path} is missing or damaged: copy it again")
+    return contents
 
 
 def contains_run(folder: Path) -> bool:
@@ -209,6 +220,8 @@ def read_splits(folder: Path) -> dict[str, np.ndarray] | None:
     splits: dict[str, list[int]] = {}
     for row, split in _read_column(folder / SPLIT_FILE, "split", "copy it again"):
         splits.setdefault(split, []).append(row)
+    if not splits:
+        raise InputError(f"{folder / SPLIT_FILE} is damaged: copy it again")
     return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
@@ -330,7 +343,7 @@ def read_config(folder: Path) -> RunConfig:
 
 def read_start(folder: Path) -> dict:
     """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
-    return json.loads((folder / START_FILE).read_text()) if (folder / START_FILE).is_file() else {}
+    return _read_json(folder / START_FILE) if (folder / START_FILE).is_file() else {}
 
 
 def write_training(folder: Path, training: dict) -> None:

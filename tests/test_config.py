@@ -96,6 +96,18 @@ def test_error_names_the_invalid_key_or_value(values, message):
         RunConfig.from_dict(values)
 
 
+def test_misspelt_attribute_is_rejected():
+    config = RunConfig.preset("small")
+    config.trainer.max_epochs = 3
+    for section, name, hint in (
+        (config.trainer, "max_epoch", r"TrainerConfig has no setting 'max_epoch' \(did you mean 'max_epochs'\?\)"),
+        (config.model, "mixr", "did you mean 'mixer'"),
+        (config, "trainers", "RunConfig has no setting 'trainers'"),
+    ):
+        with pytest.raises(InputError, match=hint):
+            setattr(section, name, 2)
+
+
 def test_yaml_numbers_are_converted_to_the_field_type():
     trainer = {"devices": 2, "precision": 32, "workers": 0}
     config = RunConfig.from_dict({"optimizer": {"peak_lr": 1}, "trainer": trainer})

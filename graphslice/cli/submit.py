@@ -15,9 +15,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("model", help="run directory or checkpoint")
     parser.add_argument("--dataset", required=True, help="pcqm4m (test) or pcqm4mv2 (test-dev, test-challenge)")
-    parser.add_argument(
-        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
-    )
+    parser.add_argument("--root", help="directory of OGB's data, downloaded if missing (default: that of the training)")
     parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
@@ -27,6 +25,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the files and print their paths; raise InputError for unusable input."""
     from graphslice.evaluation.submission import submit
 
-    files = submit(load_model(options), options.dataset, options.root, options.out, overwrite=options.overwrite)
+    model = load_model(options)
+    root = model.config.data.root if options.root is None else options.root
+    files = submit(model, options.dataset, root, options.out, overwrite=options.overwrite)
     print(*files, sep="\n")
     return {"files": [str(path) for path in files]}

@@ -19,7 +19,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.usage = "graphslice train [--dataset TABLE] [--targets COLUMNS] [options]"
     run = parser.add_argument_group("output")
     run.add_argument("-o", "--out", help="run directory (default: runs/ and the name of the dataset)")
-    run.add_argument("--overwrite", action="store_true", help="replace an existing run")
+    run.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an existing run, whose model is deleted when the training begins",
+    )
     run.add_argument("--resume", metavar="DIR", help="continue an interrupted run; no other option is allowed")
     add_init_from(run)
     run.add_argument("--profile", action="store_true", help="print a profile of the training time at the end")

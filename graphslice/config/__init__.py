@@ -32,6 +32,7 @@ from graphslice.config.data import (
 from graphslice.config.optimizer import OptimizerConfig
 from graphslice.config.reading import (
     PRESETS,
+    Section,
     check_keys,
     merge_sections,
     parse_section,
@@ -89,7 +90,7 @@ _CHOICES = {
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Section):
     """Architecture of a GraphTransformer.
 
     Attributes:
@@ -187,7 +188,7 @@ class ModelConfig:
 
 
 @dataclass
-class TrainerConfig:
+class TrainerConfig(Section):
     """Training: length, loss, hardware, baselines and ensemble.
 
     Attributes:
@@ -289,7 +290,7 @@ class TrainerConfig:
 
 
 @dataclass
-class RunConfig:
+class RunConfig(Section):
     """Complete configuration of a run.
 
     Attributes:

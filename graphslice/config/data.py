@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphslice.config.reading import Section
 from graphslice.errors import InputError, nearest, shown
 
 #: Levels of targets: molecule-level, atom-level (node) or bond-level (edge) predictions.
@@ -55,7 +56,7 @@ def quote_setting(name: str, value: str) -> str:
 
 
 @dataclass
-class DataConfig:
+class DataConfig(Section):
     """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
 
     Attributes:
@@ -214,7 +215,7 @@ class DataConfig:
 
 
 @dataclass
-class GraphConfig:
+class GraphConfig(Section):
     """Conversion of a molecule to a graph.
 
     Attributes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphslice.config.reading import Section
 from graphslice.errors import InputError
 
 
 @dataclass
-class OptimizerConfig:
+class OptimizerConfig(Section):
     """AdamW with linear warm-up and linear decay of the learning rate.
 
     Attributes:

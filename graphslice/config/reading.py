@@ -26,6 +26,16 @@ _MOST_VALUES = 100_000
 _ON_OFF_KEYS = ("baselines", "compile", "refit")
 
 
+class Section:
+    """Base of the dataclasses of a configuration, which accepts no attribute that is not one of its settings."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        if name not in fields:
+            raise InputError(f"{type(self).__name__} has no setting {name!r}{nearest(name, fields)}")
+        super().__setattr__(name, value)
+
+
 def read_preset(name: str) -> dict[str, Any]:
     """Read a preset as nested values.
 

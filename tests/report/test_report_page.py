@@ -249,6 +249,19 @@ def test_unfinished_run_raises(regression, tmp_path):
         write_report(regression)
 
 
+@pytest.mark.parametrize("name", ["metrics.json", "training.json", "start.json", "split.csv"])
+def test_damaged_file_is_named(name, regression):
+    (regression / name).write_text((regression / name).read_text()[:7])
+    with pytest.raises(InputError, match=rf"{name} is .*damaged: copy it again"):
+        write_report(regression)
+
+
+def test_files_of_two_runs_are_not_mixed(regression, binary):
+    shutil.copy(binary / "best.ckpt", regression / "best.ckpt")
+    with pytest.raises(InputError, match=r"config\.yaml and best\.ckpt are of different runs"):
+        write_report(regression)
+
+
 def test_intervals_and_temperatures_are_tabulated(run_directory, tmp_path):
     shutil.copytree(run_directory, tmp_path / "run")
     path = tmp_path / "run" / "metrics.json"

@@ -26,11 +26,12 @@ _MOST_VALUES = 100_000
 _ON_OFF_KEYS = ("baselines", "compile", "refit")
 
 
+@dataclasses.dataclass  # since jsonargparse reads a class as options only if its bases are dataclasses too
 class Section:
     """Base of the dataclasses of a configuration, which accepts no attribute that is not one of its settings."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fields = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        fields = type(self).__dataclass_fields__
         if name not in fields:
             raise InputError(f"{type(self).__name__} has no setting {name!r}{nearest(name, fields)}")
         super().__setattr__(name, value)

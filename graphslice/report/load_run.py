@@ -15,10 +15,12 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.ensemble_check import find_models
 from graphslice.errors import InputError
+from graphslice.report.figures import split_name
 from graphslice.run_files import (
     BEST,
     CONFIG,
     LAST,
+    OUT_OF_FOLD,
     is_finished,
     read_config,
     read_metric_logs,
@@ -66,6 +68,15 @@ class Run:
     def folds(self) -> bool:
         """True for cross-validation: every model has its own test set."""
         return self.config.data.is_cross_validation and len(self.models) > 1
+
+    @property
+    def held_out_folds(self) -> bool:
+        """True if folds of the training set took the place of a validation set."""
+        return not self.folds and (self.folder / OUT_OF_FOLD).is_file()
+
+    def split_name(self, split: str) -> str:
+        """Return the display name of the split of some scores."""
+        return "held-out" if split == "valid" and self.held_out_folds else split_name(split)
 
     @property
     def smiles(self) -> Sequence[str] | None:

@@ -233,6 +233,20 @@ def test_ogb_report_without_test_labels(make_ogb, tiny_config, tmp_path):
     assert again.words == page.words
 
 
+def test_run_without_a_test_set_shows_its_held_out_folds(make_report, demo_rows):
+    """As of a final model, which has neither a validation nor a test set."""
+    trainer = {"refit": "on", "baselines": "on"}
+    data = {"split": "random", "split_sizes": "0.9,0.1,0"}
+    run = make_report(demo_rows[["smiles", "gap_ev"]], data=data, trainer=trainer)
+    page = check_page(run / "report.html")
+    assert "held-out MAE" in page.words and "validation MAE" not in page.words.split("Training")[0]
+    assert "No test molecule has a label. These results are for folds of the training set" in page.words
+    assert "held-out: predicted against true" in section(page, "predictions")
+    assert "The best epoch was selected" not in page.words and "Error analysis" not in page.words
+    scores = json.loads((run / "metrics.json").read_text())["valid"]
+    assert f"n = {scores['molecules']} molecules" in page.words
+
+
 def test_missing_dataset_is_reported(regression, tmp_path):
     config = RunConfig.from_dict(read_yaml(regression / "config.yaml"))
     config.data.dataset = str(tmp_path / "gone.csv")

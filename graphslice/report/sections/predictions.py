@@ -13,7 +13,7 @@ from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
-from graphslice.report.figures import error_by_similarity, error_by_std, split_name, target_figures
+from graphslice.report.figures import error_by_similarity, error_by_std, target_figures
 from graphslice.report.load_run import Run
 from graphslice.report.molecule_errors import (
     combine_targets,
@@ -70,14 +70,15 @@ def prediction_sections(run: Run) -> list[Section]:
     evaluated: dict[str, EvaluatedSplit] = {}
     for split in ("test", "valid"):
         predictions = None
-        if run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1:
+        of_folds = run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1
+        if of_folds or (run.held_out_folds and split == "valid"):
             predictions = read_out_of_fold(run.folder, run.data)
         predictions = predictions or predict_split(predictors, calibration, splits, split, run.data)
         if predictions is not None:
             evaluated[split] = _evaluate_split(run, predictions)
     sections = [_predictions(run, evaluated)]
     split = "test" if "test" in evaluated else "valid"
-    if split in evaluated:
+    if split in evaluated and not (run.held_out_folds and split == "valid"):  # those are training molecules
         selected = evaluated[split]
         similarity = nearest_training(selected.predictions.rows, splits, split, run.data)
         sections.append(_error_analysis(run, selected, similarity, split))
@@ -109,18 +110,20 @@ def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
         section.parts.append(Text("No test or validation molecule has a label, so predictions cannot be evaluated."))
         return section
     if "test" not in evaluated:
-        section.parts.append(
-            Text(
-                "No test molecule has a label. These results are for the validation set, by which the best epoch was "
-                "selected, so they are better than the results on new molecules will be.",
-                note=True,
+        text = "These results are for the validation set, by which the best epoch was selected, so they are better "
+        text += "than the results on new molecules will be."
+        if run.held_out_folds:
+            text = (
+                "These results are for folds of the training set, predicted by models that were trained without them."
             )
-        )
+        section.parts.append(Text(f"No test molecule has a label. {text}", note=True))
     for split, scored in evaluated.items():
         count, total = len(scored.predictions.rows), scored.predictions.num_labelled
         if total > count:
             section.parts.append(
-                Text(f"A random sample of {count:,} of {total:,} {split_name(split)} molecules is shown.", note=True)
+                Text(
+                    f"A random sample of {count:,} of {total:,} {run.split_name(split)} molecules is shown.", note=True
+                )
             )
     for t, (task, where) in enumerate(zip(tasks[:MAX_TARGETS], output_slices(tasks), strict=False)):
         if len(tasks) > 1:
@@ -129,7 +132,7 @@ def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
             figure
             for split, scored in evaluated.items()
             for figure in target_figures(
-                task, scored.true[:, t], scored.predictions.values[:, where], split_name(split)
+                task, scored.true[:, t], scored.predictions.values[:, where], run.split_name(split)
             )
         ]
         section.parts.append(Figures(figures) if figures else Text("No molecule has a label for this target."))
@@ -142,7 +145,7 @@ def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarit
     assert run.data is not None
     section = Section("errors", "Error analysis")
     name = error_name(run.data.dataset.tasks)
-    section.parts.append(Text(f"For the {split_name(split)} set. {describe_error(run.data.dataset.tasks)}"))
+    section.parts.append(Text(f"For the {run.split_name(split)} set. {describe_error(run.data.dataset.tasks)}"))
     section.parts.append(Heading("By similarity to the training set"))
     error = evaluated.error[np.searchsorted(evaluated.predictions.rows, near.rows)]
     section.parts.append(Figures([error_by_similarity(near.similarity, error, name)]))
@@ -195,7 +198,7 @@ def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilari
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     section.parts.append(
         Text(
-            f"The {split_name(split)} molecules with the largest errors, in descending order.{several} "
+            f"The {run.split_name(split)} molecules with the largest errors, in descending order.{several} "
             "A similar training molecule with a different label suggests an activity cliff or a labelling error."
         )
     )

@@ -10,7 +10,7 @@ import numpy as np
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import MINUS, NONE, label_noun, number, with_std
 from graphslice.evaluation.metrics import METRICS, prediction_count
-from graphslice.report.figures import learning_curves, score_histogram, split_name
+from graphslice.report.figures import learning_curves, score_histogram
 from graphslice.report.load_run import Run, read_curve
 from graphslice.report.page_elements import Code, Figure, Figures, Heading, Section, Table, Text
 from graphslice.run_files import is_finished, read_metrics
@@ -45,7 +45,7 @@ def main_score(run: Run) -> tuple[str, str, str] | None:
             (count, noun), targets = prediction_count(split_scores), len(split_scores["targets"])
             mean = f", mean of {targets:,} targets" if targets > 1 else ""
             folds = ", out-of-fold predictions" if run.folds and split == "test" else ""
-            label = f"{split_name(split)} {METRICS[run.metric].label}"
+            label = f"{run.split_name(split)} {METRICS[run.metric].label}"
             return label, number(value), f"n = {count:,} {noun if count != 1 else noun[:-1]}{folds}{mean}"
     return None
 
@@ -155,9 +155,11 @@ def _table_of_means(run: Run) -> Table:
     mean = "Means over the targets with a score. " if several else ""
     unit = "MAE and RMSE are in the unit of the target. " if "mae" in names else ""
     chosen = f"The best epoch was selected by validation {METRICS[run.metric].label}."
+    if run.held_out_folds:
+        chosen = "Held-out are folds of the training set, predicted by models that were trained without them."
     if run.metric == "loss":
         chosen += " The loss is MAE / standard deviation of the labels (regression) or log loss (classification)."
-    return Table(f"{mean}{unit}{chosen}", ["score", *map(split_name, splits)], rows)
+    return Table(f"{mean}{unit}{chosen}", ["score", *map(run.split_name, splits)], rows)
 
 
 def _value(value: float | None) -> str:
@@ -187,14 +189,16 @@ def _targets(run: Run) -> list[Table | Figures]:
         losses = {n: np.inf if one[first] is None else metric.loss(one[first]) for n, one in of_kind.items()}
         ordered = sorted(of_kind, key=losses.__getitem__)
         rows = [[n, *(_value(of_kind[n][m]) for m in names), f"{prediction_count(of_kind[n])[0]:,}"] for n in ordered]
-        caption = f"Scores of {len(of_kind):,} {kind} target{'s' * (len(of_kind) != 1)} on the {split_name(split)} set"
+        caption = (
+            f"Scores of {len(of_kind):,} {kind} target{'s' * (len(of_kind) != 1)} on the {run.split_name(split)} set"
+        )
         caption += ", the best first" * (len(of_kind) > 1)
         if len(rows) > 2 * _MAX_LISTED:
             caption += f"; {len(rows) - 2 * _MAX_LISTED:,} targets in between are not shown, metrics.json lists all"
             rows = [*rows[:_MAX_LISTED], ["…"] + [""] * (len(names) + 1), *rows[-_MAX_LISTED:]]
         values = np.array([of_kind[name][first] for name in ordered if of_kind[name][first] is not None])
         if len(of_kind) > MAX_TARGETS and len(values):
-            parts.append(Figures([score_histogram(values, f"{split_name(split)} {metric.label}")]))
+            parts.append(Figures([score_histogram(values, f"{run.split_name(split)} {metric.label}")]))
         head = ["target", *(METRICS[name].label for name in names), "n"]
         parts.append(Table(f"{caption}.", head, rows, folded=len(of_kind) > 2 * MAX_TARGETS))
     return parts
@@ -224,7 +228,7 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
         )
     )
     caption = f"{metric.label} ({better}) of the weighted ensemble and of each component alone; {of}."
-    return [Heading("Network and base models"), Table(caption, ["component", *map(split_name, splits)], rows)]
+    return [Heading("Network and base models"), Table(caption, ["component", *map(run.split_name, splits)], rows)]
 
 
 def _mean(values: list[float | None]) -> str:

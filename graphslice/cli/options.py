@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
+import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -295,7 +298,7 @@ def add_model(parser: ArgumentParser) -> None:
 
 
 def table_path(molecules: Sequence[str]) -> Path | None:
-    """Return the file or folder that holds the molecules; None if the arguments are SMILES.
+    """Return the file or folder that holds the molecules, of ``-`` standard input; None if the arguments are SMILES.
 
     Raises:
         InputError: if a file is given together with other arguments.
@@ -303,13 +306,22 @@ def table_path(molecules: Sequence[str]) -> Path | None:
     from graphslice.data.tables import is_table_name
 
     if len(molecules) == 1:
-        name = molecules[0]
+        name = _standard_input() if molecules[0] == "-" else molecules[0]
         return Path(name) if is_table_name(name) or os.path.exists(name) else None
     if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
         raise InputError(
             f"{files[0]} is given together with other arguments: give one file, one folder of files, or SMILES only"
         )
     return None
+
+
+def _standard_input() -> str:
+    """Copy standard input, a table, to a temporary CSV file that is removed at exit, and return its path."""
+    file = NamedTemporaryFile(suffix=".csv")  # noqa: SIM115 - open until the exit
+    shutil.copyfileobj(sys.stdin.buffer, file)
+    file.flush()
+    atexit.register(file.close)
+    return file.name
 
 
 def add_output_file(parser: ArgumentParser, text: str) -> None:

@@ -22,8 +22,9 @@ from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFO
 
 # Up to this ratio of cells with commas to numbers, the commas are taken for errors in single rows.
 _FEW_COMMAS = 0.1
-# Words that name the positive or the negative class.
-_POSITIVE = YES_WORDS | {"+", "toxic", "hit", "pass", "high", "binder"}
+#: Words that name the positive class, the second of two, whose probability is predicted and scored.
+POSITIVE = YES_WORDS | {"+", "toxic", "hit", "pass", "high", "binder"}
+# Words that name the negative class.
 _NEGATIVE = NO_WORDS | {"-", "nontoxic", "non-toxic", "fail", "low"}
 
 
@@ -152,7 +153,7 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
             f"{quote_setting(target, MULTICLASS)}, or {REGRESSION}"
         )
     if len(keys) == 2:
-        if not numeric and (keys[0] in _POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
+        if not numeric and (keys[0] in POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
             keys = keys[::-1]
         return Task(target, BINARY, tuple(names.get(key, key) for key in keys))
     return Task(target, MULTICLASS, tuple(names.get(key, key) for key in keys))

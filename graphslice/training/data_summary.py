@@ -16,9 +16,11 @@ from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
 from graphslice.data.duplicates import MERGED
+from graphslice.data.infer_tasks import POSITIVE
 from graphslice.data.labels import pluralize
+from graphslice.data.parse_cells import class_key
 from graphslice.run_files import CORPUS, REJECTED
-from graphslice.tasks import REGRESSION, TASK_KINDS, Task
+from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
@@ -162,7 +164,10 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
         return task.name if task.transform == "none" else f"{task.transform} of {task.name}"
     counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=len(task.classes))
     shown = [f"{count:,} {name}" for name, count in zip(task.classes, counts.tolist(), strict=True)]
-    return f"{task.name} ({', '.join(shown[:_MOST_NAMES])}{', ...' if len(shown) > _MOST_NAMES else ''})"
+    more = ", ..." if len(shown) > _MOST_NAMES else ""
+    if task.kind == BINARY and class_key(task.classes[1]) not in POSITIVE:
+        more = f"; scores are those of {task.classes[1]}"
+    return f"{task.name} ({', '.join(shown[:_MOST_NAMES])}{more})"
 
 
 def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:

@@ -1,5 +1,8 @@
 """``graphslice predict``."""
 
+import signal
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -75,3 +78,21 @@ def test_input_is_not_replaced_even_on_request(cli, run_directory, tmp_path):
     for flags in ([], ["--overwrite"]):
         code, _, err = cli("predict", run_directory, table, "-o", table, *flags)
         assert code == 2 and "is an input file" in err and table.read_text() == "smiles\nCCO\n"
+
+
+def test_dash_reads_a_table_from_standard_input(run_directory, demo_csv, cli, monkeypatch):
+    expected = cli("predict", run_directory, demo_csv)[1]
+    with demo_csv.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert cli("predict", run_directory, "-") == (0, expected, "") and expected.count("\n") == 61
+
+
+def test_sigterm_leaves_no_temporary_file(start, run_directory, tmp_path, wait_for_exit):
+    (tmp_path / "in.csv").write_text("smiles\n" + "CCO\n" * 2_000_000)
+    process = start("predict", run_directory, tmp_path / "in.csv", "-o", tmp_path / "out.csv", "--workers", 1)
+    while not list(tmp_path.glob(".out.csv*")):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert wait_for_exit(process)[0] == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]

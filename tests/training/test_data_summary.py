@@ -11,11 +11,11 @@ RANDOM = np.random.default_rng(0)
 
 def test_one_line_per_task_type():
     tasks = [Task("logs"), Task("cl", transform="log"), Task("active", "binary", ("no", "yes"))]
-    tasks.append(Task("kind", "multiclass", ("a", "b", "c")))
-    labels = np.array([[1.0, 2.0, 0.0, 2.0], [2.0, 3.0, 1.0, np.nan], [3.0, 4.0, 1.0, 0.0]])
+    tasks += [Task("kind", "multiclass", ("a", "b", "c")), Task("aktiv", "binary", ("ja", "nein"))]
+    labels = np.array([[1.0, 2.0, 0.0, 2.0, 0.0], [2.0, 3.0, 1.0, np.nan, 0.0], [3.0, 4.0, 1.0, 0.0, 1.0]])
     assert describe_tasks(tasks, labels) == [
         "regression: logs, log of cl",
-        "binary: active (1 no, 2 yes)",
+        "binary: active (1 no, 2 yes), aktiv (2 ja, 1 nein; scores are those of nein)",
         "multiclass: kind (1 a, 0 b, 1 c)",
     ]
 

@@ -58,6 +58,7 @@ def test_slim_preset_matches_the_paper():
         ({"trainer": {"max_epoch": 3}}, r"'trainer.max_epoch' \(did you mean 'max_epochs'\?\)"),
         ({"data": {"xyzzy": 3}}, r"'data.xyzzy'$"),
         ({3: {}}, "unknown configuration key '3'"),
+        ({"layers": 3}, r"unknown configuration key 'layers' \(did you mean model\.layers\?\)"),
         ({"model": None}, "section 'model' must contain"),
         ({"model": "softmax"}, "section 'model' must contain"),
         ({"trainer": [1]}, "section 'trainer' must contain"),
@@ -144,7 +145,8 @@ def test_unknown_preset_suggests_the_nearest():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"model: [1, 2", "is not a YAML file"), (b"model:\n\tlayers: 2", "is not a YAML file"),
+        (b"model: [1, 2", "is not a YAML file: .* in line 1"),
+        (b"model:\n\tlayers: 2", "is not a YAML file: .* in line 2"),
         (b"\xff\xfe\x00\x80", "is not a YAML file"),
         (b"model: !!python/object/apply:os.getcwd []", "is not a YAML file"),
         (b"data: {dataset: 2024-13-45}", "is not a YAML file"), (b"model: {layers: 0x_}", "is not a YAML file"),

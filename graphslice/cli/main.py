@@ -60,7 +60,12 @@ _FORMER = {"export-checkpoint": ["export", "--format", "huggingface"]}
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")
 # Types of options in messages.
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "dict": "a mapping such as '{\"groups\": 2}'",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -60,6 +60,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
     except InputError as error:
         raise InputError(f"cannot read {path}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{path} is not a YAML file: {error.problem}{line}") from None
     except Exception:  # PyYAML raises many types of errors for tags that do not match their values
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):
@@ -122,7 +125,9 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
     for key, value in values.items():
         if key not in hints:
             path = shown(where + (key if isinstance(key, str) else shown(key)))
-            raise InputError(f"unknown configuration key {path}{nearest(key, hints)}")
+            sections = (name for name, each in hints.items() if key in getattr(each, "__dataclass_fields__", ()))
+            hint = next((f" (did you mean {name}.{key}?)" for name in sections), nearest(key, hints))
+            raise InputError(f"unknown configuration key {path}{hint}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise InputError(f"the configuration section {shown(key)} must contain keys and values")

@@ -90,6 +90,8 @@ _MARKS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
+# First line by which Excel is told the separator.
+_SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 
 
@@ -156,7 +158,7 @@ def _smiles_line(line: str) -> list[str]:
 def read_csv(
     lines: Iterator[str], rows: int, file: str, delimiter: str | None = None
 ) -> tuple[list[str], Iterator[TextRows]]:
-    """Read the header and the rows of a delimited text table. Blank lines are skipped.
+    """Read the header and the rows of a delimited text table. Blank lines are skipped, and Excel's first line ``sep=;``.
 
     Args:
         lines: lines of the file, with line ends.
@@ -170,7 +172,11 @@ def read_csv(
     Raises:
         InputError: if the quotes of the header are invalid.
     """
-    number, first = next(((i, line) for i, line in enumerate(lines, 1) if line.strip("\r\n")), (0, ""))
+    numbered = ((i, line) for i, line in enumerate(lines, 1) if line.strip("\r\n"))
+    number, first = next(numbered, (0, ""))
+    if declared := _SEPARATOR.fullmatch(first.strip("\r\n")):
+        delimiter = declared[1]
+        number, first = next(numbered, (0, ""))
     if not first:
         return [], iter(())
     rows_seen = [] if delimiter else list(itertools.islice(lines, _LINES_SEEN))

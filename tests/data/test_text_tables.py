@@ -278,3 +278,14 @@ def test_arbitrary_labels_give_label_or_reason(content, name, targets):
     labelled = np.isfinite(dataset.targets).all(axis=1)
     assert len(dataset) == len(dataset.smiles) == len(rows)
     assert [row in dataset.rejected for row in range(len(rows))] == (~labelled).tolist()
+
+
+@pytest.mark.parametrize(("line", "separator"), [("sep=;", ";"), ('"sep=,"', ","), ("sep=\t", "\t")])
+def test_first_line_of_excel_names_the_separator(line, separator, tmp_path):
+    rows = [["smiles", "a;b,c"], ["CCO", "1"], ["C", "2", "3"]]
+    text = "\n".join(separator.join(f'"{cell}"' for cell in row) for row in rows)
+    (tmp_path / "t.csv").write_text(f"{line}\r\n{text}\n")
+    with open_table(tmp_path / "t.csv") as table:
+        (chunk,) = table.chunks
+    assert table.columns == rows[0] and chunk.column("smiles").to_pylist() == [b"CCO", b"C"]
+    assert "3 fields where the header has 2 (line 4 of t.csv)" in malformed_rows(chunk)[1]

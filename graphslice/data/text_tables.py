@@ -158,7 +158,7 @@ def _smiles_line(line: str) -> list[str]:
 def read_csv(
     lines: Iterator[str], rows: int, file: str, delimiter: str | None = None
 ) -> tuple[list[str], Iterator[TextRows]]:
-    """Read the header and the rows of a delimited text table. Blank lines are skipped, and Excel's first line ``sep=;``.
+    """Read the header and the rows of a delimited text table, without blank lines and Excel's first line ``sep=;``.
 
     Args:
         lines: lines of the file, with line ends.

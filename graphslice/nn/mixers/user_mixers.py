@@ -30,7 +30,8 @@ def import_user_mixers() -> None:
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(text)
         if not path.is_file() or path.suffix != ".py":
-            raise InputError(f"{VARIABLE} names {text}, which is not a Python file")
+            problem = "is not a Python file" if path.exists() else "does not exist"
+            raise InputError(f"{VARIABLE} names {text}, which {problem}")
         spec = importlib.util.spec_from_file_location(f"graphslice_user_{path.stem}", path)
         assert spec is not None and spec.loader is not None  # true of every file that ends in .py
         module = importlib.util.module_from_spec(spec)

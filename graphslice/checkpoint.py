@@ -77,7 +77,8 @@ class Checkpoint:
             return build_network(self.config.model, self.weights)
         except InputError as error:
             raise InputError(
-                f"this version of GraphSlice cannot build the network of the checkpoint: {error}"
+                f"cannot build the network of the checkpoint: {error}; it is of a later version, or its mixer is in a "
+                "file that GRAPHSLICE_MIXERS does not name"
             ) from None
         except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
             raise InputError("the checkpoint's weights do not fit its configuration") from None

@@ -118,12 +118,15 @@ def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
     assert MIXERS["running-max"](8, 2, gain=2.0).gain == 2.0
 
 
-@pytest.mark.parametrize("name", ["nothing.py", "folder", "text.txt"])
-def test_file_that_cannot_be_imported_is_named(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("nothing.py", "does not exist"), ("folder", "is not a Python file"), ("text.txt", "is not a Python file")],
+)
+def test_file_that_cannot_be_imported_is_named(name, problem, monkeypatch, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "text.txt").write_text("")
     monkeypatch.setenv(VARIABLE, str(tmp_path / name))
-    with pytest.raises(InputError, match=rf"GRAPHSLICE_MIXERS names .*{name}, which is not a Python file"):
+    with pytest.raises(InputError, match=rf"GRAPHSLICE_MIXERS names .*{name}, which {problem}"):
         import_user_mixers()
 
 

@@ -90,7 +90,7 @@ _MARKS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-# First line by which Excel is told the separator.
+# First line that names the separator for Excel.
 _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 

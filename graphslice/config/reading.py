@@ -62,7 +62,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {error}") from None
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path} is not a YAML file: {error.problem}{line}") from None
+        raise InputError(f"{path} is not a YAML file: {error.problem or error.context}{line}") from None
     except Exception:  # PyYAML raises many types of errors for tags that do not match their values
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):

@@ -69,6 +69,12 @@ def test_wrong_mixer_is_rejected_before_training(mix, message):
         check_user_mixer("own", 8, 2)
 
 
+def test_wrong_mixer_of_a_notebook_is_rejected():
+    own(lambda self, x, _: None, __module__="a_notebook")
+    with pytest.raises(InputError, match="the mixer own of a_notebook fails: TypeError"):
+        check_user_mixer("own", 8, 2)
+
+
 def test_right_mixer_passes_and_leaves_the_random_state_alone():
     own(lambda self, x, context: context.aggregate(self.value(x), self.active_dropout).cummax(dim=1).values)
     torch.manual_seed(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import os
 import sys
 import traceback
@@ -69,7 +68,8 @@ def check_user_mixer(name: str, dim: int, heads: int, settings: dict[str, Any] |
     """
     if not is_user_mixer(name):
         return
-    file = inspect.getfile(mixer_class(name))
+    module = mixer_class(name).__module__
+    file = getattr(sys.modules.get(module), "__file__", None) or module  # a notebook has no file
     try:
         _check_output(name, dim, heads, settings or {})
     except InputError:

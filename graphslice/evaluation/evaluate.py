@@ -317,7 +317,7 @@ def evaluate(
         raise InputError(f"{dataset.name} has no splits: give --split all")
     elif split not in splits:
         is_ensemble = predictor.num_models > 1 and split in SPLITS
-        hint = "; the members have different ones, whose scores are in metrics.json" if is_ensemble else ""
+        hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
         existing = " or ".join(filter(None, [", ".join(splits), "all"]))
         raise InputError(f"{dataset.name} has no split {split!r}: give --split {existing}{hint}")
     else:

@@ -1,9 +1,12 @@
-"""Progress bar for interactive terminals."""
+"""Progress of work on many molecules: a bar on terminals, and points at which a signal ends it."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -16,7 +19,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None] | None]:
+def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None]]:
     """Context manager that shows a progress bar if the console is a terminal.
 
     Args:
@@ -25,12 +28,45 @@ def molecule_progress(what: str, total: int | None, console: Console) -> Iterato
         console: console to print to.
 
     Yields:
-        A function to call with the number of further molecules done; None if the console is no terminal.
+        A function to call with the number of further molecules done. It raises the exception of a signal again, such
+        as KeyboardInterrupt, if that was lost where Python cannot pass it on: compiled code and callbacks.
     """
-    if not console.is_terminal:
-        yield None
-        return
-    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda molecules: bar.advance(task, molecules)
+    with _signals_recorded() as raise_again:
+        if not console.is_terminal:
+            yield lambda molecules: raise_again()
+            return
+        columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=total)
+
+            def advance(molecules: int) -> None:
+                raise_again()
+                bar.advance(task, molecules)
+
+            yield advance
+
+
+@contextmanager
+def _signals_recorded() -> Iterator[Callable[[], None]]:
+    """Yield a function that calls the handlers of Ctrl-C and SIGTERM again if they were called."""
+    handlers: dict[int, Callable[[int, Any], Any]] = {}
+    received: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        received.append(number)
+        handlers[number](number, frame)
+
+    def raise_again() -> None:
+        for number in received:
+            handlers[number](number, None)
+
+    if threading.current_thread() is threading.main_thread():  # only it can handle signals
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):  # neither ignored nor the system's
+                handlers[number] = handler
+                signal.signal(number, handle)
+    try:
+        yield raise_again
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -22,8 +22,9 @@ def test_signal_whose_exception_was_lost_stops_at_the_next_advance(terminal, tmp
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         own = signal.getsignal(signal.SIGTERM)
-        with (tmp_path / "terminal").open("w") as file, pytest.raises(SystemExit, match="143"):
-            with molecule_progress("reading", 3, Console(file=file, force_terminal=terminal)) as advance:
+        with (tmp_path / "terminal").open("w") as file:
+            console = Console(file=file, force_terminal=terminal)
+            with pytest.raises(SystemExit, match="143"), molecule_progress("reading", 3, console) as advance:
                 advance(1)
                 _SendsWhenDeleted()
                 advance(1)

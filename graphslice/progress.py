@@ -61,10 +61,10 @@ def _signals_recorded() -> Iterator[Callable[[], None]]:
             handlers[number](number, None)
 
     if threading.current_thread() is threading.main_thread():  # only it can handle signals
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if callable(handler := signal.getsignal(number)):  # neither ignored nor the system's
-                handlers[number] = handler
-                signal.signal(number, handle)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(name)):  # neither ignored nor the system's
+                handlers[name] = handler
+                signal.signal(name, handle)
     try:
         yield raise_again
     finally:

@@ -91,13 +91,16 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
     """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model.
 
     Raises:
-        InputError: if a checkpoint cannot be read, the ensemble is incomplete, or its members differ in their targets
-            or in how they read molecules.
+        InputError: if a checkpoint cannot be read or is of another run than the configuration in its directory, the
+            ensemble is incomplete, or its members differ in their targets or in how they read molecules.
     """
     path = local_path(path)
     folders = find_models(path)
     if folders == [Path(path)]:
-        return [read_checkpoint(path)]
+        checkpoint = read_checkpoint(path)
+        if is_finished(Path(path)):
+            _check_config(Path(path), checkpoint.config)
+        return [checkpoint]
     checkpoints = [read_checkpoint(folder) for folder in folders]
     for folder, checkpoint in zip(folders, checkpoints, strict=True):
         expected, settings = _settings(checkpoints[0]), _settings(checkpoint)
@@ -132,6 +135,13 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
         return None
     tasks, kinds = checkpoints[0].tasks, calibration_kinds(checkpoints)
     return read_part(folder / ENSEMBLE_CALIBRATION, tasks, kinds)
+
+
+def _check_config(folder: Path, trained: RunConfig) -> None:
+    """Raise :class:`InputError` if the configuration and the checkpoint of a run directory are of different runs."""
+    data = RunConfig.from_dict(read_yaml(folder / CONFIG)).data
+    if any(getattr(data, name) != getattr(trained.data, name) for name in ("fingerprint", "targets")):
+        raise InputError(f"{folder / CONFIG} and {BEST} are of different runs: copy the whole run directory again")
 
 
 def _is_complete(folder: Path) -> bool:

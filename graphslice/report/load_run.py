@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.ensemble_check import find_models
+from graphslice.ensemble_check import find_models, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.report.figures import split_name
 from graphslice.run_files import (
@@ -111,8 +110,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     if not is_finished(folder):
         raise InputError(f"{folder} holds a run that is not finished: continue it with {resume_command(folder)}")
     models, config = find_models(folder), read_config(folder)
-    if len(models) == 1:
-        _check_same_run(config, read_checkpoint(folder).config, folder)
+    read_checkpoints(folder)  # raises an InputError if they are damaged or of other runs
     data_error = None
     if (level := config.model.level) != MOLECULE:
         data, data_error = None, f"the targets are {level}-level; these sections exist for molecule-level targets only"
@@ -123,12 +121,6 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
             data_error = str(error)
     files = read_metrics(folder), read_training(folder), read_start(folder)
     return Run(folder, config, *files, models, data, data_error)
-
-
-def _check_same_run(config: RunConfig, trained: RunConfig, folder: Path) -> None:
-    """Raise :class:`InputError` if the configuration and the checkpoint of a directory are of different runs."""
-    if any(getattr(config.data, name) != getattr(trained.data, name) for name in ("fingerprint", "targets")):
-        raise InputError(f"{folder / CONFIG} and {BEST} are of different runs: copy the whole run directory again")
 
 
 def _read_data(config: RunConfig, folder: Path) -> MoleculeData:

@@ -272,8 +272,9 @@ def test_damaged_file_is_named(name, regression):
 
 def test_files_of_two_runs_are_not_mixed(regression, binary):
     shutil.copy(binary / "best.ckpt", regression / "best.ckpt")
-    with pytest.raises(InputError, match=r"config\.yaml and best\.ckpt are of different runs"):
-        write_report(regression)
+    for read in (write_report, gs.load):
+        with pytest.raises(InputError, match=r"config\.yaml and best\.ckpt are of different runs"):
+            read(regression)
 
 
 def test_intervals_and_temperatures_are_tabulated(run_directory, tmp_path):

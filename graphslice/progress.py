@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from graphslice.signals import signals_handled
 
 
 class _Rate(ProgressColumn):
@@ -49,7 +50,8 @@ def molecule_progress(what: str, total: int | None, console: Console) -> Iterato
 @contextmanager
 def _signals_recorded() -> Iterator[Callable[[], None]]:
     """Yield a function that calls the handlers of Ctrl-C and SIGTERM again if they were called."""
-    handlers: dict[int, Callable[[int, Any], Any]] = {}
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
     received: list[int] = []
 
     def handle(number: int, frame: Any) -> None:
@@ -60,13 +62,5 @@ def _signals_recorded() -> Iterator[Callable[[], None]]:
         for number in received:
             handlers[number](number, None)
 
-    if threading.current_thread() is threading.main_thread():  # only it can handle signals
-        for name in (signal.SIGINT, signal.SIGTERM):
-            if callable(handler := signal.getsignal(name)):  # neither ignored nor the system's
-                handlers[name] = handler
-                signal.signal(name, handle)
-    try:
+    with signals_handled(handle, handlers):
         yield raise_again
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

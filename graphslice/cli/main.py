@@ -14,9 +14,7 @@ import gc
 import re
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +27,7 @@ from graphslice.cli import HELP_ALL
 from graphslice.cli.chemprop_options import describe_chemprop_option
 from graphslice.documents import DOCUMENTS
 from graphslice.errors import InputError, nearest
+from graphslice.signals import interrupts_are_handled, signals_handled
 
 if TYPE_CHECKING:
     from graphslice.cli.json_output import JsonOutput
@@ -78,7 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments = [*_FORMER.get(arguments[0], arguments[:1]), *arguments[1:]] if arguments else arguments
     configure_malloc()
-    with _stop_on_sigterm():
+    unhandled = [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else []
+    # The exception lets temporary files be removed.
+    with signals_handled(lambda number, frame: sys.exit(128 + number), unhandled):
         return _run_with_output(arguments)
 
 
@@ -151,19 +152,6 @@ def _discard(file: IO[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
-@contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit, so that temporary files are removed, unless it is handled or ignored already."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 class PlainHelp(DefaultHelpFormatter):
     """Help formatter that prints the help text as it is and each option once."""
 
@@ -196,19 +184,18 @@ def _load(module: str) -> None:
         KeyboardInterrupt: after the import, if Ctrl-C was pressed.
     """
     stopped: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    held = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if held:
-        signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+
+    def defer(number: int, frame: object) -> None:
+        stopped.append(number)
+
     gc.disable()
     try:
         if module not in sys.modules:
-            import_module(module)
+            with signals_handled(defer, [signal.SIGINT] if interrupts_are_handled() else []):
+                import_module(module)
             gc.freeze()
     finally:
         gc.enable()
-        if held:
-            signal.signal(signal.SIGINT, before)
     if stopped:
         raise KeyboardInterrupt
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
 from graphslice.run_files import BEST, CONFIG, LAST
+from graphslice.signals import interrupts_are_handled, signals_handled
 from graphslice.torch_io import load_weights, torch_bytes
 from graphslice.training.devices import autocast, device_share
 from graphslice.training.fast_steps import FastSteps
@@ -350,19 +350,15 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._before: dict[int, Any] = {}
+        numbers = (signal.SIGTERM, *([signal.SIGINT] if interrupts_are_handled() else []))
+        self._handled = signals_handled(self._handle, numbers)
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # only it can handle signals
-            handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else in the background
-            for number in (signal.SIGTERM, *([signal.SIGINT] if handles_interrupts else [])):
-                self._before[number] = signal.getsignal(number) or signal.SIG_DFL
-                signal.signal(number, self._handle)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handled.__exit__(None, None, None)
 
     def _handle(self, number: int, frame: object) -> None:
         if self.received:

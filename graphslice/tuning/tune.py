@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from graphslice.folder_lock import locked
 from graphslice.hardware import visible_gpus
 from graphslice.processes import in_processes
 from graphslice.run_files import CONFIG, TRIALS, contains_run, read_config, write_csv
+from graphslice.signals import signals_handled
 from graphslice.training import RunResult, train
 from graphslice.training import resume as resume_run
 from graphslice.training.loop import Interrupted
@@ -96,7 +96,7 @@ def tune(
         raise InputError(f"cannot write the folder {out}: it is a file")
     if contains_run(out):
         raise InputError(f"{out} holds a run, no search: choose another --out")
-    with locked(out), _interrupted_by_sigterm():
+    with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
         check_run_directory(out / RUN, config.data, frame=False)
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
@@ -133,19 +133,6 @@ def _check_options(minutes: float | None, trials: int | None, seeds: int, proces
     for name, value, least in (("trials", trials, 1), ("seeds", seeds, 0), ("processes", processes, 1)):
         if value is not None and value < least:
             raise InputError(f"--{name} must be at least {least}, not {value}")
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Context manager in which SIGTERM acts as Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():  # only it can handle signals
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,9 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
 
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")  # on Linux, where ru_maxrss includes the peak of the parent process
+    if status.exists() and (found := re.search(r"^VmHWM:\s+(\d+)", status.read_text(), re.MULTILINE)):
+        return int(found[1]) * 1024
     try:
         import resource
     except ImportError:  # Windows

@@ -126,10 +126,10 @@ def _time_and_memory(config: RunConfig, molecules: _DemoBatches, device: torch.d
     small, large = molecules.batch(max(1, size // 4)), molecules.batch(size)
     run(small)
     run(small)
-    before = _peak_memory(device)
+    before = peak_memory(device)
     seconds = [_seconds(lambda: run(large), device) for _ in range(3)]
     results: dict = {"batch_size": size, "eager_seconds": min(seconds)}
-    after, free = _peak_memory(device), _free_memory(device)
+    after, free = peak_memory(device), _free_memory(device)
     if before is None or after is None or after <= before:
         return results
     bytes_per_molecule = (after - before) / (size - max(1, size // 4))
@@ -205,17 +205,6 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
     run()
     synchronize(device)
     return time.perf_counter() - start
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory of this process in bytes; None if the system does not provide it."""
-    if device.type == "cuda":
-        return peak_memory(device)
-    status = Path("/proc/self/status")  # ru_maxrss of getrusage includes the parent process
-    if not status.exists():
-        return None
-    line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)
-    return None if line is None else int(line.split()[1]) * 1024
 
 
 def _free_memory(device: torch.device) -> int | None:

@@ -25,7 +25,7 @@ from graphslice.checkpoint import (
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
 from graphslice.config import DataConfig, join_names
 from graphslice.data.frames import column_names, is_frame
-from graphslice.data.splits import SPLIT_METHODS, Splits
+from graphslice.data.splits import Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hub import pinned_name
@@ -286,19 +286,16 @@ class Model(Predictor):
         data_config = DataConfig(targets=targets, features=trained.features, level=self.level, decimal=trained.decimal)
         if trained.smiles_column in columns:
             data_config = replace(data_config, smiles_column=trained.smiles_column)
-        if trained.weight_column in columns:
-            data_config = replace(data_config, weight_column=trained.weight_column)
-        if trained.auxiliary_file or set(trained.auxiliary_columns) <= set(columns):
-            auxiliary = {name: getattr(trained, name) for name in ("auxiliary", "auxiliary_file")}
-            data_config = replace(data_config, **auxiliary)
         if split == "all":
             data_config = replace(data_config, split="random")  # ignores a column named split
         data_config = replace(data_config, **{**overrides, "targets": targets})
         tasks = select_tasks(self, targets)
         dataset = dataset_from_frame(data, data_config, tasks)
-        if trained.split in (*SPLIT_METHODS, *columns):
-            with suppress(InputError):  # another frame may have a column of that name that is no split
-                as_trained = dataset_from_frame(data, replace(data_config, split=trained.split), tasks)
+        if trained.fingerprint is not None:  # the frame of the training is recognised by all that it was read with
+            names = "split", "weight_column", "auxiliary", "auxiliary_file"
+            with suppress(InputError):  # another frame has not all of these columns, or others of the same name
+                as_read = replace(data_config, **{name: getattr(trained, name) for name in names})
+                as_trained = dataset_from_frame(data, as_read, tasks)
                 dataset = as_trained if as_trained.fingerprint() == trained.fingerprint else dataset
         aligned = align_targets(self, dataset, overrides.get("targets"))
         aligned = replace(aligned, notes=(*aligned.notes, *notes))

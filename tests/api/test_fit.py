@@ -113,6 +113,7 @@ def test_training_frame_with_weights_and_auxiliary_labels_is_evaluated_on_the_te
     model = fit(frame, "gap_ev", weights="w", config={**SETTINGS, **data}, out=tmp_path / "run")
     for scores in (model.evaluate(frame), model.evaluate()):
         assert scores["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
+    assert model.evaluate(frame[:20].assign(w="?"))["molecules"] == 20  # weights do not enter the scores
     (tmp_path / "more.csv").unlink()  # its labels are not evaluated
     with pytest.warns(UserWarning, match="the data has changed since the training"):
         scores = model.evaluate()

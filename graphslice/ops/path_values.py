@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -53,86 +55,71 @@ def path_values(
     return torch.cat([token, F.embedding(rows.long(), spatial) + edges])
 
 
-def _fits(
-    token: Tensor,
-    spatial: Tensor,
-    bond: Tensor,
-    matrices: Tensor,
-    bond_rows: Tensor,
-    distances: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    weights: Tensor,
-) -> bool:
-    dims = [tensor.dim() for tensor in (token, spatial, bond, matrices, bond_rows, distances, offsets, codes, weights)]
-    if dims != [2, 2, 2, 3, 2, 1, 1, 1, 1]:
+class _Arguments(NamedTuple):
+    """Arguments of the operator: four with gradients, five without."""
+
+    token: Tensor
+    spatial: Tensor
+    bond: Tensor
+    matrices: Tensor
+    bond_rows: Tensor
+    distances: Tensor
+    offsets: Tensor
+    codes: Tensor
+    weights: Tensor
+
+
+def _fits(*args: Tensor, **kwargs: Tensor) -> bool:
+    a = _Arguments(*args, **kwargs)
+    if [tensor.dim() for tensor in a] != [2, 2, 2, 3, 2, 1, 1, 1, 1]:
         return False
-    heads, entries = spatial.shape[1], len(codes)
+    heads, entries = a.spatial.shape[1], len(a.codes)
     if not (
         heads % 8 == 0
-        and token.dtype == spatial.dtype == bond.dtype == matrices.dtype == weights.dtype
-        and len(spatial) > 1
-        and token.shape == (1, heads)
-        and bond.shape[1:] == (heads,)
-        and matrices.shape[1:] == (heads, heads)
-        and distances.dtype == offsets.dtype == codes.dtype == torch.int32
-        and bond_rows.dtype == torch.int64
-        and bond_rows.shape[1] > 0
-        and offsets.shape == distances.shape
-        and weights.shape == codes.shape
+        and a.token.dtype == a.spatial.dtype == a.bond.dtype == a.matrices.dtype == a.weights.dtype
+        and len(a.spatial) > 1
+        and a.token.shape == (1, heads)
+        and a.bond.shape[1:] == (heads,)
+        and a.matrices.shape[1:] == (heads, heads)
+        and a.distances.dtype == a.offsets.dtype == a.codes.dtype == torch.int32
+        and a.bond_rows.dtype == torch.int64
+        and a.bond_rows.shape[1] > 0
+        and a.offsets.shape == a.distances.shape
+        and a.weights.shape == a.codes.shape
     ):
         return False
-    indices = bond_rows.contiguous(), distances.contiguous(), offsets.contiguous(), codes.contiguous()
-    bonds = len(matrices) * len(bond_rows)
-    return bool(kernels.valid(_addresses(*indices), bond_rows.numel(), len(bond), len(distances), entries, bonds))
+    indices = tuple(tensor.contiguous() for tensor in (a.bond_rows, a.distances, a.offsets, a.codes))
+    bonds = len(a.matrices) * len(a.bond_rows)
+    addresses = _addresses(*indices)
+    return bool(kernels.valid(addresses, a.bond_rows.numel(), len(a.bond), len(a.distances), entries, bonds))
 
 
 @path_values.backend("numba", dtypes=(torch.float32,), fits=_fits)
-def _numba(
-    token: Tensor,
-    spatial: Tensor,
-    bond: Tensor,
-    matrices: Tensor,
-    bond_rows: Tensor,
-    distances: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    weights: Tensor,
-) -> Tensor:
-    parameters = tuple(tensor.contiguous() for tensor in (token, spatial, bond, matrices))
-    inputs = tuple(tensor.contiguous() for tensor in (bond_rows, distances, offsets, codes, weights))
-    if torch.is_grad_enabled():
-        return _PathValues.apply(*parameters, *inputs)
-    return _forward(parameters, inputs)[0]
+def _numba(*args: Tensor, **kwargs: Tensor) -> Tensor:
+    a = _Arguments(*(tensor.contiguous() for tensor in _Arguments(*args, **kwargs)))
+    return _PathValues.apply(*a) if torch.is_grad_enabled() else _forward(a)[0]
 
 
-def _sizes(parameters: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
-    spatial, matrices, bond_rows, distances, codes = (
-        parameters[1],
-        parameters[3],
-        inputs[0],
-        inputs[1],
-        inputs[3],
-    )
-    return (*bond_rows.shape, len(matrices), len(spatial), len(distances), len(codes), spatial.shape[1])
+def _sizes(a: _Arguments) -> tuple[int, ...]:
+    return (*a.bond_rows.shape, len(a.matrices), len(a.spatial), len(a.distances), len(a.codes), a.spatial.shape[1])
 
 
 def _addresses(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(tensor.data_ptr() for tensor in tensors)
 
 
-def _forward(parameters: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def _forward(a: _Arguments) -> tuple[Tensor, Tensor]:
     """Return the biases and the embeddings ``[T, H]`` of the bond types."""
-    sizes = _sizes(parameters, inputs)
-    out, bonds = (parameters[1].new_empty(rows, sizes[-1]) for rows in (len(inputs[1]) + 1, sizes[0]))
-    kernels.values(_addresses(*parameters, *inputs, bonds, out), sizes)
+    sizes = _sizes(a)
+    out, bonds = (a.spatial.new_empty(rows, sizes[-1]) for rows in (len(a.distances) + 1, sizes[0]))
+    kernels.values(_addresses(*a, bonds, out), sizes)
     return out, bonds
 
 
 class _PathValues(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *tensors: Tensor) -> Tensor:
-        out, bonds = _forward(tensors[:4], tensors[4:])
+        out, bonds = _forward(_Arguments(*tensors))
         ctx.save_for_backward(*tensors, bonds)
         return out
 
@@ -140,15 +127,13 @@ class _PathValues(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         *tensors, bonds = ctx.saved_tensors
-        parameters, inputs = tuple(tensors[:4]), tuple(tensors[4:])
-        grads = [torch.zeros_like(tensor) for tensor in parameters]
+        a = _Arguments(*tensors)
+        grads = [torch.zeros_like(tensor) for tensor in a[:4]]
         grad = grad.contiguous()  # a variable, so that the memory lives as long as its address is used
-        kernels.gradients(_addresses(grad, *parameters, *inputs, bonds, *grads), _sizes(parameters, inputs))
-        grad_weights = _weights_gradient(grad, bonds, parameters[3], inputs) if ctx.needs_input_grad[8] else None
-        return *grads, *[None] * (len(inputs) - 1), grad_weights
+        kernels.gradients(_addresses(grad, *a, bonds, *grads), _sizes(a))
+        return *grads, *[None] * 4, _weights_gradient(grad, bonds, a) if ctx.needs_input_grad[8] else None
 
 
-def _weights_gradient(grad: Tensor, bonds: Tensor, matrices: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    _, _, offsets, codes, _ = inputs
-    sizes = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
-    return ((bonds @ matrices).flatten(0, 1)[codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)
+def _weights_gradient(grad: Tensor, bonds: Tensor, a: _Arguments) -> Tensor:
+    sizes = torch.diff(a.offsets, append=a.offsets.new_tensor([len(a.codes)]))
+    return ((bonds @ a.matrices).flatten(0, 1)[a.codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)

@@ -7,7 +7,7 @@ from numba import njit
 
 from graphslice.program.kernels.operands import as_float, bytes_at, floats_at, ints_at, length_at
 from graphslice.program.run import kernel
-from graphslice.program.simd.sorting_network import parts_of, sort_values, sort_with_rows, unsort
+from graphslice.program.simd.sorting_network import sort_values, sort_with_rows, unsort
 
 
 @njit(inline="always")
@@ -32,25 +32,24 @@ def column_sort(samples, x, lengths, descending, out, rows, width, channels):
     ``lengths`` of 0 are N; ``descending`` is 0 for no channel, 1 for all, or the address of a flag per channel.
     """
     shape, valid, block = (samples, width, channels), _lengths(lengths, samples, width), _block(width)
-    bits, sorted_bits, parts = ints_at(x, shape), ints_at(out, shape), samples * parts_of(channels, block)
+    bits, sorted_bits = ints_at(x, shape), ints_at(out, shape)
     flip = np.zeros(channels, np.int32)
     if descending == 1:
         flip -= np.int32(1)
     elif descending:
         flip -= bytes_at(descending, channels).astype(np.int32)
     if not rows:
-        sort_values(bits, valid, flip, sorted_bits, block, 0, parts)
+        sort_values(bits, valid, flip, sorted_bits, block)
     elif width <= 256:
-        sort_with_rows(bits, valid, flip, sorted_bits, bytes_at(rows, shape), block, 0, parts)
+        sort_with_rows(bits, valid, flip, sorted_bits, bytes_at(rows, shape), block)
     else:
-        sort_with_rows(bits, valid, flip, sorted_bits, ints_at(rows, shape), block, 0, parts)
+        sort_with_rows(bits, valid, flip, sorted_bits, ints_at(rows, shape), block)
 
 
 @kernel
 def column_sort_gradient(samples, grad, rows, grad_x, width, channels):
     """Gradient of :func:`column_sort`: the inverse permutation."""
-    block = _block(width)
-    unsort((grad, rows, grad_x), width > 256, width, channels, block, 0, samples * parts_of(channels, block))
+    unsort((grad, rows, grad_x), width > 256, samples, width, channels, _block(width))
 
 
 @njit(inline="always")
@@ -91,14 +90,10 @@ def sort_by_first(samples, v, lengths, sorted_v, rows, out, tie, width, channels
     ``sorted_v`` are the sorted channels, ``rows`` the source row of each, and ``tie`` the relative tolerance.
     """
     shape, valid, block = (samples, width, channels), _lengths(lengths, samples, width), _block(width)
-    values, ordered, result, origins = (
-        floats_at(v, shape),
-        floats_at(sorted_v, shape),
-        floats_at(out, shape),
-        bytes_at(rows, shape),
-    )
-    flip, parts = np.zeros(channels, np.int32), samples * parts_of(channels, block)
-    sort_with_rows(ints_at(v, shape), valid, flip, ints_at(sorted_v, shape), origins, block, 0, parts)
+    values, ordered = floats_at(v, shape), floats_at(sorted_v, shape)
+    result, origins = floats_at(out, shape), bytes_at(rows, shape)
+    flip = np.zeros(channels, np.int32)
+    sort_with_rows(ints_at(v, shape), valid, flip, ints_at(sorted_v, shape), origins, block)
     run, run_of_row = np.empty(width, np.int64), np.empty(width, np.int64)
     total, count = np.empty((width, channels), np.float32), np.empty(width, np.float32)
     for b in range(samples):
@@ -114,12 +109,8 @@ def sort_by_first(samples, v, lengths, sorted_v, rows, out, tie, width, channels
 def sort_by_first_gradient(samples, v, lengths, rows, grad, grad_v, tie, width, channels):
     """Gradient of :func:`sort_by_first`."""
     shape, valid = (samples, width, channels), _lengths(lengths, samples, width)
-    values, upstream, result, origins = (
-        floats_at(v, shape),
-        floats_at(grad, shape),
-        floats_at(grad_v, shape),
-        bytes_at(rows, shape),
-    )
+    values, upstream = floats_at(v, shape), floats_at(grad, shape)
+    result, origins = floats_at(grad_v, shape), bytes_at(rows, shape)
     run, run_of_row = np.empty(width, np.int64), np.empty(width, np.int64)
     total, count = np.empty((width, channels), np.float32), np.empty(width, np.float32)
     for b in range(samples):

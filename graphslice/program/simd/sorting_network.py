@@ -242,15 +242,15 @@ def _scratch(width):
 
 
 @njit(cache=True, inline="always")
-def _ahead(part, end, width, channels, block):
-    """Return the distance to the next sample if it is sorted too, or else 0, in elements."""
+def _ahead(b, samples, width, channels):
+    """Return the distance to the next sample if there is one, or else 0, in elements."""
     size = width * channels
-    return size if part + parts_of(channels, block) < end and 4 * size <= _MAX_AHEAD else 0
+    return size if b + 1 < samples and 4 * size <= _MAX_AHEAD else 0
 
 
 @njit(cache=True, nogil=True)
-def sort_values(bits, lengths, flip, out, block, begin, end):
-    """Sort parts ``begin`` to ``end`` of ``int32 [B, N, C]``, the bits of floats, into ``out``.
+def sort_values(bits, lengths, flip, out, block):
+    """Sort the columns of ``int32 [B, N, C]``, the bits of floats, into ``out``.
 
     nan is the largest value, and -0.0 equals 0.0; of each there is one form in ``out``.
 
@@ -260,13 +260,12 @@ def sort_values(bits, lengths, flip, out, block, begin, end):
         flip: int32 ``[C]``, -1 for descending channels, else 0.
         out: as ``bits``.
         block: number of channels of a part, a multiple of 16.
-        begin, end: range of parts, out of ``B * parts_of(C, block)``.
     """
-    width, channels = bits.shape[1:]
+    samples, width, channels = bits.shape
     scratch = _scratch(width)
-    for part in range(begin, end):
+    for part in range(samples * parts_of(channels, block)):
         b, first, last = _part(part, channels, block)
-        ahead = _ahead(part, end, width, channels, block)
+        ahead = _ahead(b, samples, width, channels)
         for c in range(first, last, _STRIP):
             at = 4 * (b * width * channels + c)
             addresses = (address_of(bits) + at, address_of(flip) + 4 * c, address_of(out) + at)
@@ -278,13 +277,13 @@ def sort_values(bits, lengths, flip, out, block, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def sort_with_rows(bits, lengths, flip, out, origins, block, begin, end):
+def sort_with_rows(bits, lengths, flip, out, origins, block):
     """Sort as :func:`sort_values`, and write the source row of each value to ``origins``, uint8 or int32."""
-    width, channels = bits.shape[1:]
+    samples, width, channels = bits.shape
     scratch, size = _scratch(width), origins.itemsize
-    for part in range(begin, end):
+    for part in range(samples * parts_of(channels, block)):
         b, first, last = _part(part, channels, block)
-        ahead = _ahead(part, end, width, channels, block)
+        ahead = _ahead(b, samples, width, channels)
         for c in range(first, last, _STRIP):
             at = b * width * channels + c
             addresses = (
@@ -302,8 +301,8 @@ def sort_with_rows(bits, lengths, flip, out, origins, block, begin, end):
 
 
 @njit(cache=True, nogil=True)
-def unsort(addresses, wide, width, channels, block, begin, end):
-    """Compute ``result[rows[i]] = grad[i]`` in every channel of parts ``begin`` to ``end``, as in :func:`sort_values`.
+def unsort(addresses, wide, samples, width, channels, block):
+    """Compute ``result[rows[i]] = grad[i]`` in every channel.
 
     By address, because for arrays the compiler emits scatter instructions, which take nearly three times as long as
     single stores.
@@ -311,14 +310,14 @@ def unsort(addresses, wide, width, channels, block, begin, end):
     Args:
         addresses: of the gradient, the rows and the result, each ``[B, N, C]``; gradient and result have 4-byte values.
         wide: True if the rows are int32, False if they are uint8.
-        width, channels: N and C.
-        block, begin, end: as for :func:`sort_values`.
+        samples, width, channels: B, N and C.
+        block: as for :func:`sort_values`.
     """
     grad, rows, result = addresses
     lanes = int32x16()
-    for part in range(begin, end):
+    for part in range(samples * parts_of(channels, block)):
         b, first, last = _part(part, channels, block)
-        sample, ahead = b * width * channels, _ahead(part, end, width, channels, block)
+        sample, ahead = b * width * channels, _ahead(b, samples, width, channels)
         for at in range(sample, sample + width * channels, channels):
             for c in range(first, last, _STRIP):
                 prefetch_write(result + 4 * (at + ahead + c))

@@ -95,8 +95,7 @@ def fit_kernels(x: np.ndarray, labels: np.ndarray, tasks: Sequence[Task]) -> lis
     """Fit a kernel machine to each endpoint that has few labels."""
     few = np.isfinite(labels).sum(axis=0) <= MAX_KERNEL_ROWS
     return [
-        fit_kernel(x, labels[:, t], task.kind, len(task.classes), 0, 1) if few[t] else None
-        for t, task in enumerate(tasks)
+        fit_kernel(x, labels[:, t], task.kind, len(task.classes), 0) if few[t] else None for t, task in enumerate(tasks)
     ]
 
 
@@ -200,7 +199,7 @@ def main() -> None:
     machines = [
         machine
         if machine is not None and weight > 0
-        else fit_kernel(x[:1], np.zeros(1), task.kind, len(task.classes), 0, 1)
+        else fit_kernel(x[:1], np.zeros(1), task.kind, len(task.classes), 0)
         for machine, weight, task in zip(fit_kernels(x, labels, tasks), weights[1], tasks, strict=True)
     ]
     approved = pd.read_csv(options.approved)

@@ -16,6 +16,7 @@ from graphslice._version import __version__
 from graphslice.errors import InputError
 from graphslice.normal_scores import fit_knots, to_scores
 from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, SOFTMAX, TREE_FRACTIONS, Trees
+from graphslice.threads import cores
 
 # Logit of a class without training rows: its probability becomes 0.
 _ABSENT_CLASS_LOGIT = -1e9
@@ -31,7 +32,7 @@ _Tree = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def fit_forest(
-    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int, weights: np.ndarray | None = None
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, weights: np.ndarray | None = None
 ) -> Trees:
     """Fit a random forest: extremely randomised trees (Geurts et al. 2006, doi:10.1007/s10994-006-6226-1).
 
@@ -45,7 +46,6 @@ def fit_forest(
         kind: "regression", "binary" or "multiclass".
         classes: number of classes; ignored for regression.
         seed: random seed; the trees do not depend on the number of threads.
-        threads: number of threads.
         weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
 
     Returns:
@@ -65,7 +65,7 @@ def fit_forest(
     inputs = x[:, used]
     settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, 75, 150))}
     settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
-    settings |= {"random_state": seed, "n_jobs": threads}
+    settings |= {"random_state": seed, "n_jobs": cores()}
     knots, labels = label_scores(y, kind)
     if kind == "regression":
         model = ExtraTreesRegressor(**settings).fit(inputs, labels, weights)
@@ -88,12 +88,12 @@ def fit_forest(
 
 
 def fit_boosting(
-    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, threads: int, weights: np.ndarray | None = None
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, weights: np.ndarray | None = None
 ) -> Trees:
     """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
 
     Args, returns and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at
-    most 16 leaves, or 31 from 1,500 rows. ``threads`` is ignored: several threads of OpenMP wait for each other, which
+    most 16 leaves, or 31 from 1,500 rows. One thread is used: several threads of OpenMP wait for each other, which
     takes minutes instead of a second where other programs use the cores.
     """
     lightgbm = _import_lightgbm()

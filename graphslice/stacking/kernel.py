@@ -163,7 +163,6 @@ def fit_kernel(
     kind: str,
     classes: int,
     seed: int,
-    threads: int,
     weights: np.ndarray | None = None,
     counts: int = FINGERPRINT_BITS,
 ) -> KernelMachine:
@@ -179,7 +178,6 @@ def fit_kernel(
         kind: "regression", "binary" or "multiclass".
         classes: number of classes; ignored for regression.
         seed: random seed of the folds, and of the sample of more than :data:`MAX_ROWS` rows, stratified by class.
-        threads: ignored; the result does not depend on threads.
         weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
         counts: number C of columns of ``x`` that are counts.
 

@@ -155,7 +155,6 @@ def fit_base_models(
     labels: np.ndarray,
     tasks: Sequence[Task],
     seed: int,
-    threads: int,
     weights: np.ndarray | None = None,
 ) -> dict[str, list[BaseModel]]:
     """Fit the base models of each target.
@@ -166,16 +165,13 @@ def fit_base_models(
             label gets a constant prediction.
         tasks: T targets.
         seed: random seed.
-        threads: number of threads.
         weights: ``float64 [R]``, weight of each row; None if all are equal.
 
     Returns:
         The base models of the T targets, by the names of :data:`FITTERS`.
     """
     return {
-        name: [
-            fit(x, labels[:, t], task.kind, len(task.classes), seed, threads, weights) for t, task in enumerate(tasks)
-        ]
+        name: [fit(x, labels[:, t], task.kind, len(task.classes), seed, weights) for t, task in enumerate(tasks)]
         for name, fit in FITTERS.items()
     }
 

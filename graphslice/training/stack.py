@@ -89,7 +89,7 @@ def fit_to_rows(data: MoleculeData, rows: np.ndarray) -> BaseModels:
     dataset, seed = data.dataset, data.config.trainer.seed
     x = graph_input_rows(data.store, rows)
     labels, weights = data.number_labels(rows), dataset.weights(rows)
-    return fit_base_models(x, labels, dataset.tasks, seed, torch.get_num_threads(), weights)
+    return fit_base_models(x, labels, dataset.tasks, seed, weights)
 
 
 def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> dict[str, np.ndarray]:

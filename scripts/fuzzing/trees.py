@@ -22,13 +22,13 @@ def target(folder: Path) -> Callable[[random.Random], None]:
     x = generator.normal(size=(24, _FEATURES)).astype(np.float32)
     y = np.digitize(x[:, 0] + x[:, 1], [-0.5, 0.5]) * 1.0
     whole = [
-        _first_trees(fit(x, np.minimum(y, classes - 1), kind, classes, 0, 1))
+        _first_trees(fit(x, np.minimum(y, classes - 1), kind, classes, 0))
         for fit in (fit_forest, fit_boosting)
         for kind, classes in _KINDS
     ]
     counts = np.abs(x).round()
     whole += [
-        fit_kernel(counts, np.minimum(y, classes - 1), kind, classes, 0, 1, counts=4).to_arrays()
+        fit_kernel(counts, np.minimum(y, classes - 1), kind, classes, 0, counts=4).to_arrays()
         for kind, classes in _KINDS
     ]
 

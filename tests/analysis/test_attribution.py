@@ -196,7 +196,7 @@ def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
     smiles = ["C" * n for n in range(1, 21)]
     x = graph_input_rows(Predictor(plain, "cpu").featurize_molecules(smiles), np.arange(20))
     labels = np.stack([np.arange(20.0), np.arange(20.0)[::-1]], axis=1)
-    trees = fit_base_models(x, labels, plain.tasks, seed=0, threads=1)
+    trees = fit_base_models(x, labels, plain.tasks, seed=0)
     stacking = Stacking(trees, np.array([[0.3, 1], [0.5, 0], [0.2, 0], [0, 0]]))
     blended = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, stacking=stacking), "cpu")
     result, alone = attribute(blended, "CCO"), attribute(Predictor(plain, "cpu"), "CCO")

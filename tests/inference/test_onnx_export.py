@@ -148,7 +148,7 @@ def test_command_exports_the_network_of_a_stack_and_says_so(tmp_path, cli):
     alone = Predictor(checkpoint, "cpu")
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
     width = graph_input_rows(alone.featurize_molecules("C"), np.array([0])).shape[1]
-    models = fit_base_models(np.tile(x, width), y, checkpoint.tasks, seed=0, threads=1)
+    models = fit_base_models(np.tile(x, width), y, checkpoint.tasks, seed=0)
     checkpoint.stacking = Stacking(models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export", tmp_path / "run", "-o", tmp_path / "model.onnx")

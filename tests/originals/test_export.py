@@ -178,7 +178,7 @@ def test_evaluating_an_imported_model_needs_a_dataset(tmp_path, cli):
 def test_omitted_base_models_are_reported(tmp_path, cli):
     x, y = np.random.default_rng(0).normal(size=(2, 30, 1)).astype(np.float32)
     checkpoint = trained(head="linear")
-    models = fit_base_models(np.tile(x, 2400), y, checkpoint.tasks, seed=0, threads=1)
+    models = fit_base_models(np.tile(x, 2400), y, checkpoint.tasks, seed=0)
     checkpoint.stacking = Stacking(models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
     code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")

@@ -42,7 +42,7 @@ def test_forest_matches_scikit_learn(kind, monkeypatch):
     x = rows(300)
     new = np.nan_to_num(rows(200, seed=5), nan=-1e6, posinf=1e6, neginf=-1e6)
     y = labels(x, kind)
-    trees = fit_forest(x, y, kind, CLASSES[kind], 0, 1)
+    trees = fit_forest(x, y, kind, CLASSES[kind], 0)
     (model,) = models
     assert model.get_params()["random_state"] == 0
     if kind == "regression":
@@ -64,7 +64,7 @@ def test_boosting_matches_lightgbm(kind, monkeypatch):
     x = rows(300)
     new = np.nan_to_num(rows(200, seed=5), nan=-1e6, posinf=1e6, neginf=-1e6)
     y = labels(x, kind)
-    trees = fit_boosting(x, y, kind, CLASSES[kind], 0, 1)
+    trees = fit_boosting(x, y, kind, CLASSES[kind], 0)
     (model,) = models
     expected = model.predict(new)
     check_against(trees, new, expected_numbers(expected, y) if kind == "regression" else expected.reshape(200, -1))
@@ -79,13 +79,13 @@ def test_a_description_without_thresholds_is_refused(monkeypatch):
     without = {"tree_structure": {"decision_type": "<=", "split_feature": 0}}
     monkeypatch.setattr(lightgbm.Booster, "dump_model", lambda self: {**dump(self), "tree_info": [without]})
     with pytest.raises(InputError, match="describes trees in a way that"):
-        fit_boosting(rows(60), labels(rows(60), "regression"), "regression", 0, 0, 1)
+        fit_boosting(rows(60), labels(rows(60), "regression"), "regression", 0, 0)
 
 
 def test_values_that_lightgbm_takes_for_zero_go_its_way():
     tiny = np.resize(np.float32([-1e-35, 1e-35, 0, -0.0, 1e-40, -2e-35, 2e-35]), 70)
     x = np.stack([tiny, np.arange(70) % 3], axis=1).astype(np.float32)
-    trees = fit_boosting(x, (tiny < 0) + 0.1 * x[:, 1], "regression", 0, 0, 1)  # compares with LightGBM's predictions
+    trees = fit_boosting(x, (tiny < 0) + 0.1 * x[:, 1], "regression", 0, 0)  # compares with LightGBM's predictions
     assert trees.predict(x)[tiny == np.float32(-2e-35)].min() > trees.predict(x)[tiny == np.float32(2e-35)].max()
 
 
@@ -99,7 +99,7 @@ def test_missing_openmp_library_is_explained(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", fail)
     with pytest.raises(InputError, match=r"\(libgomp.so.1: .*\): install the OpenMP library"):
-        fit_boosting(rows(5), np.arange(5.0), "regression", 0, 0, 1)
+        fit_boosting(rows(5), np.arange(5.0), "regression", 0, 0)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -107,7 +107,7 @@ def test_missing_openmp_library_is_explained(monkeypatch):
 def test_fit_is_accurate_and_reproducible_by_seed(fit, kind):
     x, new = rows(400), rows(300, seed=9)
     y, truth = labels(x, kind), labels(new, kind)
-    trees, same, other_seed = (FITS[fit](x, y, kind, CLASSES[kind], seed, 1) for seed in (3, 3, 4))
+    trees, same, other_seed = (FITS[fit](x, y, kind, CLASSES[kind], seed) for seed in (3, 3, 4))
     predictions = trees.predict(new)
     for name, array in trees.to_arrays().items():
         assert np.array_equal(array, same.to_arrays()[name]), name
@@ -121,9 +121,12 @@ def test_fit_is_accurate_and_reproducible_by_seed(fit, kind):
         assert np.allclose(predictions.sum(axis=1), 1, rtol=0, atol=1e-12)
 
 
-def test_forest_does_not_depend_on_threads():
-    x = rows(100)
-    single, multithreaded = (fit_forest(x, labels(x, "regression"), "regression", 0, 1, count) for count in (1, 3))
+def test_forest_does_not_depend_on_threads(monkeypatch):
+    x, fitted = rows(100), []
+    for count in (1, 3):
+        monkeypatch.setattr("graphslice.stacking.fit_trees.cores", lambda count=count: count)
+        fitted.append(fit_forest(x, labels(x, "regression"), "regression", 0, 1))
+    single, multithreaded = fitted
     assert all(np.array_equal(array, multithreaded.to_arrays()[name]) for name, array in single.to_arrays().items())
 
 
@@ -132,7 +135,7 @@ def test_forest_size_is_bounded():
     sizes = []
     for count in (1000, 4000, 16000):
         x = random.normal(size=(count, 5)).astype(np.float32)
-        trees = fit_forest(x, random.normal(size=count), "regression", 0, 0, 1)
+        trees = fit_forest(x, random.normal(size=count), "regression", 0, 0)
         sizes.append((len(trees.columns), sum(array.nbytes for array in trees.to_arrays().values())))
     assert [count for count, _ in sizes] == [150, 150, 75]
     assert all(size < 1.6e7 for _, size in sizes)
@@ -153,7 +156,7 @@ def test_forest_size_is_bounded():
 def test_predictions_are_valid_for_all_kinds_of_labels(fit, kind, classes, y):
     y = np.array(y)
     x = rows(len(y), seed=1)
-    trees = fit(x, y, kind, classes, 0, 1)
+    trees = fit(x, y, kind, classes, 0)
     predictions = trees.predict(rows(10, seed=2))
     known = y[~np.isnan(y)]
     assert isinstance(trees, Trees) and predictions.shape == (10, classes if kind == "multiclass" else 1)
@@ -180,13 +183,13 @@ def test_extreme_inputs_are_accepted(fit):
     x[:, 5] = np.arange(40) * 1e-45
     x[:, 6] = np.arange(40)
     y = np.arange(40.0)
-    trees = fit(x, y, "regression", 0, 0, 1)
+    trees = fit(x, y, "regression", 0, 0)
     assert spearmanr(trees.predict(x)[:, 0], y)[0] > 0.9
-    constant_inputs = fit(np.full((30, 3), np.nan, np.float32), y[:30], "regression", 0, 0, 1)
+    constant_inputs = fit(np.full((30, 3), np.nan, np.float32), y[:30], "regression", 0, 0)
     assert len(set(constant_inputs.predict(np.resize(rows(3), (5, 3)))[:, 0])) == 1
     many = np.zeros((30, 1 << 15), np.float32)
     many[:, -1] = np.arange(30)
-    wide = fit(many, y[:30], "regression", 0, 0, 1)
+    wide = fit(many, y[:30], "regression", 0, 0)
     assert wide.feature.dtype == np.int32 and wide.feature.max() == (1 << 15) - 1
 
 
@@ -196,7 +199,7 @@ def test_unlabelled_rows_are_ignored(fit):
     y = labels(x, "regression")
     y[::4] = np.nan
     known = ~np.isnan(y)
-    sparse, dense = fit(x, y, "regression", 0, 0, 1), fit(x[known], y[known], "regression", 0, 0, 1)
+    sparse, dense = fit(x, y, "regression", 0, 0), fit(x[known], y[known], "regression", 0, 0)
     assert np.array_equal(sparse.predict(x), dense.predict(x))
 
 
@@ -219,7 +222,7 @@ def test_unlabelled_rows_are_ignored(fit):
 )
 def test_invalid_training_data_is_rejected(fit, x, y, kind, message):
     with pytest.raises(InputError, match=message):
-        fit(x, y, kind, 3 if kind == "multiclass" else 2, 0, 1)
+        fit(x, y, kind, 3 if kind == "multiclass" else 2, 0)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -234,7 +237,7 @@ def test_trees_that_are_described_in_another_way_are_refused(kind, monkeypatch):
     monkeypatch.setattr(fit_trees, "_boosting_tree", convert)
     x = rows(60)
     with pytest.raises(InputError, match=r"LightGBM [\d.]+ describes trees in a way that"):
-        fit_boosting(x, labels(x, kind), kind, CLASSES[kind], 0, 1)
+        fit_boosting(x, labels(x, kind), kind, CLASSES[kind], 0)
     categorical = {"decision_type": "==", "split_feature": 0, "threshold": "1||2"}
     with pytest.raises(InputError, match="describes trees in a way that"):
         original(categorical, np.arange(3))
@@ -246,7 +249,7 @@ def test_bimodal_labels_stay_in_range(seed):
     rng = np.random.default_rng(seed)
     x, z = rng.normal(size=(1600, 30)).astype(np.float32), rng.normal(size=1600)
     y = np.where(z > 0, 100 + z, z)
-    predictions = fit_boosting(x, y, "regression", 0, 0, 1).predict(x)
+    predictions = fit_boosting(x, y, "regression", 0, 0).predict(x)
     assert y.min() <= predictions.min() and predictions.max() <= y.max()
     assert spearmanr(predictions[:, 0], y).statistic > 0.8
 
@@ -261,7 +264,7 @@ def test_rows_with_a_large_weight_decide(fit, kind):
     weights = np.repeat([1000.0, 1.0], 150)
 
     def error(weights: np.ndarray | None) -> float:
-        predicted = fit(x, y, kind, CLASSES[kind], 0, 1, weights).predict(x[:150])
+        predicted = fit(x, y, kind, CLASSES[kind], 0, weights).predict(x[:150])
         if kind == "multiclass":
             return 1 - predicted[np.arange(150), y[:150].astype(int)].mean()
         return np.abs(predicted[:, 0] - y[:150]).mean()
@@ -273,5 +276,5 @@ def test_rows_with_a_large_weight_decide(fit, kind):
 def test_scale_of_the_weights_does_not_matter(fit):
     x = rows(80)
     y, weights = labels(x, "regression"), np.random.default_rng(0).random(80) + 0.1
-    found = [fit(x, y, "regression", 0, 0, 1, scale * weights).predict(x) for scale in (1, 1024)]
+    found = [fit(x, y, "regression", 0, 0, scale * weights).predict(x) for scale in (1, 1024)]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)

@@ -33,7 +33,7 @@ LABELS = {
 
 
 def fitted(kind: str, x: np.ndarray = X, y: np.ndarray | None = None, classes: int = 3) -> KernelMachine:
-    return fit_kernel(x, LABELS[kind] if y is None else y, kind, classes, 0, 1, counts=COUNTS)
+    return fit_kernel(x, LABELS[kind] if y is None else y, kind, classes, 0, counts=COUNTS)
 
 
 def slow_kernel(a: np.ndarray, b: np.ndarray, training: np.ndarray) -> np.ndarray:
@@ -242,7 +242,7 @@ def test_arrays_are_stored_in_the_smallest_dtype_that_is_exact():
 def test_machine_with_weights_matches_scikit_learn(kind):
     random = np.random.default_rng(0)
     weights = random.integers(1, 5, len(X)).astype(float)
-    machine = fit_kernel(X, LABELS[kind], kind, 3, 0, 1, weights=weights, counts=COUNTS)
+    machine = fit_kernel(X, LABELS[kind], kind, 3, 0, weights=weights, counts=COUNTS)
     kernel = training_kernel(X, COUNTS)
     if kind == "regression":
         knots = fit_knots(LABELS[kind])

@@ -26,7 +26,7 @@ LABELS = np.stack([X[:, 0] * 2, (X[:, 1] > 0) + (X[:, 1] > 1), X[:, 2] > 0], axi
 def trees():
     labels = LABELS.copy()
     labels[::7, 0] = np.nan
-    return fit_base_models(X, labels, TASKS, seed=0, threads=1)
+    return fit_base_models(X, labels, TASKS, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_damaged_stacking_is_rejected(stacking, damage, tmp_path):
 def test_log_transformed_targets_are_averaged_as_logarithms():
     x, labels = X, np.exp(X[:, :1].astype(np.float64))
     task = [Task("clearance", transform="log")]
-    trees = fit_base_models(x, labels, task, seed=0, threads=1)
+    trees = fit_base_models(x, labels, task, seed=0)
     network = np.exp(RANDOM.normal(size=(60, 1))).astype(np.float32)
     forest = predict_base_models(trees["forest"], x).astype(np.float64)
     predictions = stacked_predictions(Stacking(trees, np.array([[0.25], [0.75], [0], [0]])), network, x, task)

@@ -34,7 +34,7 @@ def labels(x: np.ndarray, kind: str) -> np.ndarray:
 def fitted(request) -> Trees:
     fit, kind = request.param
     x = rows(70)
-    return FITS[fit](x, labels(x, kind), kind, CLASSES[kind], 0, 1)
+    return FITS[fit](x, labels(x, kind), kind, CLASSES[kind], 0)
 
 
 def slow_sums(trees: Trees, x: np.ndarray) -> np.ndarray:
@@ -185,14 +185,14 @@ def small_trees() -> list[Trees]:
     for fit in FITS.values():
         for kind, classes in CLASSES.items():
             x = rows(25)
-            arrays = fit(x, labels(x, kind), kind, classes, 0, 1).to_arrays()
+            arrays = fit(x, labels(x, kind), kind, classes, 0).to_arrays()
             trees = 6
             nodes = arrays["roots"][trees]
             leaves = arrays["child"][:nodes][arrays["feature"][:nodes] < 0].max() + 1
             arrays |= {name: arrays[name][:nodes] for name in ("feature", "threshold", "child")}
             arrays |= {"roots": arrays["roots"][: trees + 1], "columns": arrays["columns"][:trees]}
             ensembles.append(Trees.from_arrays({**arrays, "values": arrays["values"][:leaves]}))
-    ensembles.append(fit_forest(rows(4), np.full(4, 2.5), "regression", 0, 0, 1))
+    ensembles.append(fit_forest(rows(4), np.full(4, 2.5), "regression", 0, 0))
     return ensembles
 
 

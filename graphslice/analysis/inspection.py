@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -195,7 +196,7 @@ def read_input_molecules(
     """
     for word in words:
         path = Path(word)
-        if not (is_table_name(str(word)) or _exists(path)):
+        if not (is_table_name(str(word)) or os.path.exists(path)):
             yield InputMolecule(str(word))
             continue
         if path.name.endswith(STORE_SUFFIX):
@@ -209,13 +210,6 @@ def read_input_molecules(
                 for row, smiles in enumerate(texts(chunk.column(column))):
                     columns = dict(zip(names, values[row, :, None], strict=True))
                     yield InputMolecule(smiles, columns, errors.get(row))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a SMILES may be too long for a file name
-        return False
 
 
 def _valid_molecules(
@@ -249,7 +243,7 @@ def check_output_table(words: Iterable[str | Path], out: Path) -> None:
     if not table.exists():
         return
     for word in words:
-        if _exists(Path(word)) and table.samefile(word):
+        if os.path.exists(word) and table.samefile(word):
             raise InputError(f"the output table would overwrite the input {word}: choose another --out")
     if not _is_inspection_table(table):
         raise InputError(f"{table} exists and was not written by graphslice inspect: choose another --out")

@@ -43,14 +43,12 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
         and other visible sheets have rows too.
 
     Raises:
-        InputError: if openpyxl is not installed, or the workbook is encrypted, broken, or has no such sheet; damage may
-            be found only while the rows are read.
+        InputError: if the workbook is encrypted, broken, or has no such sheet; damage may be found only while the rows
+            are read.
     """
     file, name = split_sheet(path)
-    try:
-        import openpyxl
-    except ImportError:
-        raise InputError(f"reading {file} needs openpyxl: pip install openpyxl, or save the sheet as CSV") from None
+    import openpyxl
+
     with file.open("rb") as start:
         if start.read(8) == _COMPOUND_FILE:
             raise InputError(f"{file} is encrypted, or an old .xls workbook: save it as .xlsx without a password")

@@ -29,7 +29,7 @@ def server(tmp_path, monkeypatch):
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{httpd.server_address[1]}/"
         addresses = (address + "missing.bin", address + "pytorch_model.bin")
-        monkeypatch.setitem(PUBLISHED, "pcqm4mv2_graphormer_base", Published(addresses, 3, "homolumogap", "a test"))
+        monkeypatch.setitem(PUBLISHED, "pcqm4mv2_graphormer_base", Published(addresses, 3))
         yield httpd
         httpd.shutdown()
 
@@ -56,7 +56,7 @@ def test_published_checkpoint_is_downloaded_and_cached(server, cli, tmp_path):
 
 
 def test_error_without_a_network(monkeypatch, cli, tmp_path):
-    monkeypatch.setitem(PUBLISHED, "x", Published(("http://127.0.0.1:9/a.pt",), None, "gap", "nowhere"))
+    monkeypatch.setitem(PUBLISHED, "x", Published(("http://127.0.0.1:9/a.pt",), None))
     code, _, err = cli("import-checkpoint", "x", "-o", tmp_path / "run", "--cache", tmp_path)
     assert code == 2 and "cannot download x from http://127.0.0.1:9/a.pt" in err
     assert "on another machine" in err and not (tmp_path / "run").exists()

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from graphslice.config import DataConfig
 from graphslice.data.molecule_keys import fingerprint_rows, scaffold_keys
@@ -234,15 +236,8 @@ def merge_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """
     _, first = np.unique(first, return_inverse=True)
     _, second = np.unique(second, return_inverse=True)
-    label = first.astype(np.int64)
-    while True:
-        previous = label
-        for groups in (second, first):
-            smallest = np.full(groups.max(initial=-1) + 1, len(label), np.int64)
-            np.minimum.at(smallest, groups, label)
-            label = smallest[groups]
-        if np.array_equal(label, previous):
-            return label
+    edges = coo_array((np.ones(len(first), bool), (first, len(first) + second)), shape=(2 * len(first),) * 2)
+    return connected_components(edges, directed=False)[1][first].astype(np.int64)
 
 
 # Maximum share of the training rows that is taken for validation if the dataset names no validation set.

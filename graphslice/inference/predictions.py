@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,12 +89,13 @@ class Predictions:
             binary target one, the probability of its second class; a multiclass target one probability per class.
         errors: R error messages; None for molecules with a prediction.
         tasks: the T prediction tasks.
-        std: ``float32 [R, W]``, standard deviation over the ensemble members (``values`` is their mean); None for a
-            single model.
+        std: ``float32 [R, W]``, standard deviation over the ensemble members; None for a single model. ``values`` is
+            their mean, for classes after the calibration of the ensemble, while ``std`` is that before it.
         interval: prediction intervals and sets, or None unless requested.
         neighbours: similarity to the training set, or None unless an interval or the nearest molecule was requested.
         ptr: ``int64 [R + 1]`` for atom- and bond-level targets: molecule r has the rows ``values[ptr[r]:ptr[r + 1]]``.
             None for molecule-level targets.
+        index: index of the pandas data frame or Series that held the molecules, for :meth:`to_frame`; else None.
     """
 
     values: np.ndarray
@@ -103,6 +105,7 @@ class Predictions:
     interval: PredictionInterval | None = None
     neighbours: Neighbours | None = None
     ptr: np.ndarray | None = None
+    index: Any = None
 
     @property
     def by_row(self) -> list[np.ndarray]:
@@ -161,8 +164,28 @@ class Predictions:
         The columns are ``<target>_pred``, class probabilities ``<target>_prob_<class>``, standard deviations ``_std``
         of an ensemble, ``_low`` and ``_high`` or ``_set`` of intervals, ``in_domain``, ``similarity``, ``nearest``
         (these as far as they were requested), and ``error``. Columns of atom- and bond-level targets hold lists.
+
+        The index is that of the pandas input, if it was one. Predicted classes that are all numbers, or True and False,
+        are of these types, as in a data frame that was read from a file; those of atoms and bonds are texts.
         """
-        return pa.table(output_arrays(self)).to_pandas()
+        frame = pa.table(output_arrays(self)).to_pandas()
+        for task in self.tasks:
+            if task.classes and self.ptr is None:
+                values = _class_values(task.classes)
+                frame[f"{task.name}_pred"] = [
+                    None if name is None else values[name] for name in self.classes(task.name)
+                ]
+        return frame if self.index is None else frame.set_index(self.index)
+
+
+def _class_values(classes: Sequence[str]) -> dict[str, Any]:
+    """Return the classes as numbers or booleans if all are, else as texts, by name."""
+    if {*classes} <= {"True", "False"}:
+        return {name: name == "True" for name in classes}
+    for kind in (int, float):
+        with suppress(ValueError):
+            return {name: kind(name) for name in classes}
+    return {name: name for name in classes}
 
 
 def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -180,6 +180,7 @@ class Predictor:
         self.check_calibrated(interval, nearest)
         store = self.featurize_molecules(molecules, columns)
         predictions = self.predict_store_rows(store, np.arange(len(store)), interval=interval, nearest=nearest)
+        predictions.index = molecules.index if hasattr(molecules, "iloc") else None
         if self.level != MOLECULE:
             predictions = predictions.in_smiles_order(store.order(np.arange(len(store))))
         if details or interval is not None or nearest:

@@ -57,6 +57,15 @@ def test_predict_accepts_every_container_of_molecules(molecules, model):
     np.testing.assert_allclose(model.predict(molecules), model.predict(SMILES), rtol=1e-5)
 
 
+@pytest.mark.parametrize("index", [[3, 5, 1, 0, 9, 8], list("fedcba")])
+def test_table_of_predictions_has_the_index_of_the_data_frame(index, model):
+    frame = pd.DataFrame({"smiles": SMILES}, index=index)
+    for molecules in (frame, frame["smiles"]):
+        frame["predicted"] = model.predict(molecules, details=True).to_frame()["gap_ev_pred"]
+        np.testing.assert_array_equal(frame["predicted"], model.predict(SMILES)[:, 0])
+    assert model.predict(SMILES, details=True).to_frame().index.tolist() == list(range(6))
+
+
 def test_predict_accepts_one_rdkit_molecule(model):
     np.testing.assert_allclose(model.predict(Chem.MolFromSmiles("OCC")), model.predict("CCO"), rtol=1e-5)
 
@@ -227,6 +236,9 @@ def test_save_does_not_overwrite_foreign_files(model, tmp_path):
         model.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
     assert (tmp_path / "split.csv").read_text() == "mine"
+    (tmp_path / "split.csv").rename(tmp_path / "best.ckpt")  # Lightning writes a file of this name too
+    with pytest.raises(gs.InputError, match=r"it holds best\.ckpt"):
+        model.save(tmp_path)
     model.save(tmp_path / "home" / "member-1")  # a run that does not belong to an ensemble
     with pytest.raises(gs.InputError, match=r"is not a run directory \(it holds member-1\)"):
         model.save(tmp_path / "home")

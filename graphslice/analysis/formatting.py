@@ -114,12 +114,7 @@ class Explanation:
     @property
     def warning(self) -> str:
         """Warning if the weight of the network in the prediction is small; else empty."""
-        if self.weight >= SMALL_WEIGHT:
-            return ""
-        return (
-            f"these atom contributions explain little of the model's predictions: the weight of the network is "
-            f"{self.weight:.2f}; base models, which are not explained, have the rest"
-        )
+        return weight_warning(self.weight)
 
     @property
     def sum(self) -> str:
@@ -206,6 +201,16 @@ def _one_digit(error: float) -> str:
     return f"{error:.{max(0, places)}f}" if places <= _MAX_DECIMALS else f"{error:.0e}"
 
 
+def weight_warning(weight: float) -> str:
+    """Return a warning if the network, which is explained, has a small weight in the prediction; else an empty text."""
+    if weight >= SMALL_WEIGHT:
+        return ""
+    return (
+        f"these atom contributions explain little of the model's predictions: the weight of the network is "
+        f"{weight:.2f}; base models, which are not explained, have the rest"
+    )
+
+
 def match_target(text: str | None, names: Sequence[str]) -> int:
     """Find a target by its name or an unambiguous part of it, ignoring case unless the name matches exactly.
 
@@ -221,6 +226,8 @@ def match_target(text: str | None, names: Sequence[str]) -> int:
     """
     if text is None:
         return 0
+    if not isinstance(text, str):
+        raise InputError(f"a target is given by its name, not as {text!r}: choose one of {', '.join(names)}")
     if text in names:
         return list(names).index(text)
     lowered = text.strip().lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +143,7 @@ def fit(
         )
     config = replace(config, trainer=replace(config.trainer, devices="1"))
     keep_alive = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
-    folder = Path(keep_alive.name if keep_alive is not None else out or "")
+    folder = Path(keep_alive.name if keep_alive is not None else out or "").expanduser()
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     if not quiet:
         compile_note.announce_compilation()
@@ -223,7 +223,12 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     molecules = as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("fit takes SMILES: PyG graphs with labels go to graphslice.train(config, out, data=graphs)")
-    values = _ragged_labels(labels) if lists else np.asarray(labels)
+    try:
+        values = _ragged_labels(labels) if lists else np.asarray(labels)
+    except ValueError:
+        raise InputError(
+            "labels are lists of different lengths: give level='atom' or 'bond' to train on them"
+        ) from None
     if values.ndim not in (1, 2) or len(values) != len(molecules):
         raise InputError(
             f"labels have shape {list(values.shape)}, but there are {len(molecules)} SMILES: give one label per SMILES"
@@ -256,11 +261,15 @@ def _ragged_labels(labels: Any) -> np.ndarray:
 
 
 def _to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Build an Arrow table from columns by name."""
+    """Build an Arrow table from columns by name; rows are numbered, and the index of a Series is ignored."""
     import pandas as pd
 
+    values = {name: one.reset_index(drop=True) if isinstance(one, pd.Series) else one for name, one in columns.items()}
+    if len({len(one) for one in values.values() if isinstance(one, Sized) and not isinstance(one, str)}) > 1:
+        lengths = ", ".join(f"{name!r} {len(one)}" for name, one in values.items() if isinstance(one, Sized))
+        raise InputError(f"the columns do not form a table: their lengths are {lengths}")
     try:
-        return as_table(pd.DataFrame(dict(columns)))
+        return as_table(pd.DataFrame(values))
     except ValueError as error:
         raise InputError(f"the columns do not form a table: {error}") from None
 

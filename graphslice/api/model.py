@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ from graphslice.run_files import (
     CORPUS,
     ENSEMBLE_CALIBRATION,
     MEMBER,
+    METRICS,
     MOLECULES,
     RUN_FILES,
     contains_run,
@@ -60,7 +62,8 @@ if TYPE_CHECKING:
 class Model(Predictor):
     """A trained model or an ensemble, as returned by :func:`graphslice.fit` and :func:`graphslice.load`.
 
-    A model can be pickled and copied. The pickle holds its checkpoints, which are read back as weights only.
+    A model can be pickled and copied, with its metrics but without its run directory, which lists the training
+    molecules. The checkpoints in a pickle are read back as weights only.
 
     Args:
         checkpoints: one checkpoint, or one per ensemble member.
@@ -88,6 +91,7 @@ class Model(Predictor):
         folder = None if folder is None else Path(folder)
         super().__init__(checkpoints, device, calibration=calibration, folder=folder)
         self._keep_alive = keep_alive
+        self._metrics = _read_metrics(folder)
 
     # --- description ------------------------------------------------------------------------------
 
@@ -141,8 +145,20 @@ class Model(Predictor):
     @property
     def metrics(self) -> dict[str, Any]:
         """Metrics of every split, as in ``metrics.json`` of the run directory; empty if there is no such file."""
-        path = None if self.folder is None else self.folder / "metrics.json"
-        return json.loads(path.read_text()) if path is not None and path.is_file() else {}
+        return json.loads(self._metrics) if self._metrics else {}
+
+    @cached_property
+    def _training_molecule_names(self) -> list[str]:
+        self._check_folder()
+        return super()._training_molecule_names
+
+    def _check_folder(self) -> None:
+        """Raise :class:`InputError` if another run replaced that of the model in the run directory."""
+        if self.folder is not None and _read_metrics(self.folder) != self._metrics:
+            raise InputError(
+                f"the run in {self.folder} was replaced after this model was loaded: load it again, and train other "
+                "models into other directories"
+            )
 
     # --- embeddings and explanations --------------------------------------------------------------
 
@@ -169,7 +185,8 @@ class Model(Predictor):
         """Compute Shapley values of the atoms: see :func:`graphslice.analysis.attribute`.
 
         Classification targets are explained on the logit, log-transformed targets on the logarithm. If base models
-        are stacked with the network, only the network is explained. Ensemble members are averaged.
+        are stacked with the network, only the network is explained, with a warning if its weight is small. Ensemble
+        members are averaged.
 
         Args:
             smiles: SMILES of one molecule with N atoms.
@@ -185,15 +202,17 @@ class Model(Predictor):
             InputError: if the SMILES is invalid, the target is unknown or feature columns are missing.
         """
         from graphslice.analysis.attribution import attribute
-        from graphslice.analysis.formatting import match_target
+        from graphslice.analysis.formatting import match_target, weight_warning
 
         if target is None and len(self.tasks) > 1:
             raise InputError(f"the model has several targets: choose one with target=, of {', '.join(self.targets)}")
         index = match_target(target, self.targets)
         if not isinstance(smiles, str):
             raise InputError(f"attribute takes one SMILES, not {type(smiles).__name__}: analysis.attribute takes many")
-        values = attribute(self, smiles, orders=orders, columns=columns).values
-        values = values[:, output_slices(self.tasks)[index]]
+        result, where = attribute(self, smiles, orders=orders, columns=columns), output_slices(self.tasks)[index]
+        if note := weight_warning(float(result.network_weight[where].min())):
+            warnings.warn(note, stacklevel=2)
+        values = result.values[:, where]
         return values[:, 0] if values.shape[1] == 1 else values
 
     def draw(
@@ -278,6 +297,7 @@ class Model(Predictor):
                 raise InputError(f"evaluate takes a data frame or the path of a dataset, not {type(data).__name__}")
             if self.folder is None and data is None:
                 raise InputError("the model has no run directory that names its training data: give labelled molecules")
+            self._check_folder()
             overrides = overrides if data is None else {**overrides, "dataset": str(data)}
             return load_evaluation_data(self, self.folder, overrides, split)
         trained, columns = self.config.data, column_names(data)
@@ -293,10 +313,13 @@ class Model(Predictor):
         dataset = dataset_from_frame(data, data_config, tasks)
         if trained.fingerprint is not None:  # the frame of the training is recognised by all that it was read with
             names = "split", "weight_column", "auxiliary", "auxiliary_file"
+            as_trained = None
             with suppress(InputError):  # another frame has not all of these columns, or others of the same name
                 as_read = replace(data_config, **{name: getattr(trained, name) for name in names})
                 as_trained = dataset_from_frame(data, as_read, tasks)
-                dataset = as_trained if as_trained.fingerprint() == trained.fingerprint else dataset
+            if as_trained is not None and as_trained.fingerprint() == trained.fingerprint:
+                self._check_folder()
+                dataset = as_trained
         aligned = align_targets(self, dataset, overrides.get("targets"))
         aligned = replace(aligned, notes=(*aligned.notes, *notes))
         return aligned, evaluation_splits(self, self.folder, dataset)
@@ -315,7 +338,7 @@ class Model(Predictor):
         Raises:
             InputError: if the directory cannot be written, or holds files that are not of a run.
         """
-        path = Path(path)
+        path = Path(path).expanduser()
         if path.exists() and not path.is_dir():
             raise InputError(f"cannot write the run directory {path}: it is a file")
         try:
@@ -351,7 +374,9 @@ class Model(Predictor):
                 (new / CONFIG).write_text(ensemble_config.to_yaml())
         if self.calibration is not None and len(checkpoints) > 1:
             save_ensemble_calibration(self.calibration, new)
-        if self.folder is not None:
+        if _read_metrics(self.folder) != self._metrics:  # another run replaced that of the model
+            (new / METRICS).write_text(self._metrics or "{}")
+        elif self.folder is not None:
             for file in (Path(member, name) for member in {"", *names} for name in RUN_FILES):
                 if file.name != CORPUS and (self.folder / file).is_file():  # the corpus is large and not needed
                     shutil.copyfile(self.folder / file, new / file)
@@ -365,10 +390,16 @@ class Model(Predictor):
             if self.calibration is not None and self.num_models > 1:
                 save_ensemble_calibration(self.calibration, folder)
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        return _read_back, (type(self), files, self._device)
+        return _read_back, (type(self), files, self._device, self._metrics)
 
 
-def _read_back(kind: type[Model], files: dict[str, bytes], device: str) -> Model:
+def _read_metrics(folder: Path | None) -> str | None:
+    """Return the contents of ``metrics.json`` of a run directory; None if there is none."""
+    path = None if folder is None else folder / METRICS
+    return path.read_text() if path is not None and path.is_file() else None
+
+
+def _read_back(kind: type[Model], files: dict[str, bytes], device: str, metrics: str | None = None) -> Model:
     """Restore a pickled model from the bytes of its files, on the CPU if it was there, else on the default device."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -378,7 +409,9 @@ def _read_back(kind: type[Model], files: dict[str, bytes], device: str) -> Model
             read_checkpoint(folder / f"{number}") for number in range(len(files.keys() - {ENSEMBLE_CALIBRATION}))
         ]
         calibration = read_calibration(folder, checkpoints)
-    return kind(checkpoints, "cpu" if device == "cpu" else None, calibration=calibration)
+    model = kind(checkpoints, "cpu" if device == "cpu" else None, calibration=calibration)
+    model._metrics = metrics
+    return model
 
 
 def load(path: str | Path, device: str | torch.device | None = None, *, keep_alive: object = None) -> Model:

@@ -224,6 +224,50 @@ def test_fit_overwrites_an_existing_run(demo_rows, tmp_path):
         fit(demo_rows, "gap_ev", out=tmp_path / "run", overwrite=False)
 
 
+def test_model_whose_run_was_replaced_does_not_read_that_of_another(demo_rows, tmp_path):
+    first = fit(demo_rows[:40], "gap_ev", out=tmp_path / "run")
+    metrics, scores = first.metrics, first.evaluate(demo_rows[40:], split="all")
+    fit(demo_rows[20:], "gap_ev", out=tmp_path / "run")
+    assert first.metrics == metrics and first.evaluate(demo_rows[40:], split="all") == scores
+    for read in (
+        lambda: first.predict("CCO", nearest=True),
+        first.evaluate,
+        lambda: first.evaluate(demo_rows[:40]),
+    ):
+        with pytest.raises(gs.InputError, match="was replaced after this model was loaded: load it again"):
+            read()
+    first.save(tmp_path / "saved")
+    saved = gs.load(tmp_path / "saved", "cpu")
+    assert saved.metrics == metrics and not (tmp_path / "saved" / "split.csv").exists()
+    assert saved.predict("CCO") == first.predict("CCO")
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [False, True], [0.5, 1.5], ["a", "b"]])
+def test_predicted_classes_in_a_table_have_the_type_of_the_labels(labels, demo_rows):
+    frame = pd.DataFrame({"smiles": demo_rows["smiles"], "y": labels * 30})
+    model = fit(frame, "y", config={**SETTINGS, "data": {"task": "binary"}})
+    table = model.predict([*frame["smiles"], "C[N"], details=True).to_frame()
+    assert set(table["y_pred"][:60]) <= set(labels) and pd.isna(table["y_pred"][60])
+    assert 0 < (table["y_pred"][:60] == frame["y"]).sum() <= 60
+
+
+def test_columns_of_a_dict_are_paired_by_position(demo_rows):
+    mixed = demo_rows["gap_ev"].sample(frac=1, random_state=0)
+    smiles = demo_rows["smiles"][mixed.index].reset_index(drop=True)
+    expected = fit((smiles.tolist(), mixed.to_numpy()), "gap_ev").predict("CCO")
+    assert fit({"smiles": smiles, "gap_ev": mixed}, "gap_ev").predict("CCO") == expected
+    with pytest.raises(gs.InputError, match="their lengths are 'smiles' 60, 'gap_ev' 59"):
+        fit({"smiles": smiles, "gap_ev": mixed[1:]}, "gap_ev")
+
+
+def test_attributions_of_a_network_with_little_weight_come_with_a_warning(demo_rows):
+    trainer = {**SETTINGS["trainer"], "baselines": "on"}
+    model = fit(demo_rows, "gap_ev", config={**SETTINGS, "trainer": trainer})
+    assert model.stackings[0].weights[0] < 0.5
+    with pytest.warns(UserWarning, match="these atom contributions explain little of the model's predictions"):
+        model.attribute("CCO")
+
+
 def test_inference_device_is_the_training_device(demo_rows, tmp_path, monkeypatch):
     """A GPU that is available but was not used for training is not used for inference."""
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.utils import check_random_state
@@ -19,7 +20,7 @@ from graphslice.api.fitting import base_config, fit, labelled_table
 from graphslice.api.keywords import suggest_keywords
 from graphslice.api.model import Model, load
 from graphslice.config import RunConfig
-from graphslice.data.frames import is_frame
+from graphslice.data.frames import column_names, is_frame
 from graphslice.errors import InputError, shown
 from graphslice.inference.embedding import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_molecules
@@ -42,6 +43,8 @@ class _SmilesInput(BaseEstimator):
 
 class _Estimator(_SmilesInput):
     """Base class of the regressor and the classifier."""
+
+    _column: str | None = None  # name of the single column of the data frame that fit was given
 
     @suggest_keywords
     def __init__(
@@ -114,9 +117,15 @@ class _Estimator(_SmilesInput):
         # Without the temporary run directory, which is deleted.
         return Model(model.checkpoints, model.device, calibration=model.calibration)
 
+    def _molecules_and_labels(self, X: Any, y: Any) -> tuple[list, np.ndarray]:
+        """Return the molecules and labels to train on, and remember the column of the SMILES."""
+        names = column_names(X) if is_frame(X) else []
+        self._column = names[0] if len(names) == 1 else None
+        return _molecules(X), _labels(y)
+
     def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
-        predictions = self.model_.predict(_molecules(X), details=True)
+        predictions = self.model_.predict(_molecules(X, self._column), details=True)
         return predictions.values.astype(np.float64), predictions.errors
 
 
@@ -157,7 +166,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         Raises:
             InputError: (a ValueError) if labels are not numeric, are infinite, or do not match the number of SMILES.
         """
-        molecules, labels = _molecules(X), _labels(y)
+        molecules, labels = self._molecules_and_labels(X, y)
         try:
             numbers = labels.astype(np.float64)
         except (TypeError, ValueError):
@@ -220,8 +229,10 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         Raises:
             InputError: (a ValueError) if there is only one class, or labels do not match the number of SMILES.
         """
-        molecules, labels = _molecules(X), _labels(y)
+        molecules, labels = self._molecules_and_labels(X, y)
         labels = column_or_1d(labels, warn=True)
+        if missing := int(pd.isna(labels).sum()):
+            raise InputError(f"Input y contains NaN: {missing:,} molecules have no class, leave them out")
         check_classification_targets(labels)
         self.classes_, indices = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -343,9 +354,9 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         return tags
 
 
-def _molecules(X: Any) -> list:
-    """Return the molecules of ``X``; raises InputError if there are none."""
-    molecules = frame_molecules(X, None, ())[0] if is_frame(X) else as_molecules(X)
+def _molecules(X: Any, column: str | None = None) -> list:
+    """Return the molecules of ``X``, in a frame from ``column`` if it has one; raises InputError if there are none."""
+    molecules = frame_molecules(X, column, ())[0] if is_frame(X) else as_molecules(X)
     if not molecules:
         raise InputError("X has no molecules (0 samples): at least one is needed")
     return molecules

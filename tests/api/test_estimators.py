@@ -56,6 +56,12 @@ def test_fit_accepts_every_container_of_molecules(X, fitted):
     np.testing.assert_array_equal(regressor().fit(X, ATOMS).predict(X), fitted.predict(CHAINS))
 
 
+def test_column_of_the_training_is_read_from_frames_of_several(fitted):
+    model = regressor().fit(pd.DataFrame({"std": CHAINS}), ATOMS)
+    frame = pd.DataFrame({"smiles": ["C", "C"], "std": ["CCO", "CCCO"]})
+    np.testing.assert_array_equal(model.predict(frame), model.predict(["CCO", "CCCO"]))
+
+
 def test_threads_train_one_after_another(monkeypatch):
     """They draw from one generator of random numbers."""
     training = threading.Lock()
@@ -129,6 +135,8 @@ def test_fit_rejects_invalid_input():
         (lambda: regressor().fit(CHAINS, None), "y is None"),
         (lambda: regressor().fit(np.zeros((60, 2)), ATOMS), "give one column"),
         (lambda: classifier().fit(CHAINS, ATOMS * 0), "only one class"),
+        (lambda: classifier().fit(CHAINS, [None, *ALCOHOLS[1:]]), "Input y contains NaN: 1 molecules have no class"),
+        (lambda: classifier().fit(CHAINS, pd.array([None, *[True, False] * 29, True])), "Input y contains NaN"),
         (lambda: classifier().fit(CHAINS, ATOMS + 0.5), "Unknown label type"),
     ]:
         with pytest.raises(ValueError, match=message):

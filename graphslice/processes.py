@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_all_start_methods, get_context, get_start_method, parent_process
 from multiprocessing.connection import Connection, wait
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -51,7 +51,15 @@ def in_processes(
 
     Yields:
         Each key when its call ends, with the error message if it failed, else None.
+
+    Raises:
+        InputError: if this process cannot start others.
     """
+    if current_process().daemon or get_start_method(allow_none=True) not in (None, *get_all_start_methods()):
+        raise InputError(
+            "several models are trained in processes of their own, which a worker of joblib or of a pool cannot start: "
+            "leave out n_jobs or the pool, or train one model at a time"
+        )
     context, waiting = process_context(function.__module__), list(tasks.items())
     running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
     try:

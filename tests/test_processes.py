@@ -13,6 +13,7 @@ import pytest
 
 import graphslice
 from graphslice import processes
+from graphslice.errors import InputError
 from graphslice.processes import ChildDied, in_processes, least_used_gpu, run_in_child
 
 
@@ -21,6 +22,13 @@ def test_each_call_runs_in_its_own_process(tmp_path):
     assert dict(in_processes(process_functions.note, {path: (path,) for path in paths}, jobs=2)) == dict.fromkeys(paths)
     processes = {int(path.read_text().split()[0]) for path in paths} | {os.getpid()}
     assert len(processes) == 3
+
+
+def test_process_that_cannot_start_others_is_an_input_error(monkeypatch):
+    """joblib's workers have a start method that is not Python's."""
+    monkeypatch.setattr(processes, "get_start_method", lambda allow_none: "loky")
+    with pytest.raises(InputError, match="which a worker of joblib or of a pool cannot start: leave out n_jobs"):
+        list(in_processes(process_functions.note, {"a": ("a",)}, jobs=1))
 
 
 def test_parallel_calls_share_the_cores(tmp_path, monkeypatch):

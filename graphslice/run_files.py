@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -298,8 +299,16 @@ def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
 
 
 def _is_started(folder: Path) -> bool:
-    """True if the directory holds a run, or what a run left that was killed at its start."""
-    return contains_run(folder) or (folder / START_FILE).exists()  # start.json is the first file of a run
+    """True if the directory holds a run, or what a run left that was killed at its start.
+
+    Other programs write a config.yaml, best.ckpt or last.ckpt too.
+    """
+    if (folder / START_FILE).exists():  # the first file of a run
+        return True
+    with suppress(InputError):
+        config = read_yaml(folder / CONFIG)
+        return "graph" in config and "mixer" in (config.get("model") or ())
+    return False
 
 
 def _logs(folder: Path) -> list[Path]:

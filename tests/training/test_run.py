@@ -179,6 +179,15 @@ def test_foreign_logs_are_kept_on_overwrite(tmp_path, demo_csv, tiny_config):
     assert (tmp_path / "logs" / "mine.txt").read_text() == "mine" and len(logged(tmp_path, "val_mae")) == 1
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_configuration_of_another_program_is_not_overwritten(overwrite, tmp_path, demo_csv, tiny_config):
+    text = "model: {name: gin}\ndata: {batch: 3}\ntrainer: {max_epochs: 2}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(InputError, match="holds no run, but a config.yaml" if overwrite else "holds a run already"):
+        train(tiny_config(demo_csv), tmp_path, overwrite=overwrite)
+    assert (tmp_path / "config.yaml").read_text() == text and len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize("name", ["split.csv", "rejected.csv", "member-1/best.ckpt", "logs/version_0/metrics.csv"])
 def test_foreign_files_are_not_overwritten(name, tmp_path, demo_csv, demo_rows, tiny_config):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

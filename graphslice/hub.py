@@ -37,14 +37,14 @@ def is_hub_model(path: str | Path | None) -> bool:
 
 
 def local_path(path: str | Path) -> str | Path:
-    """Return a path unchanged, or the directory to which the model that it names on the Hub is downloaded.
+    """Return a path with ~ resolved, or the directory to which the model that it names on the Hub is downloaded.
 
     Raises:
         InputError: if the name is malformed, there is no such model or revision, access is denied, the server cannot be
             reached and there is no complete copy, or the repository holds no model of GraphSlice.
     """
     if not is_hub_model(path):
-        return path
+        return Path(path).expanduser() if str(path).startswith("~") else path
     match = _NAME.fullmatch(str(path))
     if not match:
         raise InputError(f"{path} does not name a model on the Hub: write hf://user/name or hf://user/name@revision")

@@ -151,7 +151,7 @@ def _file_lock(path: Path) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_name(f".{path.name}.lock"))
         try:
-            lock.acquire(timeout=0.1)
+            lock.acquire(timeout=2)
         except Timeout:
             waited = True
             print(f"waiting for another process that is writing {path}", file=sys.stderr)

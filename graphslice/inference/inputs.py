@@ -120,6 +120,9 @@ def frame_molecules(
     present = [name for name in feature_columns if name in names]
     check_unique(names, [column, *present], NAME)
     cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
+    given = [cell for cell in cells if cell is not None]
+    if given and all(isinstance(cell, float | int) for cell in given):
+        raise InputError(f"the column {column!r} of {NAME} holds numbers, not SMILES: give the column of the SMILES")
     columns = {}
     if present:
         numbers = FeatureColumns(present, decimal).parse(as_table(frame, [names.index(name) for name in present]))
@@ -178,14 +181,16 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         molecules, frame_columns = frame_molecules(
             inputs, config.data.smiles_column, feature_column_names(config.data.descriptors), config.data.decimal
         )
-        columns = {**frame_columns, **(columns or {})}
+        columns = {**frame_columns, **({} if columns is None else columns)}
     else:
         molecules = as_molecules(inputs)
     if kinds and any(map(is_graph, molecules)):
         raise InputError(
             f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
         )
-    features = as_feature_columns(feature_column_names(config.data.descriptors), columns or {}, len(molecules))
+    features = as_feature_columns(
+        feature_column_names(config.data.descriptors), {} if columns is None else dict(columns), len(molecules)
+    )
     texts = [one if isinstance(one, str) else "" for one in molecules]
     arrays, errors, order, descriptors = parse(texts, config.graph, kinds=kinds, level=level)
     graphs = [arrays.graph(row) for row in range(len(arrays))]

@@ -1,6 +1,6 @@
 """Put the recorded runs into the documents: ``python scripts/result_tables.py``.
 
-In README.md, docs/results.md and docs/models.md the text between ``<!-- table: NAME -->`` and
+In README.md, docs/results.md, docs/models.md and docs/log.md the text between ``<!-- table: NAME -->`` and
 ``<!-- /table: NAME -->`` is replaced by the table of ``docs/results/NAME.jsonl``, whose lines are written by
 ``record.py``, ``baseline_forest.py``, ``against_chemprop.py``, ``model_card.py`` and ``split_check.py``.
 """
@@ -18,8 +18,8 @@ from benchmarks.table_report import BOARDS, PUBLISHED, grouped, markdown, places
 from benchmarks.table_tasks import TDC
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "models.md")
-SPLITS = "splits"
+DOCUMENTS = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "models.md", DOCS / "log.md")
+SPLITS, STARTS = "splits", "starts"
 #: Name of the table of README.md, which is made of several files of results.
 SUMMARY = "summary"
 _MARKED = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table: \1 -->", re.DOTALL)
@@ -32,7 +32,8 @@ def filled(text: str) -> str:
         if match[1] == SUMMARY:
             return f"<!-- table: {SUMMARY} -->\n{summary_table()}<!-- /table: {SUMMARY} -->"
         records = _records(match[1])
-        made = split_table if match[1] == SPLITS else card_table if "coverage" in records[0] else runs_table
+        special = {SPLITS: split_table, STARTS: start_table}
+        made = special.get(match[1], card_table if "coverage" in records[0] else runs_table)
         return f"<!-- table: {match[1]} -->\n{made(records)}<!-- /table: {match[1]} -->"
 
     return _MARKED.sub(fill, text)
@@ -110,6 +111,17 @@ def split_table(lines: list[dict]) -> str:
     rows += [[f"`{line['table']}`", *(f"{line[name]:,}" for name in names)] for line in lines if line["families"]]
     none = ", ".join(f"`{line['table']}`" for line in lines if not line["families"])
     return markdown(rows) + (f"\nNo SMILES and no family is in several parts in {none}.\n" if none else "")
+
+
+def start_table(lines: list[dict]) -> str:
+    """A row for each table and measure, a column for each pretrained network."""
+    starts = list(dict.fromkeys(line["start"] for line in lines))
+    rows: dict[str, dict[str, str]] = {}
+    for line in lines:
+        digits = 2 if line["score"] >= 5 else 3
+        row = rows.setdefault(f"{line['measure']}: {line['table']}, {line['metric']}", {})
+        row[line["start"]] = f"{line['score']:.{digits}f}"
+    return markdown([["", *starts], *([name, *(row.get(start, "") for start in starts)] for name, row in rows.items())])
 
 
 def summary_table() -> str:

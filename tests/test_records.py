@@ -126,6 +126,17 @@ def test_tables_match_the_records():
     assert set(named) - {result_tables.SUMMARY} == files
 
 
+def test_starts_are_compared_in_a_row_per_table():
+    scores = [("a", "Ames", 0.8), ("b", "Ames", 0.8125), ("b", "PPBR", 9.875)]
+    lines = [{"start": a, "measure": "probe", "table": t, "metric": "m", "score": score} for a, t, score in scores]
+    assert result_tables.start_table(lines).splitlines() == [
+        "|  | a | b |",
+        "|---|---|---|",
+        "| probe: Ames, m | 0.800 | 0.812 |",
+        "| probe: PPBR, m |  | 9.88 |",
+    ]
+
+
 def test_model_card_has_a_row_per_target():
     line = {"model": "gap", "target": "homo", "test": {"mae": 0.1, "r2": 0.9, "molecules": 1234}, "machine": "m"}
     text = result_tables.card_table([line | {"level": 90.0, "coverage": 0.899}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
@@ -142,8 +143,8 @@ def fit(
             f"fit trains on one device: for trainer.devices {config.trainer.devices} call graphslice.train"
         )
     config = replace(config, trainer=replace(config.trainer, devices="1"))
-    keep_alive = None if out is not None else tempfile.TemporaryDirectory(prefix="graphslice-")
-    folder = Path(keep_alive.name if keep_alive is not None else out or "").expanduser()
+    temporary = tempfile.TemporaryDirectory(prefix="graphslice-") if out is None else None
+    folder = Path(out or "" if temporary is None else temporary.name).expanduser()
     console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     if not quiet:
         compile_note.announce_compilation()
@@ -153,7 +154,10 @@ def fit(
         raise KeyboardInterrupt(f"interrupted; {folder} holds the last checkpoint" if out else "interrupted") from None
     if out is not None:
         report_after_training(result.folder, result.data, console)
-    return load(folder, config.trainer.inference_device, keep_alive=keep_alive)
+    model = load(folder, config.trainer.inference_device)
+    if temporary is not None:
+        weakref.finalize(model, temporary.cleanup)
+    return model
 
 
 def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:

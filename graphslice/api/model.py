@@ -69,7 +69,6 @@ class Model(Predictor):
         checkpoints: one checkpoint, or one per ensemble member.
         device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
         folder: the run directory, if there is one.
-        keep_alive: any object that must live as long as the model, such as a temporary directory.
         calibration: calibration of the ensemble. A single model uses that of its checkpoint.
 
     Attributes:
@@ -85,12 +84,10 @@ class Model(Predictor):
         checkpoints: Checkpoint | Sequence[Checkpoint],
         device: str | torch.device | None = None,
         folder: str | Path | None = None,
-        keep_alive: object = None,
         calibration: Calibration | None = None,
     ) -> None:
         folder = None if folder is None else Path(folder)
         super().__init__(checkpoints, device, calibration=calibration, folder=folder)
-        self._keep_alive = keep_alive
         self._metrics = _read_metrics(folder)
 
     # --- description ------------------------------------------------------------------------------
@@ -414,7 +411,7 @@ def _read_back(kind: type[Model], files: dict[str, bytes], device: str, metrics:
     return model
 
 
-def load(path: str | Path, device: str | torch.device | None = None, *, keep_alive: object = None) -> Model:
+def load(path: str | Path, device: str | torch.device | None = None) -> Model:
     """Load a trained model.
 
     Only weights are read; no code of the file is run.
@@ -424,7 +421,6 @@ def load(path: str | Path, device: str | torch.device | None = None, *, keep_ali
             model that comes with the package, such as ``"gap"``, or one on the Hugging Face Hub:
             ``hf://user/name`` or ``hf://user/name@revision``, with ``graphslice[hub]``.
         device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
-        keep_alive: any object that must live as long as the model.
 
     Returns:
         The model; an ensemble is one :class:`Model`.
@@ -437,7 +433,7 @@ def load(path: str | Path, device: str | torch.device | None = None, *, keep_ali
     run_directory = folder if folder is not None and (folder / CONFIG).is_file() else None
     if note := unfinished_note(folder):
         warnings.warn(note, stacklevel=2)
-    return Model(checkpoints, device, run_directory, keep_alive, read_calibration(path, checkpoints))
+    return Model(checkpoints, device, run_directory, read_calibration(path, checkpoints))
 
 
 def _kind(task: Task) -> str:

@@ -213,7 +213,7 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
     labels, bounds = dataset.all_labels, dataset.all_labels.bounds
     if bounds is not None:
         low, high = align(bounds[..., 0]), align(bounds[..., 1])
-        bounds = np.stack([np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)], axis=2)
+        bounds = np.stack([np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)], axis=2)
     aligned = replace(labels, values=align(labels.values), bounds=bounds)
     return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 

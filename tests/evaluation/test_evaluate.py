@@ -34,6 +34,19 @@ def test_scores_match_manual_computation(split, dataset, predictor, demo_rows):
     assert result["molecules"] == len(rows) and result["unanswered"] == 0 and list(result["targets"]) == ["gap_ev"]
 
 
+def test_bounds_of_some_of_the_targets_of_a_model(make_predictor, demo_rows, tmp_path):
+    """A target that is not evaluated, and an unlabelled cell of one that is, have no bounds."""
+    table = pd.DataFrame({"smiles": demo_rows["smiles"], "a": 1.0, "b": ["2", ">1", "<0", ""] * 15})
+    table.loc[3::8, "a"] = np.nan
+    table.to_csv(tmp_path / "t.csv", index=False)
+    model = gs.Model(make_predictor(1.0, ("a", "c", "b")).checkpoints, "cpu")
+    result = model.evaluate(tmp_path / "t.csv")["targets"]
+    predicted = model.predict(demo_rows["smiles"])[:, 2]
+    respected = np.concatenate([predicted[1::4] > 1, predicted[2::4] < 0])
+    assert result["b"]["bounds"] == 30 and result["b"]["bounds_respected"] == pytest.approx(respected.mean())
+    assert not result["a"].get("bounds") and result["a"]["molecules"] == 60 - len(table.loc[3::8])
+
+
 def test_training_molecules_are_counted(dataset, run_directory, demo_rows):
     """Molecules with the fingerprint of a training molecule count too."""
     model = load(run_directory, "cpu")

@@ -34,10 +34,11 @@ def temperature_scaled(probabilities: np.ndarray, temperature: float) -> np.ndar
 def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndarray) -> float:
     """Fit the temperature that minimises log loss, with the same weight for every molecule.
 
-    Labels are smoothed by the number of molecules of each class (Platt 1999), so that a few correct predictions do not
-    make the model more confident than their number justifies. The result is the geometric mean of all temperatures
-    of a grid from 0.2 to 5 whose log loss is within one standard error of the best, paired over molecules; 1 if
-    temperature 1 is within it too.
+    For temperatures below 1 labels are smoothed by the number of molecules of each class (Platt 1999), so that a few
+    correct predictions do not make the model more confident than their number justifies; above 1 they are not, since
+    smoothed labels alone would make it less confident. The result is the geometric mean of all temperatures of a grid
+    from 0.2 to 5 whose difference in log loss from temperature 1 is within one standard error of the best, paired over
+    molecules; 1 if temperature 1 is within it too.
 
     Args:
         probabilities: as for :func:`temperature_scaled`.
@@ -50,11 +51,13 @@ def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndar
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES or len(np.unique(y)) < 2:
         return 1.0
     p = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
-    targets = _platt_targets(y, molecules, max(2, p.shape[1]))
-    losses = [
-        mean_per_molecule(_log_losses(temperature_scaled(p, t), targets), molecules) for t in (*_TEMPERATURES, 1.0)
-    ]
-    accepted = within_standard_errors(np.stack(losses))
+    smoothed = _platt_targets(y, molecules, classes := max(2, p.shape[1]))
+    changes = []
+    for temperature in (*_TEMPERATURES, 1.0):
+        targets = smoothed if temperature < 1 else np.eye(classes)[y]
+        change = _log_losses(temperature_scaled(p, temperature), targets) - _log_losses(p, targets)
+        changes.append(mean_per_molecule(change, molecules))
+    accepted = within_standard_errors(np.stack(changes))
     return 1.0 if accepted[-1] else float(np.exp(np.log(_TEMPERATURES[accepted[:-1]]).mean()))
 
 

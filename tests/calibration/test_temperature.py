@@ -46,6 +46,18 @@ def test_scaling_reduces_calibration_error_and_keeps_order():
     assert (np.argsort(p[:, 0]) == np.argsort(better[:, 0])).all()
 
 
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("rows", [40, 100, 400])
+def test_calibrated_probabilities_are_hardly_changed(classes, rows):
+    found = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        p = softmax(random.normal(scale=3, size=(rows, classes)), axis=1)
+        y = (random.random((rows, 1)) > p.cumsum(axis=1)).sum(axis=1)
+        found.append(fit_temperature(p[:, 1:] if classes == 2 else p, y))
+    assert np.mean(np.array(found) == 1) >= 0.7 and abs(np.log(found).mean()) < 0.1
+
+
 def test_uninformative_data_give_temperature_one():
     p = np.array([[0.3]] * 30)
     assert fit_temperature(p, np.zeros(30)) == 1.0  # one class

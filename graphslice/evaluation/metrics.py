@@ -197,7 +197,8 @@ def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarr
         name: {unit if key == "molecules" else key: value for key, value in target_scores.items()}
         for name, target_scores in result["targets"].items()
     }
-    return {**result, unit: result["molecules"], "molecules": len(rows), "targets": targets}
+    labelled = int((~np.isnan(dataset.labels(rows))).any(axis=1).sum())
+    return {**result, unit: labelled, "molecules": len(rows), "targets": targets}
 
 
 def prediction_count(result: dict) -> tuple[int, str]:

@@ -262,12 +262,13 @@ def load_molecule_data(
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:
     """Return the contents of ``training.json``."""
     steps, seconds = loop.state.step, loop.budget.seconds
+    molecules = steps * len(loop.data.network_rows) / max(1, len(loop.train_batches))  # the last batch is smaller
     return {
         "parameters": module.model.num_parameters,
         **({"auxiliary_mae": module.auxiliary_errors} if module.auxiliary_errors else {}),
         "steps": steps,
         "seconds": round(seconds, 3),
-        "molecules_per_second": round(steps * module.config.trainer.batch_size / max(seconds, 1e-9), 3),
+        "molecules_per_second": round(molecules / max(seconds, 1e-9), 3),
         "peak_memory_bytes": peak_memory(fabric.device),
         "device": device_name(fabric.device),
         "devices": fabric.world_size,

@@ -78,6 +78,8 @@ def test_atom_charges_are_predicted(runs, table):
     model = gs.load(runs / "atom")
     found = model.predict(["CC(=O)[O-].[Na+]", "c1ccccc1"])
     assert [one.shape for one in found] == [(5, 1), (6, 1)] and np.ptp(found[1]) < 1e-5
+    scores = model.evaluate(pd.DataFrame({"smiles": ["CCO", "CC"], "charge": ["[0.1, null, 0]", "[null, 0.3]"]}))
+    assert scores["atoms"] == scores["targets"]["charge"]["atoms"] == 3 and scores["molecules"] == 2
     assert found[0][2, 0] < found[0][0, 0] < found[0][1, 0]  # oxygen, methyl, carboxyl
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from graphslice.censored import parse_bound
 from graphslice.data.decimals import decimal_readings, has_thousands_separators
-from graphslice.data.parse_cells import cell_text, class_key, parse_number_column
+from graphslice.data.parse_cells import cell_text, class_key, is_empty, parse_number_column
 from graphslice.data.tables import texts
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
@@ -61,15 +61,18 @@ class ColumnContents:
     dashes: int = 0
     smallest: tuple[float, int] = (np.inf, 0)
 
-    def add(self, chunk: pa.Table, column: str, first_row: int) -> None:
+    def add(self, chunk: pa.Table, column: str, first_row: int, ignored: np.ndarray | None = None) -> None:
         """Add the cells of a chunk.
 
         Args:
             chunk: rows of the table.
             column: name of the column.
             first_row: row of the table with which the chunk begins, counted from 0.
+            ignored: ``bool [R]``, true for rows whose cells count as empty; None for none.
         """
         numbers, empty = parse_number_column(chunk, column)
+        if ignored is not None:
+            numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
         finite = np.isfinite(numbers)
         self.numbers += int(finite.sum())
         if finite.any():
@@ -136,21 +139,25 @@ class ColumnContents:
         return len(self.values) >= counted > 0 and all(value.is_integer() for value in self.values)
 
 
-def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str]) -> list[ColumnContents]:
+def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str], smiles: str | None = None) -> list[ColumnContents]:
     """Summarise the cells of some columns of a table.
 
     Args:
         chunks: consecutive rows of the table, from the first row.
         columns: names of the columns.
+        smiles: column of the SMILES. Rows without one, such as a line of units or of sums, are left out.
     """
     contents = [ColumnContents() for _ in columns]
     first_row = 0
     for chunk in chunks:
+        without = None if smiles is None else np.array([is_empty(cell) for cell in texts(chunk.column(smiles))], bool)
+        if without is not None and without.all():  # the empty SMILES are reported, rather than an empty target
+            without = None
         for column_contents, column in zip(contents, columns, strict=True):
-            column_contents.add(chunk, column, first_row)
+            column_contents.add(chunk, column, first_row, without)
         first_row += len(chunk)
     for column_contents in contents:
-        if column_contents.dashes and "+" in column_contents.names:
+        if column_contents.dashes and any(name.lstrip("(").startswith("+") for name in column_contents.names):
             column_contents.words += column_contents.dashes
             column_contents.names["-"] = Counter({"-": column_contents.dashes})
     return contents

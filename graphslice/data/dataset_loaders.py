@@ -221,7 +221,7 @@ def dataset_from_chunks(
     tasks = rename_tasks(columns.targets, tasks)
     if config.level == MOLECULE:
         reject_lists(chunks, columns.smiles, columns.targets, name)
-    tasks = tasks or infer_tasks(chunks, columns.targets, config, name)
+    tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
     dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, config, name)
     if not class_columns:
         return dataset

@@ -28,7 +28,9 @@ POSITIVE = YES_WORDS | {"+", "toxic", "hit", "pass", "high", "binder"}
 _NEGATIVE = NO_WORDS | {"-", "nontoxic", "non-toxic", "fail", "low"}
 
 
-def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
+def infer_tasks(
+    chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str, smiles: str | None = None
+) -> list[Task]:
     """Determine the task of each target: from ``config.task``, else from its values.
 
     A column of 0 and 1, or of two different words, is binary, also if yes and no are written by different words. A
@@ -42,16 +44,17 @@ def infer_tasks(chunks: Iterable[pa.Table], targets: Sequence[str], config: Data
         targets: names of the target columns.
         config: data settings of the user.
         name: name of the table, for messages.
+        smiles: column of the SMILES; rows without one are left out.
 
     Raises:
         InputError: if a column cannot be trained on: it is empty, has a single class, holds neither numbers nor
             classes, contradicts ``config.task``, or has a value without a logarithm where ``log`` is configured.
     """
     if config.level != MOLECULE:
-        chunks = [numbers_of_lists(list(chunks), targets, name)]
+        chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
     kinds = parse_per_target(config.task, targets, TASK_KINDS, "--task")
     transforms = parse_per_target(config.transform, targets, TRANSFORMS, "--transform")
-    contents = scan_columns(chunks, targets)
+    contents = scan_columns(chunks, targets, smiles)
     tasks = []
     for target, column_contents in zip(targets, contents, strict=True):
         task = _infer_task(target, column_contents, kinds.get(target), f"{name}: the target {target!r}")

@@ -407,7 +407,7 @@ def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
         chunks = (plain_numbers(chunk, data.decimal) for chunk in table.chunks)
-        return replace(columns, tasks=tuple(infer_tasks(chunks, columns.targets, data, str(path))))
+        return replace(columns, tasks=tuple(infer_tasks(chunks, columns.targets, data, str(path), columns.smiles)))
 
 
 def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:

@@ -46,6 +46,8 @@ def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
         (["0", "1", "-", "#N/A", "-"], "binary", ("0", "1")),
         (["-", "+", "-", "", "+"], "binary", ("-", "+")),
         (["-", "-", "-", "+", "++", "+", "++", "+", "++"], "multiclass", ("+", "++", "-")),
+        (["-", "++", "+++", "(+)"] * 3, "multiclass", ("(+)", "++", "+++", "-")),
+        (["-", "++", "n.t.", "Not tested"], "binary", ("-", "++")),
         (["-", "active", "inactive", "-", "n.d."], "binary", ("inactive", "active")),
         (["0", ">1", "1", "0"], "regression", ()),
         (["0", "1", "?", "1"], "binary", ("0", "1")),
@@ -136,6 +138,14 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
 def test_unusable_columns_are_rejected(cells, config, reason):
     with pytest.raises(InputError, match=reason):
         infer(cells, **config)
+
+
+@pytest.mark.parametrize("last", ["46", "yes/no", "1 plate failed"])
+def test_rows_without_smiles_do_not_decide_the_task(last):
+    """Such as a line of units below the header, or of sums at the end."""
+    table = pa.table({"smiles": ["", *["C", "CC"] * 4, " "], "y": ["unit", *["0", "1"] * 4, last]})
+    (task,) = infer_tasks([table], ["y"], DataConfig(), "t.csv", "smiles")
+    assert task == Task("y", "binary", ("0", "1"))
 
 
 def test_log_transform_applies_to_regression_only():

@@ -100,6 +100,8 @@ def find_checkpoint(path: str | Path) -> Path:
             f"no model at {path}: give a run directory or a checkpoint, or a packaged model ({' or '.join(MODELS)}); "
             "graphslice import-checkpoint converts published checkpoints"
         )
+    if path.suffix.lower() == ".zip":
+        raise InputError(f"{path} is an archive: unpack it, and give the run directory in it")
     return path
 
 

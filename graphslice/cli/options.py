@@ -47,6 +47,9 @@ _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
 _DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point)"
 # Options by group title and name; a name is that of the DataConfig field that it sets.
+# Endings of files that are no tables; a word with one of them is no SMILES.
+_OTHER_FILES = (".txt", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
+
 _DATA_OPTIONS = {
     "columns and tasks": {
         "targets": "target columns, separated by commas (default: the only column that can be a target)",
@@ -307,6 +310,8 @@ def table_path(molecules: Sequence[str]) -> Path | None:
 
     if len(molecules) == 1:
         name = _standard_input() if molecules[0] == "-" else molecules[0]
+        if name.lower().endswith(_OTHER_FILES) and not os.path.exists(name):
+            raise InputError(f"there is no file {name}")
         return Path(name) if is_table_name(name) or os.path.exists(name) else None
     if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
         raise InputError(

@@ -244,5 +244,8 @@ def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = 
         if number is not None:
             numbers[row] = number
         elif needed is None or needed[row]:
-            raise InputError(f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test")
+            raise InputError(
+                f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test "
+                "(--split random ignores the column)"
+            )
     return numbers

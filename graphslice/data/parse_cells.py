@@ -13,6 +13,7 @@ from graphslice.data.tables import decode_text, malformed_rows, texts
 _NO_VALUE = {
     "",
     *("na", "n/a", "n.a.", "nd", "n/d", "n.d.", "nan", "null", "none", "<na>", "-", "--", "\u2212", "\u2013", "\u2014"),
+    *("n.t.", "n/t", "not tested", "not determined", "not measured", "not available", "pending", "tbd"),
     *("#n/a", "#n/d", "#nv", "#div/0!", "#value!", "#num!", "#ref!", "#name?", "#null!"),
 }
 # Up to this magnitude float64 represents every integer.
@@ -52,7 +53,7 @@ def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 def parse_number(cell: str) -> float:
     """Parse a number; nan if the text is not a number."""
     if not cell.isascii():
-        cell = cell.replace("\u2212", "-")  # the minus sign of typesetting
+        cell = cell.strip().replace("\u2212", "-")  # non-breaking spaces, and the minus sign of typesetting
     if "_" in cell or not cell.isascii():  # float() would accept Python's 1_000 and digits of other scripts
         return np.nan
     try:

@@ -39,7 +39,22 @@ def test_columns_named_id_come_first_then_unique_ones():
 
 
 @pytest.mark.parametrize(
-    "name", ["id", "ID", "Name", "Drug_ID", "compound.id", "chembl id", "CMPD_CHEMBLID", "CompoundId", "moleculeName"]
+    "name",
+    [
+        "id",
+        "ID",
+        "Name",
+        "Drug_ID",
+        "compound.id",
+        "chembl id",
+        "CMPD_CHEMBLID",
+        "CompoundId",
+        "moleculeName",
+        "Cmpd No",
+        "Cpd No.",
+        "batch number",
+        "Code",
+    ],
 )
 def test_names_of_identifiers_are_recognised(name):
     assert found(pa.table({"project": ["A"] * 4, name: ["x", "x", "y", "y"]})) == [name]

@@ -213,7 +213,16 @@ def parsed(cells: list, kind: pa.DataType | None = None) -> tuple[list, list]:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("1", 1), (" 1.5\t", 1.5), ("-2e3", -2000), ("+1E-3", 0.001), (".5", 0.5), ("5.", 5), ("inf", np.inf)],
+    [
+        ("1", 1),
+        (" 1.5\t", 1.5),
+        ("\xa01.5\xa0", 1.5),
+        ("-2e3", -2000),
+        ("+1E-3", 0.001),
+        (".5", 0.5),
+        ("5.", 5),
+        ("inf", np.inf),
+    ],
 )
 def test_numeric_texts_are_parsed(text, number):
     assert parsed([text.encode()]) == ([number], []) and parsed([text]) == ([number], [])
@@ -224,7 +233,22 @@ def test_other_texts_are_not_numbers(text):
     assert parsed([text]) == ([None], [])
 
 
-SPREADSHEET = ["#N/A", "#N/D", "#DIV/0!", "#VALUE!", "N.D.", "nd", " n.a.", "-", "--", "\u2013", "\u2212"]
+SPREADSHEET = [
+    "n.t.",
+    "Not tested",
+    "pending",
+    "#N/A",
+    "#N/D",
+    "#DIV/0!",
+    "#VALUE!",
+    "N.D.",
+    "nd",
+    " n.a.",
+    "-",
+    "--",
+    "\u2013",
+    "\u2212",
+]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\xa0 ", "NA", "n/a", "NaN", "null", "None", "<NA>", *SPREADSHEET])

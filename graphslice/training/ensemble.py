@@ -251,6 +251,9 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
             write_predictions(out / OUT_OF_FOLD, dataset, rows, as_predictions(dataset, rows, predictions), data.store)
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             console.print(note, highlight=False)
+            if (repeats := data_config.folds_and_repeats[1]) > 1:
+                note = f"each molecule is scored on the mean of {repeats} predictions, one of each repeat"
+                console.print(note, highlight=False)
             console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
     folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0

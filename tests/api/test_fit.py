@@ -308,9 +308,12 @@ def test_training_file_inside_the_run_directory_is_not_removed(demo_rows, tmp_pa
 
 
 @pytest.mark.slow
-def test_cross_validation(demo_rows, tmp_path):
-    model = fit(demo_rows.drop(columns="split"), "gap_ev", folds=2, out=tmp_path / "run")
-    assert len(model.models) == 2 and model.predict("CCO", details=True).std.shape == (1, 1)
+@pytest.mark.parametrize(("folds", "models"), [(2, 2), ("2x2", 4)])
+def test_cross_validation(folds, models, demo_rows, tmp_path, capsys):
+    model = fit(demo_rows.drop(columns="split"), "gap_ev", folds=folds, out=tmp_path / "run", quiet=False)
+    averaged = "each molecule is scored on the mean of 2 predictions, one of each repeat" in capsys.readouterr().err
+    assert averaged == (folds == "2x2")
+    assert len(model.models) == models and model.predict("CCO", details=True).std.shape == (1, 1)
     assert model.metrics["test"]["molecules"] == 60
     with pytest.raises(gs.InputError, match=r"all molecules .* training sets of the cross-validation"):
         model.evaluate(demo_rows.drop(columns="split"))

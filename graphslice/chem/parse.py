@@ -19,6 +19,13 @@ _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
 # Atom-map numbers label atoms in reactions, and isotopes label atoms in samples; neither is part of the graph.
 _LABELS = re.compile(r":[0-9]+\]|\[[0-9]")
 _TAGS = re.compile(r"@+")
+# What is found in columns of SMILES by mistake.
+_OTHER_NOTATIONS = {
+    "an InChI": re.compile(r"^\s*InChI="),
+    "an InChIKey": re.compile(r"^\s*[A-Z]{14}-[A-Z]{10}-[A-Z]\s*$"),
+    "a CAS number": re.compile(r"^\s*[0-9]{2,7}-[0-9]{2}-[0-9]\s*$"),
+    "a molblock": re.compile(r"^M  END", re.MULTILINE),
+}
 # Invisible characters that a text may have at its ends.
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 
@@ -57,7 +64,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     except UnicodeEncodeError:  # undecodable bytes of a file
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
-        raise MoleculeError(parse_failure(Chem.MolFromSmiles(smiles, sanitize=False), "not a valid SMILES"))
+        raise MoleculeError(parse_failure(Chem.MolFromSmiles(smiles, sanitize=False), _unreadable(smiles)))
     parts = smiles.split(maxsplit=1)
     if len(parts) > 1 and not parts[1].startswith("|"):  # RDKit reads "C C" as methane named C; | starts a CXSMILES
         raise MoleculeError(f"text after a space: {parts[1].strip()[:40]!r}; give the SMILES alone")
@@ -76,6 +83,12 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
                 atom.SetIsotope(0)
         Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours may have differed only by labels
     return mol
+
+
+def _unreadable(text: str) -> str:
+    """Say that a text is no SMILES, and what else it is."""
+    found = next((f", but {notation}" for notation, pattern in _OTHER_NOTATIONS.items() if pattern.search(text)), "")
+    return f"not a valid SMILES{found}"
 
 
 def _reject_other_scripts(smiles: str) -> None:

@@ -161,9 +161,10 @@ def input_columns(
     """
     columns, trained_column = table.columns, predictor.config.data.smiles_column if table.named else None
     column = find_smiles_column(columns, smiles_column, name, trained_column)
-    for new_column in new_columns:
-        if new_column in columns:
-            raise InputError(f"{name} already has a column {new_column!r}: rename it first")
+    if taken := [new_column for new_column in new_columns if new_column in columns]:
+        several = f"the columns {quoted_list(taken)}: rename them first"
+        one = f"a column {taken[0]!r}: rename it first"
+        raise InputError(f"{name} already has {one if len(taken) == 1 else several}")
     for feature in predictor.feature_columns:
         if feature not in columns:
             raise InputError(

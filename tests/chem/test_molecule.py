@@ -209,6 +209,10 @@ def test_atropisomer_has_a_graph_although_ogb_fails(smiles2graph):
 REASONS = {
     "empty": ["", "  \t", None, float("nan"), 17],
     # The last from reading a file with errors="surrogateescape".
+    "not a valid SMILES, but an InChI": ["InChI=1S/CH4/h1H4"],
+    "not a valid SMILES, but an InChIKey": ["VNWKTOKETHGBQD-UHFFFAOYSA-N", " VNWKTOKETHGBQD-UHFFFAOYSA-N "],
+    "not a valid SMILES, but a CAS number": ["64-17-5"],
+    "not a valid SMILES, but a molblock": ["\n\n\n  1  0  0  0\n    0.0  0.0  0.0 C\nM  END\n"],
     "not a valid SMILES": ["not a molecule", "C1CC", "[Xx]", "C\x00C", "C\udc80C"],
     "not a valid molecule": ["[#119]", "[CH200]", "[C+128]"],
     "text after a space: 'C'; give the SMILES alone": ["C C"],

@@ -31,6 +31,7 @@ function say(text, isError = false) {
 
 // A text is a table if its first line names a SMILES column, or all lines have a comma or semicolon.
 const isSmilesName = (name) => /^\W*(canonical_)?(smiles|smi|mol|structure)\W*$/i.test(name);
+const isSmiles = (text) => text.length > 2 && /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+$/.test(text);
 function readTable(text) {
   const first = text.split("\n", 1)[0];
   const isSeparator = (one) => first.split(one).some(isSmilesName) || (one !== "\t" && !first.includes("|"));
@@ -52,8 +53,10 @@ function readTable(text) {
     } else if (letter !== "\r" || quoted) cell += letter;
   }
   rows.at(-1).push(cell);
-  const [header, ...body] = rows;
-  return { header: header.map((name) => name.trim()), rows: body.filter((row) => row.length > 1 || row[0].trim()) };
+  const names = rows[0].map((cell) => cell.trim()), hasHeader = names.some(isSmilesName) || !names.some(isSmiles);
+  const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
+  const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
+  return { header, rows: body, smiles: Math.max(0, names.findIndex(hasHeader ? isSmilesName : isSmiles)) };
 }
 
 function readLine(line) {
@@ -75,7 +78,7 @@ function showColumns() {
   const options = () => table.header.map((name, i) => element("option", { value: i, textContent: name || `column ${i + 1}` }));
   $("smiles-column").replaceChildren(...options());
   $("name-column").replaceChildren(element("option", { value: -1, textContent: "none" }), ...options());
-  $("smiles-column").value = Math.max(0, table.header.findIndex(isSmilesName));
+  $("smiles-column").value = table.smiles;
   $("name-column").value = table.header.findIndex((name) => /(id|name)$/i.test(name));
 }
 

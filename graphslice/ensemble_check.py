@@ -98,7 +98,7 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
     folders = find_models(path)
     if folders == [Path(path)]:
         checkpoint = read_checkpoint(path)
-        if is_finished(Path(path)):
+        if is_finished(Path(path)) and (Path(path) / CONFIG).is_file():
             _check_config(Path(path), checkpoint.config)
         return [checkpoint]
     checkpoints = [read_checkpoint(folder) for folder in folders]

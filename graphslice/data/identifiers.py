@@ -18,8 +18,11 @@ from graphslice.errors import InputError
 
 # At most this many columns are kept.
 _MOST_COLUMNS = 3
-# Names that end in id, name, no, number or code: id, Compound ID, Cmpd No, compound_name, CMPD_CHEMBLID, CompoundName.
-_ID_NAME = re.compile(r"(?i:(?:^|[^a-z])(?:id|name|no|no\.|number|code))$|[a-z](?:Id|ID|Name)$|[A-Z]{3}ID$")
+# Names that end in the word id or name, or number a compound: id, Compound ID, Cmpd No, compound_name, CMPD_CHEMBLID.
+_NUMBERED = (
+    r"(?:compound|cmpd|cpd|molecule|mol|substance|sample|catalog|catalogue|registry|cas)[^a-z]?(?:no\.?|number|code)"
+)
+_ID_NAME = re.compile(rf"(?i:(?:^|[^a-z])(?:id|name|{_NUMBERED}))$|[a-z](?:Id|ID|Name)$|[A-Z]{{3}}ID$")
 # Columns that files of a run have in addition to the identifiers.
 _RESERVED = {"", "row", "smiles", "split", "reason"}
 # Smallest fraction of rows with a value, and of distinct texts among these, in identifier columns without such a name.
@@ -35,8 +38,8 @@ def identifier_columns(
     """Find the identifier columns of a table, and read them.
 
     They are the requested columns. Otherwise they are columns without another role and without measurements: first
-    those whose name ends in id, name, no, number or code, then those whose values are unique (integers) or nearly so
-    (texts: at least 90% are distinct, and at most 10% are missing), at most three.
+    those whose name ends in the word id or name, or in a phrase such as compound number, then those whose values are
+    unique (integers) or nearly so (texts: at least 90% are distinct, and at most 10% are missing), at most three.
 
     Args:
         chunks: all rows of the table, at least one chunk.

@@ -52,8 +52,8 @@ def test_columns_named_id_come_first_then_unique_ones():
         "moleculeName",
         "Cmpd No",
         "Cpd No.",
-        "batch number",
-        "Code",
+        "Catalogue Number",
+        "compound_code",
     ],
 )
 def test_names_of_identifiers_are_recognised(name):

@@ -275,6 +275,8 @@ def test_files_of_two_runs_are_not_mixed(regression, binary):
     for read in (write_report, gs.load):
         with pytest.raises(InputError, match=r"config\.yaml and best\.ckpt are of different runs"):
             read(regression)
+    (regression / "config.yaml").unlink()
+    assert gs.load(regression, "cpu").targets == gs.load(binary, "cpu").targets
 
 
 def test_intervals_and_temperatures_are_tabulated(run_directory, tmp_path):

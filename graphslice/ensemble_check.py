@@ -24,6 +24,7 @@ from graphslice.run_files import (
     find_members,
     is_finished,
     member_number,
+    read_config,
     resume_command,
 )
 
@@ -139,7 +140,7 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
 
 def _check_config(folder: Path, trained: RunConfig) -> None:
     """Raise :class:`InputError` if the configuration and the checkpoint of a run directory are of different runs."""
-    data = RunConfig.from_dict(read_yaml(folder / CONFIG)).data
+    data = read_config(folder).data
     if any(getattr(data, name) != getattr(trained.data, name) for name in ("fingerprint", "targets")):
         raise InputError(f"{folder / CONFIG} and {BEST} are of different runs: copy the whole run directory again")
 

@@ -269,9 +269,10 @@ def _to_table(columns: Mapping[str, Any]) -> pa.Table:
     import pandas as pd
 
     values = {name: one.reset_index(drop=True) if isinstance(one, pd.Series) else one for name, one in columns.items()}
-    if len({len(one) for one in values.values() if isinstance(one, Sized) and not isinstance(one, str)}) > 1:
-        lengths = ", ".join(f"{name!r} {len(one)}" for name, one in values.items() if isinstance(one, Sized))
-        raise InputError(f"the columns do not form a table: their lengths are {lengths}")
+    lengths = {name: len(one) for name, one in values.items() if isinstance(one, Sized) and not isinstance(one, str)}
+    if len({*lengths.values()}) > 1:  # pandas would pad the shorter Series
+        counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise InputError(f"the columns do not form a table: their lengths are {counts}")
     try:
         return as_table(pd.DataFrame(values))
     except ValueError as error:

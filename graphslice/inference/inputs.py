@@ -174,23 +174,21 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         InputError: if the input holds no molecules, lacks what the model reads, or has RDKit molecules for an atom- or
             bond-level model.
     """
-    level = config.model.level
+    level, columns = config.model.level, {} if columns is None else dict(columns)
     if level != MOLECULE:
         inputs = _reject_rdkit_molecules(inputs)
     if is_frame(inputs):
         molecules, frame_columns = frame_molecules(
             inputs, config.data.smiles_column, feature_column_names(config.data.descriptors), config.data.decimal
         )
-        columns = {**frame_columns, **({} if columns is None else columns)}
+        columns = {**frame_columns, **columns}
     else:
         molecules = as_molecules(inputs)
     if kinds and any(map(is_graph, molecules)):
         raise InputError(
             f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
         )
-    features = as_feature_columns(
-        feature_column_names(config.data.descriptors), {} if columns is None else dict(columns), len(molecules)
-    )
+    features = as_feature_columns(feature_column_names(config.data.descriptors), columns, len(molecules))
     texts = [one if isinstance(one, str) else "" for one in molecules]
     arrays, errors, order, descriptors = parse(texts, config.graph, kinds=kinds, level=level)
     graphs = [arrays.graph(row) for row in range(len(arrays))]

@@ -37,7 +37,7 @@ def batch():
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_gpu_predictions_match_cpu(batch, mixer, bonds):
     torch.manual_seed(0)
-    readout = "token+mean+max+quantiles"
+    readout = "token+mean+max+quantiles+atomwise"
     config = ModelConfig(mixer=mixer, layers=3, dim=32, heads=4, readout=readout, bond_messages=bonds)
     model = GraphTransformer(config).eval()
     with torch.no_grad():

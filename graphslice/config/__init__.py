@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 #: Readouts (pooling of atom embeddings into a molecule embedding), and the number of vectors of C channels of each.
-READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5}
+READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5, "atomwise": 1}
 
 #: Loss functions; auto: mae for regression, bce for binary and cross-entropy for multiclass targets.
 LOSSES = ("auto", "mae", "mse", "huber", "gaussian", "bce", "cross-entropy")
@@ -102,7 +102,9 @@ class ModelConfig(Section):
         ffn_dim: hidden channels of the feed-forward network.
         tasks: number of outputs: one per target, but one per class for multiclass targets.
         readout: input of the output head: token, or the mean, sum, max or quantiles (minimum, quartiles and maximum)
-            over the atoms, per channel; or several joined with "+", such as token+mean.
+            over the atoms, per channel; or atomwise, the sum over the atoms of GELU(W x + b), with which a linear head
+            adds up contributions of atoms, as of SchNet (Schuett et al. 2018) and for targets that add up over atoms;
+            or several joined with "+", such as token+mean.
         init: standard deviations of the initial weights: graphormer (linear maps 0.02 / sqrt(layers), embeddings 0.02)
             or balanced, which trains faster: every row of an atom embedding has the scale of a layer-norm output,
             linear maps have 1 / sqrt(inputs), and the last map of a branch has 1 / sqrt(2 layers) of that, so that

@@ -225,10 +225,10 @@ def _max_exchange_cases(generator):
 @_cases_of("read_out")
 def _read_out_cases(generator):
     return [
-        Case((v, lengths, kinds), unsupported_by)
-        for kinds in (("mean", "max"), ("sum", "token", "mean"))
+        Case((v, lengths, *rest), unsupported_by)
         for v, lengths, unsupported_by in _pooling_sizes(generator)
         if lengths.min() > 1  # a molecule has an atom
+        for rest in ((("mean", "max"),), (("sum", "atomwise", "token", "mean"), _normal(generator, *v.shape)))
     ] + [Case((_normal(generator, 1, 4, 16), torch.tensor([4]), ("quantiles",)), ("numba",))]
 
 

@@ -20,8 +20,12 @@ from graphslice.nn.descriptors import DescriptorEncoder
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.traced_model import traceable
-from graphslice.ops import Dropout, read_out
+from graphslice.ops import Dropout, gelu, read_out
+from graphslice.ops.read_out import ATOMWISE
 from graphslice.ops.toolchain import warn_of_missing_compiler
+
+# Factor of the contributions of atoms, so that sums over some tens of atoms have the scale of the other readouts.
+_CONTRIBUTION = 0.1
 
 
 class GraphTransformer(nn.Module):
@@ -68,6 +72,8 @@ class GraphTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
         self._check_equivariance()
+        has_atomwise = ATOMWISE in self.readouts and config.level == MOLECULE
+        self.atomwise = nn.Linear(config.dim, config.dim) if has_atomwise else None
         self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
         final_norm = (config.norm, config.head) == ("pre", "linear")
@@ -158,7 +164,7 @@ class GraphTransformer(nn.Module):
         rows = self._encode(batch)
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(self.target_mean.dtype)
-            readouts = read_out(rows, batch.row_lengths, self.readouts)
+            readouts = self._read_out(rows, batch.row_lengths)
             return self.head(self._with_descriptors(readouts, batch.descriptors)), rows
 
     def compute_embeddings(self, batch: GraphBatch) -> Tensor:
@@ -193,7 +199,7 @@ class GraphTransformer(nn.Module):
         """Compute the readouts ``[B, W]``; ``values`` is the result of ``self.pairs.path_values``, if known."""
         rows = self._encode(batch, values)
         with torch.autocast(rows.device.type, enabled=False):
-            return read_out(rows.to(self.target_mean.dtype), batch.row_lengths, self.readouts)
+            return self._read_out(rows.to(self.target_mean.dtype), batch.row_lengths)
 
     @traceable
     def _encode(self, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
@@ -231,8 +237,13 @@ class GraphTransformer(nn.Module):
         Returns:
             Predictions in the unit of the targets, ``[B, T]``.
         """
-        embeddings = self._with_descriptors(read_out(normed, lengths, self.readouts), descriptors)
+        embeddings = self._with_descriptors(self._read_out(normed, lengths), descriptors)
         return self.head(embeddings) * self.target_std + self.target_mean
+
+    def _read_out(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        """Compute the readouts ``[B, W]`` of the final norm's output, ``[B, N + 1, C]``."""
+        contributions = None if self.atomwise is None else gelu(self.atomwise(rows)) * _CONTRIBUTION
+        return read_out(rows, lengths, self.readouts, contributions)
 
     def _with_descriptors(self, readouts: Tensor, descriptors: Tensor | None) -> Tensor:
         if self.descriptors is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from graphslice.program.trace import BATCH, Trace, Traced, Upstream
 
 #: Readouts that have kernels, by number; ``quantiles`` has none.
 KINDS = ("token", "max", "sum", "mean")
+#: Readout that is the sum of the contributions of the atoms.
+ATOMWISE = "atomwise"
 #: Levels of the readout ``quantiles``.
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @operator
-def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str]) -> Tensor:
+def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str], contributions: Tensor | None = None) -> Tensor:
     """Pool token features into one vector per molecule.
 
     The numba backend supports float32 with C a multiple of 16, without ``quantiles``.
@@ -29,8 +31,10 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str]) -> Tensor:
     Args:
         x: ``[B, N, C]``, floating point; row 0 is the graph token, the atoms follow.
         lengths: int64 ``[B]``, number of valid rows.
-        kinds: ``token``, ``max``, ``sum`` and ``mean`` of the atoms, ``[B, C]`` each, or ``quantiles`` (0, 0.25, 0.5,
-            0.75 and 1 of every channel), ``[B, 5 C]``.
+        kinds: ``token``, ``max``, ``sum`` and ``mean`` of the atoms, ``[B, C]`` each; ``atomwise``, the sum of the
+            contributions of the atoms, ``[B, C]``; or ``quantiles`` (0, 0.25, 0.5, 0.75 and 1 of every channel),
+            ``[B, 5 C]``.
+        contributions: ``[B, N, C]``, for ``atomwise``; row 0, the graph token, is not read.
 
     Returns:
         The concatenated readouts.
@@ -47,26 +51,33 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str]) -> Tensor:
             q = torch.tensor(QUANTILES, device=x.device)[:, None]
             parts.append(column_quantiles(atoms, count[:, 0], q).flatten(1))
         else:
-            total = atoms.masked_fill(~mask, 0).sum(dim=1)
-            parts.append(total if kind == "sum" else total / count)
+            terms = atoms if kind != ATOMWISE else cast(Tensor, contributions)[:, 1:]
+            total = terms.masked_fill(~mask, 0).sum(dim=1)
+            parts.append(total / count if kind == "mean" else total)
     return torch.cat(parts, dim=-1)
 
 
-@read_out.kernels(x="B N C", lengths="B int64")
-def _rule(trace: Trace, x: Any, lengths: Any, kinds: Sequence[str]) -> Traced:
+@read_out.kernels(x="B N C", lengths="B int64", contributions="B N C")
+def _rule(trace: Trace, x: Any, lengths: Any, kinds: Sequence[str], contributions: Any = None) -> Traced:
     x, rows, channels = trace.activations(x)
     lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    trace.require(rows == N and len(kinds) > 0 and set(kinds) <= set(KINDS), f"the readouts {kinds}")
+    trace.require(rows == N and len(kinds) > 0 and {*kinds} <= {*KINDS, ATOMWISE}, f"the readouts {kinds}")
+    sources = [x]
+    if ATOMWISE in kinds:
+        sources.append(trace.activations(contributions)[0])
+        trace.require(sources[1].shape == x.shape, f"contributions {sources[1].shape} to rows {x.shape}")
     out = trace.new((BATCH, channels * len(kinds)))
-    sizes = [(KINDS.index(kind), place, len(kinds), N, channels) for place, kind in enumerate(kinds)]
-    for of_kind in sizes:
-        trace.forward(pooling.read_out, x, lengths, out, *of_kind)
+    numbers = [KINDS.index("sum" if kind == ATOMWISE else kind) for kind in kinds]
+    parts = [(kinds[i] == ATOMWISE, number, i, len(kinds), N, channels) for i, number in enumerate(numbers)]
+    for of, *sizes in parts:
+        trace.forward(pooling.read_out, sources[of], lengths, out, *sizes)
 
     def gradients() -> None:
-        grad_x = trace.target(x.value)
-        trace.emit_backward(elementwise.zero, grad_x, x.value.size)
-        for of_kind in sizes:
-            trace.emit_backward(pooling.read_out_gradient, x, lengths, Upstream(out), grad_x, *of_kind)
+        grads = [trace.target(source.value) for source in sources]
+        for grad in grads:
+            trace.emit_backward(elementwise.zero, grad, x.value.size)
+        for of, *sizes in parts:
+            trace.emit_backward(pooling.read_out_gradient, sources[of], lengths, Upstream(out), grads[of], *sizes)
 
-    trace.on_backward(gradients, keep=[x])
+    trace.on_backward(gradients, keep=sources)
     return out

@@ -86,7 +86,7 @@ SMILES = ["CCO", "c1ccccc1O", "no molecule", "[Na+].[Cl-]", "C", "CC(=O)Nc1ccc(O
     "model",
     [
         {},
-        {"tasks": 3, "head": "mlp", "readout": "token+max+sum+mean", "norm": "post"},
+        {"tasks": 3, "head": "mlp", "readout": "token+max+atomwise+sum+mean", "norm": "post"},
         {"readout": "quantiles", "embedding_norm": True},
         {"features": "rdkit2d", "head": "mlp"},
         {"features": "morgan,rdkit2d", "bond_messages": True},
@@ -252,7 +252,7 @@ def test_predictions_import_no_torch(command, source, tmp_path):
 def test_programs_of_the_cache_compute_what_modules_compute(mixer, settings, demo_smiles, tmp_path, monkeypatch):
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
     config = ModelConfig(
-        mixer=mixer, layers=2, dim=64, heads=8, ffn_dim=48, readout="mean+max+sum", init="balanced", **settings
+        mixer=mixer, layers=2, dim=64, heads=8, ffn_dim=48, readout="mean+max+sum+atomwise", init="balanced", **settings
     )
     torch.manual_seed(0)
     model = GraphTransformer(config).eval()

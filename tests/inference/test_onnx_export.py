@@ -123,7 +123,7 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
             "mixer": "slice-interleave",
             "layers": 2,
             "loss": "gaussian",
-            "readout": "mean+max+quantiles+sum+token",
+            "readout": "mean+max+quantiles+sum+atomwise+token",
             "data": DataConfig(features="rdkit2d,weight"),
             "descriptors": descriptor_width(["rdkit2d", "weight"]),
             "embedding_layout": "graphormer",

@@ -20,7 +20,8 @@ OPEN = {"norm": "pre", "head": "mlp"}
 def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
     """Create a model with large weights, so that differences exceed the tolerances."""
     torch.manual_seed(seed)
-    settings = {"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 24, "readout": "token+mean+sum+max+quantiles"} | settings
+    readout = "token+mean+sum+max+quantiles+atomwise"
+    settings = {"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 24, "readout": readout} | settings
     model = GraphTransformer(ModelConfig(mixer=mixer, **settings)).double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -100,7 +100,7 @@ def test_program_matches_modules_with_bond_messages(mixer, norm):
 
 SETTINGS = [
     {"readout": readout, "embedding_norm": norm}
-    for readout in ("token", "mean+max", "sum+token+mean")
+    for readout in ("token", "mean+max", "sum+token+mean", "max+atomwise")
     for norm in (False, True)
 ]
 ORIGINAL = {"mixer": "softmax", "embedding_layout": "graphormer", "num_degrees": 512, "head": "mlp", "ffn_dim": 80}

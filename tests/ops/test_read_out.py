@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice.ops import read_out
-from graphslice.ops.read_out import KINDS, QUANTILES
+from graphslice.ops.read_out import ATOMWISE, KINDS, QUANTILES
 
 BACKENDS = ["torch", "numba"]
 FUNCTIONS = {
@@ -32,29 +32,36 @@ def make_inputs(seed, batch, rows, channels, dtype, ties):
     st.sampled_from([5, 16, 48]),
     st.sampled_from([torch.float32, torch.float64]),
     st.booleans(),
-    st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=5),
+    st.lists(st.sampled_from(sorted([*FUNCTIONS, ATOMWISE])), min_size=1, max_size=5),
 )
 def test_matches_loop(seed, batch, rows, channels, dtype, ties, kinds):
     """Also with a readout several times."""
     x, lengths = make_inputs(seed, batch, rows, channels, dtype, ties)
+    contributions = make_inputs(seed + 1, batch, rows, channels, dtype, ties)[0]
     expected = torch.stack(
         [
-            torch.cat([FUNCTIONS[kind](sample[:length].double()) for kind in kinds])
-            for sample, length in zip(x, lengths.tolist(), strict=True)
+            torch.cat(
+                [
+                    added[1:length].double().sum(0) if kind == ATOMWISE else FUNCTIONS[kind](sample[:length].double())
+                    for kind in kinds
+                ]
+            )
+            for sample, added, length in zip(x, contributions, lengths.tolist(), strict=True)
         ]
     )
-    has_kernel = dtype == torch.float32 and channels % 16 == 0 and set(kinds) <= set(KINDS)
-    assert read_out.choose(x, lengths, kinds) == ("numba" if has_kernel else "torch")
+    has_kernel = dtype == torch.float32 and channels % 16 == 0 and set(kinds) <= {*KINDS, ATOMWISE}
+    assert read_out.choose(x, lengths, kinds, contributions) == ("numba" if has_kernel else "torch")
     generator = torch.Generator().manual_seed(seed)
     upstream = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
     ordered = ties and "quantiles" in kinds  # quantiles of ties have another subgradient
-    (expected_grad,) = torch.autograd.grad(expected, x, upstream)
+    inputs = x, contributions
+    expected_grads = torch.autograd.grad(expected, inputs, upstream, allow_unused=True, materialize_grads=True)
     for backend in BACKENDS if has_kernel else ["torch"]:
-        actual = read_out.using(backend)(x, lengths, kinds)
+        actual = read_out.using(backend)(x, lengths, kinds, contributions)
         torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
-        (grad,) = torch.autograd.grad(actual, x, upstream.to(dtype))
+        grads = torch.autograd.grad(actual, inputs, upstream.to(dtype), allow_unused=True, materialize_grads=True)
         if not ordered:
-            torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(grads, expected_grads, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

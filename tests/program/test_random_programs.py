@@ -108,6 +108,7 @@ COMMON = ["add", "subtract", "linear", "gelu", "norm", "norm of sum", "norm of d
 READOUTS = {
     "rows": lambda args, x: x,
     "sum of readouts": lambda args, x: F.linear(ops.read_out(x, args.lengths, ("token", "mean", "sum")), args.narrow),
+    "contributions": lambda args, x: ops.read_out(args.x, args.lengths, ("atomwise", "max"), x),
     "input and readout": lambda args, x: ops.read_out(x + args.x, args.lengths, ("mean",)),
 }
 

@@ -33,43 +33,34 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def folder(demo_smiles, tmp_path_factory) -> Path:
-    """Write three Parquet files with valid and invalid rows."""
+    """Write three files with valid and invalid rows; one is a CSV file of several chunks with malformed lines."""
     folder = tmp_path_factory.mktemp("tables")
     for number in range(3):
         smiles = [*demo_smiles[500 * number : 500 * number + 500], "oops", "", "C1CC"]
         table = pd.DataFrame({"id": [f"{number}-{i}" for i in range(len(smiles))], "smiles": smiles})
         table["y"] = np.arange(len(smiles), dtype=float)
-        table.to_parquet(folder / f"{number}.parquet")
+        table.to_parquet(folder / f"{number}.parquet") if number else table.to_csv(folder / "0.csv", index=False)
+    with (folder / "0.csv").open("a") as file:
+        file.writelines(f"0-{i},CCO,1\n" for i in range(503, 5000))
+        file.write("0-5000,C,1,2\n0-5001,N\n0-5002,O,2\n")
     return folder
 
 
 def test_predictions_match_the_local_engine(cluster, folder, predictor, tmp_path):
     for engine in ("local", "ray"):
         report = predict_file(predictor, folder, tmp_path / f"{engine}.csv", engine=engine, workers=2)
-        assert (report.rows, report.failed) == (1509, 9)
+        assert (report.rows, report.failed) == (6009, 11)
     local, distributed = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
     pd.testing.assert_frame_equal(local, distributed, rtol=1e-5)
-    assert local["id"].tolist() == [f"{n}-{i}" for n in range(3) for i in range(503)]
+    assert local["id"].tolist() == [f"{n}-{i}" for n in range(3) for i in range(503 if n else 5003)]
+    assert "line 5002" in local["error"][5_000] and "line 5003" in local["error"][5_001]
 
 
 def test_preprocessed_datasets_match_the_local_engine(cluster, folder, tmp_path):
     for engine in ("local", "ray"):
         data = DataConfig(str(folder), targets="y")
         store = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=2)
-        assert (len(store), len(store.errors)) == (1509, 9)
-    assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
-
-
-def test_malformed_rows_match_the_local_engine(cluster, predictor, tmp_path):
-    (tmp_path / "in.csv").write_text("smiles,y\n" + "CCO,1\n" * 5_000 + "C,1,2\nN\nO,2\n")
-    for engine in ("local", "ray"):
-        settings = {"engine": engine, "workers": 2}
-        assert predict_file(predictor, tmp_path / "in.csv", tmp_path / f"{engine}.csv", **settings).failed == 2
-        data = DataConfig(str(tmp_path / "in.csv"), targets="y")
-        assert len(featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", **settings).errors) == 2
-    local, distributed = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
-    pd.testing.assert_frame_equal(local, distributed, rtol=1e-5)
-    assert local["error"].dropna().index.tolist() == [5_000, 5_001] and "line 5003" in local["error"][5_001]
+        assert (len(store), len(store.errors)) == (6009, 11)
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
@@ -107,14 +98,6 @@ def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
     (tmp_path / "in.csv").write_bytes("smiles,x\nC,1\n".encode("utf-16")[:-1])
     with pytest.raises(InputError, match=r"in\.csv begins like utf-16.* but is not valid"):
         list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
-
-
-def test_files_are_processed_in_order(cluster, lines, tmp_path):
-    files = [tmp_path / f"{n}.txt" for n in range(3)]
-    for n, file in enumerate(files):
-        file.write_text("\n".join(str(100 * n + i) for i in range(5)))
-    tables = map_table(files, lines, lambda shared, gpu: lambda chunk: chunk, None, workers=2)
-    assert pa.concat_tables(tables)["n"].to_pylist() == [100 * n + i for n in range(3) for i in range(5)]
 
 
 @pytest.mark.parametrize("workers", [0, -1])

@@ -112,6 +112,8 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
     table["logd"] += demo_rows["gap_ev"] ** 2
     table.rename(columns={"split": "set"}).to_csv(tmp_path / "my.csv", index=False)
     demo_rows[["smiles"]].head(3).to_csv(tmp_path / "molecules.csv", index=False)
+    export = "Molecule ChEMBL ID;Smiles;Standard Type;Standard Relation;Standard Value;Standard Units\n"
+    (tmp_path / "chembl.csv").write_text(export + "CHEMBL1;CCO;IC50;'>';10000.0;nM\nCHEMBL2;CCN;IC50;'=';20.0;nM\n")
     (tmp_path / "runs").mkdir()
     for name in ("my", "demo", "v2", "pretrained"):
         shutil.copytree(run_directory, tmp_path / "runs" / name)

@@ -102,9 +102,9 @@ class ModelConfig(Section):
         ffn_dim: hidden channels of the feed-forward network.
         tasks: number of outputs: one per target, but one per class for multiclass targets.
         readout: input of the output head: token, or the mean, sum, max or quantiles (minimum, quartiles and maximum)
-            over the atoms, per channel; or atomwise, the sum over the atoms of GELU(W x + b), with which a linear head
-            adds up contributions of atoms, as of SchNet (Schuett et al. 2018) and for targets that add up over atoms;
-            or several joined with "+", such as token+mean.
+            over the atoms, per channel; or atomwise, the sum over the atoms of 0.1 LN(GELU(W x + b)), with which a
+            linear head adds up contributions of atoms, as in SchNet (Schuett et al. 2018); or several joined with "+",
+            such as token+mean.
         init: standard deviations of the initial weights: graphormer (linear maps 0.02 / sqrt(layers), embeddings 0.02)
             or balanced, which trains faster: every row of an atom embedding has the scale of a layer-norm output,
             linear maps have 1 / sqrt(inputs), and the last map of a branch has 1 / sqrt(2 layers) of that, so that
@@ -163,6 +163,8 @@ class ModelConfig(Section):
                     f"unknown readout {shown(readout)}{nearest(readout, READOUTS)}: choose from {', '.join(READOUTS)}, "
                     "or join several with '+'"
                 )
+        if "atomwise" in self.readout and self.level != MOLECULE:
+            raise InputError(f"--level {self.level} needs another readout than atomwise: give --model.readout mean")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"model.{name} must be {' or '.join(choices)}, not {shown(getattr(self, name))}")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphslice.batch import GraphBatch
 from graphslice.nn.compiled import UncompiledWarning
+from graphslice.nn.mixers.user_mixers import is_user_mixer
 from graphslice.nn.model import GraphTransformer
 from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
 from graphslice.program.run import programs_disabled
@@ -51,10 +52,10 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
         dtype: dtype of the matrix products; autocast is used unless it is float32.
     """
     training, config = model.training, model.config
-    # Only dropout depends on the mode. A model without dropout keeps its mode, since torch.compile compiles each mode
-    # separately.
+    # Only dropout depends on the mode, and what a user's mixer does. A model without them keeps its mode, since
+    # torch.compile compiles each mode separately.
     rates = (config.dropout, config.input_dropout, config.attention_dropout, config.activation_dropout)
-    if max(rates) > 0 or config.descriptors > 0:
+    if max(rates) > 0 or config.descriptors > 0 or is_user_mixer(config.mixer):
         model.eval()
     device = batch.lengths.device.type
     torch.compiler.cudagraph_mark_step_begin()

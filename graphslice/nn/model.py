@@ -13,19 +13,16 @@ from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
 from graphslice.errors import InputError
 from graphslice.nn.atom_bond_readout import AtomBondReadout
-from graphslice.nn.block import Block, MLPHead
+from graphslice.nn.block import Block, Contributions, MLPHead
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.descriptors import DescriptorEncoder
 from graphslice.nn.encodings import AtomEncoder, PairEncoder
 from graphslice.nn.mixers import check_mixer
 from graphslice.nn.traced_model import traceable
-from graphslice.ops import Dropout, gelu, read_out
+from graphslice.ops import Dropout, read_out
 from graphslice.ops.read_out import ATOMWISE
 from graphslice.ops.toolchain import warn_of_missing_compiler
-
-# Factor of the contributions of atoms, so that sums over some tens of atoms have the scale of the other readouts.
-_CONTRIBUTION = 0.1
 
 
 class GraphTransformer(nn.Module):
@@ -72,8 +69,7 @@ class GraphTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
         self._check_equivariance()
-        has_atomwise = ATOMWISE in self.readouts and config.level == MOLECULE
-        self.atomwise = nn.Linear(config.dim, config.dim) if has_atomwise else None
+        self.atomwise = Contributions(config.dim) if ATOMWISE in self.readouts else None
         self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
         final_norm = (config.norm, config.head) == ("pre", "linear")
@@ -242,7 +238,7 @@ class GraphTransformer(nn.Module):
 
     def _read_out(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Compute the readouts ``[B, W]`` of the final norm's output, ``[B, N + 1, C]``."""
-        contributions = None if self.atomwise is None else gelu(self.atomwise(rows)) * _CONTRIBUTION
+        contributions = None if self.atomwise is None else self.atomwise(rows)
         return read_out(rows, lengths, self.readouts, contributions)
 
     def _with_descriptors(self, readouts: Tensor, descriptors: Tensor | None) -> Tensor:

@@ -44,13 +44,8 @@ def embed_atoms(
     size, width, _ = atoms.shape
     rows = (degrees.long() + 1).clamp_max(len(in_degree) - 1)
     degree_embeddings = F.embedding(rows, in_degree + out_degree)
-    sums = _embedding_sums(table, (atoms.long() + starts).flatten(0, 1)).view(size, width, -1)
+    sums = F.embedding_bag((atoms.long() + starts).flatten(0, 1), table, mode="sum").view(size, width, -1)
     return torch.cat([token.expand(size, 1, -1), sums + degree_embeddings], dim=1)
-
-
-def _embedding_sums(table: Tensor, rows: Tensor) -> Tensor:
-    """Sum the rows of ``table``, ``[R, C]``, with the indices ``rows``, int64 ``[M, K]``, over K: ``[M, C]``."""
-    return F.embedding_bag(rows, table, mode="sum")
 
 
 @embed_atoms.kernels(

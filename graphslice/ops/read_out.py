@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str], contributions: Te
 
     Args:
         x: ``[B, N, C]``, floating point; row 0 is the graph token, the atoms follow.
-        lengths: int64 ``[B]``, number of valid rows.
+        lengths: int64 ``[B]``, number of valid rows, at least 2.
         kinds: ``token``, ``max``, ``sum`` and ``mean`` of the atoms, ``[B, C]`` each; ``atomwise``, the sum of the
             contributions of the atoms, ``[B, C]``; or ``quantiles`` (0, 0.25, 0.5, 0.75 and 1 of every channel),
             ``[B, 5 C]``.
@@ -38,7 +38,12 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str], contributions: Te
 
     Returns:
         The concatenated readouts.
+
+    Raises:
+        ValueError: if a readout is unknown, or ``atomwise`` without contributions.
     """
+    if not {*kinds} <= {*KINDS, "quantiles", *([] if contributions is None else [ATOMWISE])}:
+        raise ValueError(f"unknown readout, or no contributions: {', '.join(kinds)}")
     atoms, count = x[:, 1:], (lengths - 1)[:, None]
     mask = (torch.arange(atoms.shape[1], device=x.device) < count)[:, :, None]
     parts = []
@@ -51,7 +56,7 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str], contributions: Te
             q = torch.tensor(QUANTILES, device=x.device)[:, None]
             parts.append(column_quantiles(atoms, count[:, 0], q).flatten(1))
         else:
-            terms = atoms if kind != ATOMWISE else cast(Tensor, contributions)[:, 1:]
+            terms = contributions[:, 1:] if contributions is not None and kind == ATOMWISE else atoms
             total = terms.masked_fill(~mask, 0).sum(dim=1)
             parts.append(total / count if kind == "mean" else total)
     return torch.cat(parts, dim=-1)

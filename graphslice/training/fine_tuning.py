@@ -135,8 +135,9 @@ def load_pretrained_weights(
     """Copy the weights of a pretrained checkpoint into a model.
 
     With the same targets the output head is copied too, with the mean and standard deviation of the targets, so that
-    training starts from the predictions of the checkpoint. With other targets the output layer is newly initialised;
-    so is the whole head if one model predicts molecule-level and the other atom- or bond-level targets.
+    training starts from the predictions of the checkpoint. With other targets the output layer is newly initialised,
+    with another readout the first layer of the head, and the whole head if one model predicts molecule-level and the
+    other atom- or bond-level targets.
 
     Args:
         model: the model, with the mean and standard deviation of its own targets.
@@ -155,11 +156,14 @@ def load_pretrained_weights(
     same_outputs = model.config.tasks == origin.config.model.tasks  # a Gaussian loss also has standard deviations
     same_targets = list(tasks) == origin.tasks and same_outputs and same_level
     same_descriptors = tuple(descriptors) == origin.config.data.descriptors
+    same_readout = model.config.readout == origin.config.model.readout
     mlp = model.config.head == "mlp"
     first, last = ("head.transform.", "head.output.") if mlp else ("head.", "head.")
     renewed: tuple[str, ...] = () if same_targets else (last, *_TARGET_STATISTICS)
     if not same_descriptors:  # the input of the head differs
         renewed += ("descriptors.", first)
+    if not same_readout:
+        renewed += ("atomwise.", first)
     if not same_level:  # the input of the head is one row per molecule, or one per atom or bond
         renewed += ("sites.", "head.")
     state = model.state_dict()
@@ -170,7 +174,7 @@ def load_pretrained_weights(
             raise InputError(f"the weights of --init-from do not fit: {difference}")
     model.load_state_dict(state | {name: torch.from_numpy(origin.weights[name]) for name in copied})
     others = _other_settings(model, origin)
-    if same_targets and same_descriptors:
+    if same_targets and same_descriptors and same_readout:
         return f"all weights copied, including the output head (same targets){others}"
     named = ", ".join(task.name for task in tasks)
     part = "output layer" if same_level else "output head"
@@ -178,6 +182,8 @@ def load_pretrained_weights(
     if not same_descriptors:
         old, own = (", ".join(names) or "none" for names in (origin.config.data.descriptors, descriptors))
         new.append(f"the descriptor layers and the first layer of the head (descriptors before: {old}; now: {own})")
+    if not same_readout:
+        new.append("the first layer of the head (another readout)")
     return f"all weights copied except {' and '.join(new)}{others}"
 
 

@@ -121,7 +121,8 @@ def initialise_weights(
     if fresh:
         origin = read_checkpoint(config.origin)
         message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
-        if module.tasks != origin.tasks and fit_linear_probe(module.model, data):
+        same = (module.tasks, config.model.readout) == (origin.tasks, origin.config.model.readout)
+        if not same and fit_linear_probe(module.model, data):
             message += "; a linear probe initialises the output layer"
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.out(message, highlight=False)

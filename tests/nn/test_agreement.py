@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from graphslice.data.batch_loader import extreme_batches
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import Step, compile_checked, compute_step, faulty_backends, step_mismatch
-from graphslice.nn.mixers import MIXERS
+from graphslice.nn.mixers import MIXERS, Mixer
 from graphslice.ops import column_sort
 from graphslice.ops.dispatch import OPERATORS, reference_only
 from graphslice.program.run import programs_disabled
@@ -39,6 +41,29 @@ def test_extreme_batches_hold_smallest_and_largest_molecules(batches):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_correct_backends_are_not_reported(mixer, dtype, batches):
     assert faulty_backends(model_of(mixer), batches, dtype) == {}
+
+
+def test_no_backend_is_reported_for_a_mixer_that_is_random_in_training(batches, monkeypatch):
+    """Nor does the check change what such a mixer counts in training."""
+
+    class Random(Mixer):
+        reads = ("attn_weights",)
+
+        def __init__(self, dim, heads, **settings):
+            super().__init__(dim, heads, **settings)
+            self.drop = torch.nn.Dropout(0.5)
+            self.register_buffer("steps", torch.zeros(()))
+
+        def mix(self, x, context):
+            self.steps += self.training
+            return self.drop(context.aggregate(x))
+
+    monkeypatch.setitem(MIXERS, "random", Random)
+    config = ModelConfig(mixer="random", layers=2, dim=32, heads=4, ffn_dim=32)
+    config = replace(config, dropout=0.0, input_dropout=0.0, attention_dropout=0.0)
+    model = GraphTransformer(config).train()
+    assert faulty_backends(model, batches) == {}
+    assert model.training and model.blocks[0].mixer.steps == 0
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ def own(mix, name="own", **attributes):
         ),
         (lambda self, x, context: context.aggregate(x).cumsum(0), "another output alone than in a batch"),
         (lambda self, x, _: x * torch.nan, "mixer own returns numbers that are not finite"),
+        (lambda self, x, context: x / context.mask[..., None], "numbers that are not finite, if only in the padding"),
         (lambda self, x, _: x[..., :5], r"the mixer own of .*test_user_mixers\.py fails: RuntimeError: mat1 and mat2"),
         (lambda self, x, _: None, r"the mixer own of .*test_user_mixers\.py fails: TypeError"),
         (

@@ -64,6 +64,12 @@ def test_matches_loop(seed, batch, rows, channels, dtype, ties, kinds):
             torch.testing.assert_close(grads, expected_grads, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kinds", [["means"], ["max", ATOMWISE]])
+def test_unknown_readout_is_rejected(kinds):
+    with pytest.raises(ValueError, match="unknown readout, or no contributions"):
+        read_out(torch.zeros(1, 3, 16), torch.tensor([3]), kinds)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nan_and_infinity(backend):
     inf, nan = torch.inf, torch.nan

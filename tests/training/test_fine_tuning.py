@@ -150,6 +150,16 @@ def test_fine_tuning_in_another_architecture_is_said(run_directory, demo_csv, tm
     assert code == 0 and f"they were trained in another architecture: {difference}" in err
 
 
+def test_fine_tuning_with_another_readout_renews_the_head(run_directory, demo_csv, tmp_path, cli):
+    flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--baselines", "off"]
+    flags += ["--model.readout", "max+atomwise"]
+    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", tmp_path / "run", *flags)
+    assert code == 0 and "all weights copied except the first layer of the head (another readout)" in err
+    old, new = (read_checkpoint(path).weights for path in (run_directory, tmp_path / "run"))
+    np.testing.assert_allclose(new["blocks.0.ffn.expand.weight"], old["blocks.0.ffn.expand.weight"], atol=1e-6)
+    assert new["atomwise.transform.weight"].any() and "atomwise.transform.weight" not in old
+
+
 def test_training_logits_match_predicted_probabilities(tiny_config):
     """Also if the class frequencies differ from those of the checkpoint whose head is copied."""
     tasks, config = [Task("y", "binary", ("no", "yes"))], tiny_config(model={"dropout": 0.0, "input_dropout": 0.0})

@@ -16,7 +16,7 @@ class Mixer(nn.Module):
 
     A subclass defines :meth:`mix`; the output projection, with which the layers of all papers end, is applied by
     :meth:`forward`. A mixer without an output projection overrides :meth:`forward`. Rows beyond ``context.lengths`` are
-    padding: they must not influence valid rows, and their output is ignored.
+    padding: they must not influence valid rows, and their output, which must be finite, is ignored.
 
     Args:
         dim: C, number of channels.

@@ -9,13 +9,13 @@ from typing import overload
 
 import numpy as np
 import torch
-from rdkit import rdBase
 from torch import Tensor
 
 from graphslice.analysis.activations import require_descriptors
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError, graph_atom_indices, parse_molecule
+from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.chem.standardize import parent_smiles
 from graphslice.config import MOLECULE
 from graphslice.data.batch_loader import collate
@@ -179,7 +179,7 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
     graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
     if settings.atom_order == "input":
         return graph, np.arange(graph.num_atoms)
-    with rdBase.BlockLogs():
+    with rdkit_messages_blocked():
         return graph, np.array(graph_atom_indices(parse_molecule(smiles, settings.max_atoms)), np.int64)
 
 

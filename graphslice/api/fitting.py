@@ -118,7 +118,7 @@ def fit(
     data_settings = {
         "smiles_column": smiles,
         "level": level,
-        "features": None if features is None else join_names(_name_list(features) or []),
+        "features": features if features is None or isinstance(features, str) else join_names([*map(str, features)]),
         "split": split,
         "weight_column": weights,
         "folds": None if folds is None else str(folds),

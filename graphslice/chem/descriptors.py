@@ -12,9 +12,10 @@ from functools import cache
 from itertools import chain
 
 import numpy as np
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, reparse_canonical
+from graphslice.chem.quiet import rdkit_messages_blocked
 
 # The largest magnitude of an RDKit descriptor.
 _LARGEST = 1e6
@@ -166,7 +167,7 @@ def compute_descriptors(
         values[name] = np.full((len(smiles), len(kind.names)), kind.missing_value, kind.dtype)
     if not kinds:
         return values
-    with rdBase.BlockLogs(), np.errstate(all="ignore"):
+    with rdkit_messages_blocked(), np.errstate(all="ignore"):
         for row, text in enumerate(smiles):
             try:
                 mol = _in_canonical_order(parse_molecule(text, max_atoms))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rdkit import rdBase
 
 from graphslice.chem.atom_bond_order import ORDER_DTYPE, atom_bond_order
 from graphslice.chem.features import molecule_features
 from graphslice.chem.molecule_check import molecule_fault, typed_arrays
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, normalize_stereo, parse_molecule
+from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.chem.rdkit_pickle import read_binaries
 from graphslice.chem.renumber import renumber
 from graphslice.config import ATOM, MOLECULE
@@ -248,7 +248,7 @@ def read_ordered_smiles(
     binaries: list[bytes] = []
     ranks: list[int] = []
     orders = [np.empty((0, 2), ORDER_DTYPE)]
-    with rdBase.BlockLogs():
+    with rdkit_messages_blocked():
         for text in smiles:
             try:
                 parsed = parse_molecule(text, max_atoms, keep_atom_maps=not canonical)

@@ -24,6 +24,7 @@ _OTHER_NOTATIONS = {
     "an InChI": re.compile(r"^\s*InChI="),
     "an InChIKey": re.compile(r"^\s*[A-Z]{14}-[A-Z]{10}-[A-Z]\s*$"),
     "a CAS number": re.compile(r"^\s*[0-9]{2,7}-[0-9]{2}-[0-9]\s*$"),
+    "a reaction": re.compile(r"^\S*(?<!-)>[^\s>]*>\S*$"),
     "a molblock": re.compile(r"^M  END", re.MULTILINE),
 }
 # Invisible characters that a text may have at its ends.
@@ -51,14 +52,15 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
-    if len(smiles) > 10 * max_atoms and (num_written := _count_written_atoms(smiles)) > max_atoms:
-        raise MoleculeError(f"{num_written} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
+    if len(smiles) > 10 * max_atoms:
+        _reject_large(_count_written_atoms(smiles), max_atoms)
     if not smiles.isascii():
         _reject_other_scripts(smiles)
     try:
         if len(smiles) > _RINGS_CHARACTERS:
             unsanitized = Chem.MolFromSmiles(smiles, sanitize=False)
             if unsanitized is not None:
+                _reject_large(unsanitized.GetNumHeavyAtoms(), max_atoms)  # to sanitize it would take far longer
                 reject_dense(unsanitized)
         mol = Chem.MolFromSmiles(smiles)
     except UnicodeEncodeError:  # undecodable bytes of a file
@@ -71,8 +73,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     num_atoms = mol.GetNumAtoms()
     if num_atoms == 0:
         raise MoleculeError("empty SMILES")
-    if num_atoms > max_atoms:
-        raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
+    _reject_large(num_atoms, max_atoms)
     # A wildcard is written as *, [#0], or as a label of a CXSMILES.
     if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) has no element")
@@ -83,6 +84,11 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
                 atom.SetIsotope(0)
         Chem.AssignStereochemistry(mol, cleanIt=True, force=True)  # neighbours may have differed only by labels
     return mol
+
+
+def _reject_large(num_atoms: int, max_atoms: int) -> None:
+    if num_atoms > max_atoms:
+        raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
 
 
 def _unreadable(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError
+from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.errors import first_line
 
 
@@ -15,7 +16,7 @@ def mol_to_smiles(mol: Chem.Mol) -> str:
         MoleculeError: if RDKit cannot write one.
     """
     try:
-        with rdBase.BlockLogs():
+        with rdkit_messages_blocked():
             # Molecules parsed without sanitization lack the valences that writing needs.
             if mol.NeedsUpdatePropertyCache():
                 mol = Chem.Mol(mol)

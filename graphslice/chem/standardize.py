@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError, parse_molecule
+from graphslice.chem.quiet import rdkit_messages_blocked
 
 # Only these characters write several fragments or a charge; other molecules are their own parents.
 _MARKS = ".+-"
@@ -56,7 +57,7 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
 
     parameters: Any = rdMolStandardize.CleanupParameters()
     parameters.preferOrganic = True
-    with rdBase.BlockLogs():
+    with rdkit_messages_blocked():
         mol = parse_molecule(smiles, max_atoms, keep_atom_maps=True)
         try:
             fragment = rdMolStandardize.FragmentParent(mol, parameters, skipStandardize=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rdkit import rdBase
 
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
+from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.config import ATOM, BOND
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import column_cells, list_or_none
@@ -36,7 +36,7 @@ class ListLengths:
 
     def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
         """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
-        with rdBase.BlockLogs():
+        with rdkit_messages_blocked():
             for text, numbers in zip(smiles, lists, strict=True):
                 self.lists = True
                 if len(self.sizes) >= _SAMPLE_ROWS and len(self.levels) == 1:

@@ -245,7 +245,7 @@ def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = 
             numbers[row] = number
         elif needed is None or needed[row]:
             raise InputError(
-                f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test "
-                "(--split random ignores the column)"
+                f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test: delete rows that "
+                "belong to none (--split random ignores the column)"
             )
     return numbers

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rdkit import Chem, rdBase
+from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError, parse_failure, reject_dense
+from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.data.text_tables import LONGEST, TextRows
 from graphslice.errors import InputError
@@ -148,7 +149,7 @@ def _smiles(record: _Record, alone: bool) -> str:
     if not record.is_closed and not is_mol_file:
         raise MoleculeError("the file ends in the middle of this record, before its line $$$$")
     text = "\n".join(block).encode("ascii", "replace").decode() + "\n"
-    with rdBase.BlockLogs():
+    with rdkit_messages_blocked():
         if len(text) > _LONG_BLOCK and (mol := Chem.MolFromMolBlock(text, sanitize=False)) is not None:
             reject_dense(mol)
         mol = Chem.MolFromMolBlock(text)

@@ -262,10 +262,10 @@ def _target_arrays(predictions: Predictions) -> dict[str, pa.Array]:
         if task.classes:
             columns[predicted] = text_array(predicted_classes(values, task))
         for name, column in zip(probabilities or [predicted], values.T, strict=True):
-            columns[name] = number_array(column)
+            columns[name] = number_array(column, ~np.isnan(column))
         if predictions.std is not None:
             for name, column in zip(_std_names(task), predictions.std[:, where].T, strict=True):
-                columns[name] = number_array(column)
+                columns[name] = number_array(column, ~np.isnan(column))
         columns |= _interval_arrays(predictions.interval, task, t, np.isfinite(values).all(axis=1))
     return columns
 
@@ -285,7 +285,7 @@ def _interval_arrays(
         sets = zip(prediction_sets, is_predicted, strict=True)
         columns = [text_array([names if known else None for names, known in sets])]
     else:
-        columns = [number_array(interval.low[:, t]), number_array(interval.high[:, t])]
+        columns = [number_array(ends[:, t], ~np.isnan(ends[:, t])) for ends in (interval.low, interval.high)]
     return dict(zip(_interval_names(task), columns, strict=True))
 
 
@@ -296,6 +296,6 @@ def _domain_arrays(predictions: Predictions) -> dict[str, pa.Array]:
     is_valid = np.isfinite(neighbours.similarity)
     columns = {
         "in_domain": bool_array(neighbours.in_domain, is_valid),
-        "similarity": number_array(neighbours.similarity),
+        "similarity": number_array(neighbours.similarity, ~np.isnan(neighbours.similarity)),
     }
     return columns if neighbours.nearest is None else columns | {"nearest": text_array(neighbours.nearest)}

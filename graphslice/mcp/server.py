@@ -118,9 +118,10 @@ class Tools:
         path = self.folder.inside(table)
         if not split_sheet(path)[0].exists():  # the command would read the name as SMILES
             raise InputError(f"no file at {path}")
-        return await self._command(
-            "predict", self.find(model), str(path), out=self.folder.inside(out), interval=interval
-        )
+        output = self.folder.inside(out)
+        if output.exists():  # the command would name its option to overwrite it
+            raise InputError(f"{output} exists already: choose another out")
+        return await self._command("predict", self.find(model), str(path), out=output, interval=interval)
 
     async def evaluate(
         self, dataset: str, model: str | None = None, targets: str | None = None, split: str | None = None
@@ -165,8 +166,10 @@ def _load(path: str, use: str, changed: int) -> Model:
 
 
 def _check_count(smiles: list[str], largest: int, advice: str) -> None:
-    if not 1 <= len(smiles) <= largest:
-        raise InputError(f"give 1 to {largest:,} SMILES in a call, not {len(smiles):,}: {advice}")
+    if not smiles:
+        raise InputError("give at least one SMILES")
+    if len(smiles) > largest:
+        raise InputError(f"give at most {largest:,} SMILES in a call, not {len(smiles):,}: {advice}")
 
 
 def make_server(tools: Tools) -> Server:

@@ -7,10 +7,11 @@ from types import ModuleType
 from typing import Any
 
 from markupsafe import Markup, escape
-from rdkit import Chem, rdBase
+from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
 from graphslice.chem.parse import MoleculeError, parse_molecule
+from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.errors import InputError
 
 # Width and height of a drawing in pixels, about as large as the page shows it.
@@ -61,7 +62,7 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
     """
     try:
         module = drawing_module()
-        with rdBase.BlockLogs():
+        with rdkit_messages_blocked():
             mol = parse_molecule(smiles, _MAX_ATOMS, keep_atom_maps=True)
     except (MoleculeError, InputError):
         return None
@@ -69,7 +70,7 @@ def draw_molecule(smiles: str, label: str) -> Markup | None:
     options: Any = drawer.drawOptions()
     options.clearBackground = False
     options.fixedBondLength, options.bondLineWidth, options.padding = 22, 1.3, 0.03
-    with rdBase.BlockLogs():
+    with rdkit_messages_blocked():
         try:
             module.PrepareAndDrawMolecule(drawer, mol)
         except (RuntimeError, ValueError):  # some metal complexes have no Kekulé structure
@@ -105,7 +106,7 @@ def scaffold_of(smiles: str) -> str | None:
     Returns:
         SMILES of the scaffold, empty for acyclic molecules; None if the molecule or its scaffold cannot be computed.
     """
-    with rdBase.BlockLogs():
+    with rdkit_messages_blocked():
         try:
             mol = Chem.MolFromSmiles(smiles)
             if mol is None:

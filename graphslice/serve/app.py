@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -91,7 +92,27 @@ class PredictResponse(BaseModel):
     )
 
 
-_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (400, 404, 413, 422, 503)}
+class ExplainResponse(BaseModel):
+    """Contributions of the atoms of a molecule to a prediction."""
+
+    quantity: str = Field(description="name of the target, and its scale")
+    prediction: float
+    baseline: float = Field(description="prediction for blank atoms")
+    contributions: list[float] = Field(description="one for each atom, in the order of the SMILES")
+    standard_errors: list[float | None] | None
+    notes: list[str]
+    warning: str | None
+    svg: str
+
+
+class DrawResponse(BaseModel):
+    """Drawings."""
+
+    svg: list[str | None] = Field(description="for each molecule an SVG element, or null")
+
+
+_OF_ALL: dict[int | str, dict[str, Any]] = {status: {"model": Problem} for status in (421, 500)}
+_ERRORS = _OF_ALL | {status: {"model": Problem} for status in (400, 404, 408, 413, 422, 503)}
 
 
 class Service:
@@ -129,7 +150,7 @@ class Service:
         served.model.check_calibrated(body.interval, body.nearest)
         columns = as_feature_columns(served.model.feature_columns, body.columns, count)
         rows: list[dict[str, Any]] = []
-        async with asyncio.timeout(self._seconds):
+        async with self._time_limit():
             for start in range(0, count, _CHUNK):
                 if await request.is_disconnected():
                     break
@@ -142,19 +163,28 @@ class Service:
     async def explain(self, body: ExplainRequest) -> Response:
         """Compute the contributions of the atoms of a molecule to a target (Shapley values), with a picture."""
         served, columns = self._find(body.model), {name: [value] for name, value in body.columns.items()}
-        async with asyncio.timeout(self._seconds):
+        async with self._time_limit():
             arguments = body.smiles, body.target, columns, body.orders
             return JSONResponse(await self._in(self._explaining, served.explain, *arguments))
 
     async def draw(self, body: DrawRequest) -> Response:
         """Draw molecules as SVG elements; null where a molecule is invalid or has more than 120 atoms."""
-        async with asyncio.timeout(self._seconds):
+        async with self._time_limit():
             return JSONResponse({"svg": await self._in(self._predicting, draw_molecules, body.smiles, self._pool)})
 
     def close(self) -> None:
         """Stop the threads."""
         for executor in (self._predicting, self._explaining):
             executor.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def _time_limit(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._seconds):
+                yield
+        except asyncio.CancelledError:  # the server stops, and waits no longer
+            detail = "the server is stopping: try again later"
+            raise HTTPException(503, detail, headers={"retry-after": "5"}) from None
 
     def _find(self, name: str | None) -> ServedModel:
         if name is None:
@@ -174,11 +204,12 @@ def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAP
         version=__version__,
         description="Molecular properties from SMILES. The page for the browser is at [/](/).",
     )
-    app.get("/health")(service.health)
-    app.get("/models")(service.describe)
+    app.get("/health", responses=_OF_ALL)(service.health)
+    app.head("/health", include_in_schema=False)(service.health)
+    app.get("/models", responses=_OF_ALL)(service.describe)
     app.post("/predict", responses=_ERRORS, response_model=PredictResponse)(service.predict)
-    app.post("/explain", responses=_ERRORS)(service.explain)
-    app.post("/draw", responses=_ERRORS)(service.draw)
+    app.post("/explain", responses=_ERRORS, response_model=ExplainResponse)(service.explain)
+    app.post("/draw", responses=_ERRORS, response_model=DrawResponse)(service.draw)
     for name in ("index.html", "page.css", "page.js", "openchemlib.js"):
         app.get("/" if name == "index.html" else f"/{name}", include_in_schema=False)(_page_file(name))
     for kind in (InputError, RequestValidationError, TimeoutError, StarletteHTTPException, Exception):
@@ -203,7 +234,8 @@ def _page_file(name: str) -> Callable[[], Response]:
 
 def _problem(request: Request, error: Exception) -> Response:
     """Make of every error a status and a JSON object with one sentence."""
-    status, sentence, headers = 500, "internal error: see the log of the server", None
+    status, sentence = 500, "internal error: see the log of the server"
+    headers: Mapping[str, str] | None = None
     if isinstance(error, InputError):
         status, sentence = 422, str(error)
     elif isinstance(error, RequestValidationError):
@@ -215,7 +247,7 @@ def _problem(request: Request, error: Exception) -> Response:
         status, sentence = 503, "the server did not finish in time: send fewer molecules, or try again later"
         headers = {"retry-after": "5"}
     elif isinstance(error, StarletteHTTPException):
-        status, sentence = error.status_code, error.detail
+        status, sentence, headers = error.status_code, error.detail, error.headers
         if sentence == HTTPStatus(status).phrase:
             sentence = f"{request.method} {request.url.path}: {sentence.lower()}; see /docs"
     if status == 400:  # also too deeply nested, and numbers of thousands of digits

@@ -43,7 +43,8 @@ class Loss(nn.Module):
         labels: ``float64 [R, T]``, labels of the training set, by which classes are balanced; nan where missing.
 
     Raises:
-        InputError: if the loss suits no target, or a weight is given for an unknown target.
+        InputError: if the loss suits no target, class weights have no target of classes, or a weight is given for an
+            unknown target.
     """
 
     def __init__(self, tasks: Sequence[Task], config: TrainerConfig, labels: np.ndarray) -> None:
@@ -51,6 +52,8 @@ class Loss(nn.Module):
         names = [_loss_name(task, config.loss, tasks) for task in tasks]
         weights = _target_weights(config.target_weights, [task.name for task in tasks])
         balanced = config.class_weights == "balanced"
+        if balanced and not any(task.classes for task in tasks):
+            raise InputError("--trainer.class_weights balanced needs a target of classes, but all are numbers")
         slices = output_slices(tasks)
         self._groups: list[tuple[str, str]] = []  # name of the loss, and prefix of its buffers
         for group in _group_targets(tasks, names):

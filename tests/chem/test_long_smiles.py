@@ -14,6 +14,7 @@ from graphslice.chem.molecule import read_smiles
         ("[13CH3][C@@H](Cl)c1[nH]ccc1Br" * 9_000, 81_000),
         ("C" * 200_000, 200_000),
         ("[H]" * 6_000 + "C" * 513, 513),
+        ("CC(C)" * 300, 900),
     ],
 )
 def test_too_many_atoms_are_rejected(smiles, atoms):

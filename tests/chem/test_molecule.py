@@ -212,6 +212,7 @@ REASONS = {
     "not a valid SMILES, but an InChI": ["InChI=1S/CH4/h1H4"],
     "not a valid SMILES, but an InChIKey": ["VNWKTOKETHGBQD-UHFFFAOYSA-N", " VNWKTOKETHGBQD-UHFFFAOYSA-N "],
     "not a valid SMILES, but a CAS number": ["64-17-5"],
+    "not a valid SMILES, but a reaction": ["CCO>>CC=O", "[CH3:1][OH:2].O>[Pd]>[CH2:1]=[O:2]"],
     "not a valid SMILES, but a molblock": ["\n\n\n  1  0  0  0\n    0.0  0.0  0.0 C\nM  END\n"],
     "not a valid SMILES": ["not a molecule", "C1CC", "[Xx]", "C\x00C", "C\udc80C"],
     "not a valid molecule": ["[#119]", "[CH200]", "[C+128]"],

@@ -54,6 +54,7 @@ def test_files_are_predicted_in_chunks_in_the_order_of_the_rows(predictor, tmp_p
     assert output["n"].tolist() == [str(n) for n in range(50)] and output["smiles"].tolist() == smiles
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
     assert (output["error"].notna() == (output["smiles"] == "oops")).all()
+    assert pq.read_table(tmp_path / "out.parquet")["gap_ev_pred"].null_count == 8  # no nan, which means would spread
 
 
 def test_long_file_is_read_in_chunks(predictor, tmp_path):

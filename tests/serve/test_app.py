@@ -21,6 +21,7 @@ from graphslice.inference.predictions import output_columns
 pytest.importorskip("fastapi_offline")
 pytest.importorskip("httpx2")
 
+from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from graphslice.serve import app as app_module
@@ -205,6 +206,41 @@ def test_a_request_that_takes_too_long_is_503_while_the_server_stays_responsive(
         assert late.result().status_code == 503 and "in time" in late.result().json()["error"]
         release.set()
         assert predict(client, ["CCO"], model="tiny")[0]["error"] is None
+
+
+def test_a_request_is_503_if_the_server_stops_before_it_ends(served):
+    release = threading.Event()
+    slow = SimpleNamespace(name="slow", model=served.model, predict=lambda *_: release.wait(30) and [])
+
+    async def is_disconnected() -> bool:
+        return False
+
+    async def stop() -> None:
+        body, request = app_module.PredictRequest(smiles=["C"]), SimpleNamespace(is_disconnected=is_disconnected)
+        task = asyncio.create_task(Service([slow], None, 9, 60).predict(body, request))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await task
+
+    with pytest.raises(HTTPException, match="the server is stopping") as raised:
+        asyncio.run(stop())
+    assert raised.value.status_code == 503 and raised.value.headers == {"retry-after": "5"}
+    release.set()
+
+
+def test_responses_have_the_properties_of_the_schema(client):
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    for path, body, name in (
+        ("/explain", {"smiles": "CCO"}, "ExplainResponse"),
+        ("/draw", {"smiles": ["CCO", "oops"]}, "DrawResponse"),
+        ("/predict", {"smiles": ["CCO"]}, "PredictResponse"),
+    ):
+        assert list(client.post(path, json=body).json()) == list(schemas[name]["properties"])
+
+
+def test_health_can_be_asked_by_head(client):
+    response = client.head("/health")
+    assert response.status_code == 200 and response.text == ""
 
 
 def test_an_unexpected_error_is_500_and_the_server_lives_on(served):

@@ -126,6 +126,7 @@ def test_thousands_of_targets_form_one_group():
 @pytest.mark.parametrize(
     ("settings", "tasks", "reason"),
     [
+        ({"class_weights": "balanced"}, regression_tasks(["y"]), "needs a target of classes"),
         ({"loss": "bce"}, regression_tasks(["y"]), "trainer.loss bce is for binary targets, but 'y' is regression"),
         ({"loss": "mae"}, [ACTIVE], "trainer.loss mae is for regression targets"),
         ({"target_weights": "actve=2"}, [ACTIVE], r"'actve' is no target \(did you mean 'active'\?\)"),

@@ -58,6 +58,8 @@ COMMANDS = {
 _FORMER = {"export-checkpoint": ["export", "--format", "huggingface"]}
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")
+# Commands that go on where they were stopped.
+_CONTINUED = (*_DISTRIBUTED, "tune", "compare")
 # Types of options in messages.
 _KINDS = {
     "int": "a whole number",
@@ -70,7 +72,7 @@ _KINDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 if a check failed, 2 for unusable input, 130 after Ctrl-C.
 
-    SIGTERM ends it with exit code 143, and a training with 130.
+    SIGTERM ends it with exit code 143, but stops what can be continued as Ctrl-C does.
 
     With ``--json`` one document goes to standard output, and everything else that the command prints to standard error.
     """
@@ -79,7 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
     configure_malloc()
     unhandled = [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else []
     # The exception lets temporary files be removed.
-    with signals_handled(lambda number, frame: sys.exit(128 + number), unhandled):
+    can_continue = arguments[:1] and arguments[0] in _CONTINUED
+    handler = signal.default_int_handler if can_continue else lambda number, frame: sys.exit(128 + number)
+    with signals_handled(handler, unhandled):
         return _run_with_output(arguments)
 
 

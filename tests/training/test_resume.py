@@ -165,11 +165,16 @@ def test_resuming_after_a_change_of_the_architecture_is_refused(uninterrupted, c
     assert code == 2 and f"last.ckpt does not fit the architecture in {folder / 'config.yaml'}: set that back" in err
 
 
-def test_run_stopped_between_its_trainings_says_how_to_continue(cli, demo_csv, tiny_config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_stopped_between_its_trainings_says_how_to_continue(
+    number, cli, demo_csv, tiny_config, tmp_path, monkeypatch
+):
     (tmp_path / "c.yaml").write_text(tiny_config(demo_csv, **settings()).to_yaml())
 
     def stopped(*arguments):
-        raise KeyboardInterrupt
+        if number == signal.SIGINT:  # which is ignored in the background
+            raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr("graphslice.training.run.evaluate_run", stopped)
     code, _, err = cli("train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "my run")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from graphslice.program.double_backward import once_differentiable
 from graphslice.program.layout import ATOMS, N, NotTraceable, Size
@@ -29,9 +30,16 @@ def run_program(program: Program, tensors: Sequence[Tensor], samples: int, width
 
     Returns:
         The output, float32 ``[B, ...]``. Its backward pass can be run once.
+
+    Raises:
+        RuntimeError: if a tensor has a tangent of forward-mode differentiation.
     """
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _ProgramFunction.apply(program, samples, width, *tensors)
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):  # would be lost
+        raise RuntimeError(
+            "compiled kernels have no forward-mode derivatives: compute inside graphslice.ops.dispatch.reference_only()"
+        )
     return _forward(program, tensors, samples, width)[0]
 
 

@@ -1,10 +1,11 @@
-"""Second derivatives of kernels raise an error instead of being silently wrong."""
+"""Second and forward-mode derivatives of kernels raise an error instead of being silently wrong."""
 
 import importlib
 import pkgutil
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import graphslice.nn
 import graphslice.ops
@@ -52,3 +53,17 @@ def test_hessian_raises_unless_reference_only():
         x = torch.linspace(-1, 1, 16, dtype=torch.float64, requires_grad=True)
         (first,) = torch.autograd.grad((torch.nn.functional.gelu(x) * x).sum(), x, create_graph=True)
         torch.testing.assert_close(hessian().double(), torch.autograd.grad(first.sum(), x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_forward_mode_raises_unless_reference_only():
+    def tangent() -> torch.Tensor:
+        x = torch.linspace(-1, 1, 16)
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(gelu(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+    with pytest.raises(RuntimeError, match=r"no forward-mode derivatives: .*reference_only"):
+        tangent()
+    with reference_only():
+        x = torch.linspace(-1, 1, 16, requires_grad=True)
+        (expected,) = torch.autograd.grad(torch.nn.functional.gelu(x).sum(), x)
+        torch.testing.assert_close(tangent(), expected)

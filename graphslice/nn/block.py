@@ -125,27 +125,26 @@ class Block(nn.Module):
         return mixed if self.messages is None else mixed + self.messages(x, context)
 
 
-class Contributions(nn.Module):
-    """Contributions of the atoms to the readout ``atomwise``, ``0.1 LN(GELU(x W + b))``.
-
-    The factor gives sums over some tens of atoms the scale of the other readouts; with 1 models learn far more slowly.
+class NormedLayer(nn.Module):
+    """Hidden layer with a layer norm, ``LN(GELU(x W + b))``.
 
     Args:
-        dim: C, number of channels.
+        inputs: number of input features.
+        dim: number of output features.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, inputs: int, dim: int) -> None:
         super().__init__()
-        self.transform = nn.Linear(dim, dim)
+        self.transform = nn.Linear(inputs, dim)
         self.activation = GELU()
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the contributions of rows ``[B, N, C]``, of the same shape."""
-        return self.norm(self.activation(self.transform(x))) * 0.1
+        """Apply the layer to ``[..., inputs]``; returns ``[..., dim]``."""
+        return self.norm(self.activation(self.transform(x)))
 
 
-class MLPHead(nn.Module):
+class MLPHead(NormedLayer):
     """MLP output head of the second version of Graphormer, ``LN(GELU(x W1 + b1)) W2 + b2``.
 
     Args:
@@ -155,12 +154,9 @@ class MLPHead(nn.Module):
     """
 
     def __init__(self, inputs: int, dim: int, tasks: int) -> None:
-        super().__init__()
-        self.transform = nn.Linear(inputs, dim)
-        self.activation = GELU()
-        self.norm = nn.LayerNorm(dim)
+        super().__init__(inputs, dim)
         self.output = nn.Linear(dim, tasks)
 
     def forward(self, x: Tensor) -> Tensor:
         """Predict standardised targets ``[..., T]`` from features ``[..., inputs]``."""
-        return self.output(self.norm(self.activation(self.transform(x))))
+        return self.output(super().forward(x))

@@ -13,7 +13,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
 from graphslice.errors import InputError
 from graphslice.nn.atom_bond_readout import AtomBondReadout
-from graphslice.nn.block import Block, Contributions, MLPHead
+from graphslice.nn.block import Block, MLPHead, NormedLayer
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.descriptors import DescriptorEncoder
@@ -69,7 +69,7 @@ class GraphTransformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
         self.readouts = config.readout.split("+")
         self._check_equivariance()
-        self.atomwise = Contributions(config.dim) if ATOMWISE in self.readouts else None
+        self.atomwise = NormedLayer(config.dim, config.dim) if ATOMWISE in self.readouts else None
         self.width = config.dim * (sum(READOUTS[readout] for readout in self.readouts) + (config.descriptors > 0))
         # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
         final_norm = (config.norm, config.head) == ("pre", "linear")
@@ -238,7 +238,8 @@ class GraphTransformer(nn.Module):
 
     def _read_out(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Compute the readouts ``[B, W]`` of the final norm's output, ``[B, N + 1, C]``."""
-        contributions = None if self.atomwise is None else self.atomwise(rows)
+        # With 0.1, sums over tens of atoms have the scale of the other readouts; with 1 models learn far more slowly.
+        contributions = None if self.atomwise is None else self.atomwise(rows) * 0.1
         return read_out(rows, lengths, self.readouts, contributions)
 
     def _with_descriptors(self, readouts: Tensor, descriptors: Tensor | None) -> Tensor:

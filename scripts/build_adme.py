@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.adme import ENDPOINTS
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
 
 # Share of the molecules that select the epoch of the final network.
 VALIDATION = 0.03
-ENDPOINTS = Path(__file__).parents[1] / "graphslice" / "weights" / "adme_endpoints.csv"
 
 
 def labels_of(endpoints: pd.DataFrame, folder: Path) -> pd.DataFrame:

@@ -7,12 +7,12 @@ once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from graphslice.documents import DOCUMENTS, TOOLS
+from marks import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "programs.md"
 
@@ -46,12 +46,11 @@ def table(name: str, listed: dict[int, str]) -> str:
     return "| key | type | meaning |\n|---|---|---|\n" + "".join(rows(keys, name, listed))
 
 
-def fill(text: str) -> str:
+def fill_keys(text: str) -> str:
     """The page with every table."""
     listed: dict[int, str] = {}
-    pattern = r"<!-- ([\w -]+) -->\n.*?<!-- /\1 -->"
-    return re.sub(pattern, lambda m: f"<!-- {m[1]} -->\n{table(m[1], listed)}<!-- /{m[1]} -->", text, flags=re.DOTALL)
+    return fill(text, lambda name: table(name, listed))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill(PAGE.read_text()))
+    PAGE.write_text(fill_keys(PAGE.read_text()))

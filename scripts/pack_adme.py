@@ -13,7 +13,6 @@ and each score of a fold has weights and calibration that were chosen on the oth
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,8 @@ import pandas as pd
 from rich.console import Console
 
 import graphslice
+from benchmarks.adme import ENDPOINTS, RESULTS_FILE, metrics_of
+from benchmarks.results import append_results, read_results
 from graphslice.calibration import PARTS_STD, Calibration, fit_calibration
 from graphslice.checkpoint import read_checkpoint, save_checkpoint
 from graphslice.data.datamodule import MoleculeData
@@ -40,8 +41,6 @@ from graphslice.training.run import load_molecule_data
 from graphslice.training.stack import fit_domain
 from pack_model import WEIGHTS, elements, strip_checkpoint
 
-ENDPOINTS = WEIGHTS / "adme_endpoints.csv"
-RESULTS = Path(__file__).parents[1] / "docs" / "benchmarks" / "adme.jsonl"
 # A kernel machine of more molecules costs more time and bytes than the network.
 MAX_KERNEL_ROWS = 2_000
 # With less weight than this a kernel machine is left out.
@@ -149,9 +148,8 @@ def cross_validate(found: OutOfFold, data: MoleculeData) -> list[dict]:
             true = labels[test[known], t]
             line = {"endpoint": task.name, "fold": fold, "molecules": int(known.sum())}
             for name, predicted in (("network", found.network[test]), ("stack", values)):
-                metrics = ("auroc", "auprc") if task.classes else ("mae", "rmse", "spearman")
                 arrays = labels[test][:, [t]][known], predicted[:, [t]][known]
-                line[name] = {each: score(each, "adme", [task], *arrays) for each in metrics}
+                line[name] = {each: score(each, "adme", [task], *arrays) for each in metrics_of(task)}
             if task.classes:
                 line["coverage_90"] = float(sets[task.name][known, true.astype(int)].mean())
             else:
@@ -222,7 +220,9 @@ def main() -> None:
         "approved": len(approved),
     }
     lines = [{"version": f"graphslice {graphslice.__version__}", **line} for line in [*lines, {"packed": packed}]]
-    RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    lines += [line for line in read_results(RESULTS_FILE) if "separate" in line]
+    RESULTS_FILE.unlink(missing_ok=True)
+    append_results(RESULTS_FILE, lines)
     print(packed)
     print({task.name: round(weight, 2) for task, weight in zip(tasks, weights[1], strict=True) if weight})
 

@@ -1,42 +1,55 @@
-"""Put the recorded runs into the documents: ``python scripts/result_tables.py``.
+"""Put the recorded results into the documents: ``python scripts/result_tables.py``.
 
-In README.md, docs/results.md, docs/models.md and docs/log.md the text between ``<!-- table: NAME -->`` and
-``<!-- /table: NAME -->`` is replaced by the table of ``docs/results/NAME.jsonl``, whose lines are written by
-``record.py``, ``baseline_forest.py``, ``against_chemprop.py``, ``model_card.py`` and ``split_check.py``.
+In every document the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of that name.
+``table: NAME`` is that of ``docs/results/NAME.jsonl``, whose lines are written by ``record.py``,
+``baseline_forest.py``, ``against_chemprop.py``, ``model_card.py`` and ``split_check.py``, or one of those made of
+``docs/benchmarks/*.jsonl``, which ``benchmark.py`` writes. Other names are those of ``docs/comparisons/NAME.json``,
+copies of the ``comparison.json`` of ``graphslice compare``, and of numbers of docs/adme.md.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.table_report import BOARDS, PUBLISHED, grouped, markdown, places, read_results, win_count
+from benchmarks.adme import adme_numbers, adme_tables
+from benchmarks.interval_report import interval_tables
+from benchmarks.labels import label_sections
+from benchmarks.rate import rate_table
+from benchmarks.results import RESULTS, markdown, read_results
+from benchmarks.table_report import BOARDS, PUBLISHED, benchmark_tables, grouped, places, win_count
 from benchmarks.table_tasks import TDC
+from benchmarks.tune import tuning_table
+from graphslice.compare.report import table
+from graphslice.evaluation.format_scores import mean_and_std
+from marks import fill_document
 
 DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENTS = (DOCS.parent / "README.md", DOCS / "results.md", DOCS / "models.md", DOCS / "log.md")
-SPLITS, STARTS = "splits", "starts"
-#: Name of the table of README.md, which is made of several files of results.
-SUMMARY = "summary"
-_MARKED = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table: \1 -->", re.DOTALL)
+_PAGES = ("results", "models", "log", "mixers", "benchmarks", "labels", "intervals", "tuning", "adme")
+DOCUMENTS = (DOCS.parent / "README.md", *(DOCS / f"{name}.md" for name in _PAGES))
 
 
-def filled(text: str) -> str:
-    """The document with every table made from its records."""
+def all_tables() -> dict[str, str]:
+    """Return every table by name."""
+    board = pd.read_csv(RESULTS / PUBLISHED, index_col="task")
+    results = {path.stem: read_results(path) for path in RESULTS.glob("*.jsonl")}
+    tables = {path.stem: record_table(read_results(path)) for path in (DOCS / "results").glob("*.jsonl")}
+    tables |= benchmark_tables(results["results"], board) | interval_tables(results["intervals"])
+    tables |= adme_tables(results["adme"]) | {"summary": summary_table(results["results"], board)}
+    tables |= {"labels": label_sections(results["labels"]), "rate": rate_table(results["rate"])}
+    tables |= {"tune": tuning_table(results["tune"])}
+    comparisons = (DOCS / "comparisons").glob("*.json")
+    named = {path.stem: table(json.loads(path.read_text(encoding="utf-8"))) for path in comparisons}
+    return {f"table: {name}": text for name, text in tables.items()} | named | adme_numbers(results["adme"])
 
-    def fill(match: re.Match) -> str:
-        if match[1] == SUMMARY:
-            return f"<!-- table: {SUMMARY} -->\n{summary_table()}<!-- /table: {SUMMARY} -->"
-        records = _records(match[1])
-        special = {SPLITS: split_table, STARTS: start_table}
-        made = special.get(match[1], card_table if "coverage" in records[0] else runs_table)
-        return f"<!-- table: {match[1]} -->\n{made(records)}<!-- /table: {match[1]} -->"
 
-    return _MARKED.sub(fill, text)
+def record_table(lines: list[dict]) -> str:
+    """Return the table of a file of results; its kind depends on the fields of its lines."""
+    kinds = {"families": split_table, "start": start_table, "coverage": card_table}
+    return next((make for field, make in kinds.items() if field in lines[0]), runs_table)(lines)
 
 
 def runs_table(lines: list[dict]) -> str:
@@ -66,9 +79,7 @@ def _base_models(lines: list[dict]) -> list[list[str]]:
 
 def mean(values: list[float]) -> str:
     """Mean ± standard deviation over seeds."""
-    if not values:
-        return ""
-    return f"{np.mean(values):.3f}" + (f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else "")
+    return mean_and_std(values, 3) if values else ""
 
 
 def _range(runs: list[dict], field: str) -> str:
@@ -124,10 +135,9 @@ def start_table(lines: list[dict]) -> str:
     return markdown([["", *starts], *([name, *(row.get(start, "") for start in starts)] for name, row in rows.items())])
 
 
-def summary_table() -> str:
+def summary_table(results: list[dict], board: pd.DataFrame) -> str:
     """GraphSlice and chemprop in one row each for TDC's ADMET group, the demo set and QM9's gaps."""
-    scores = grouped(read_results(DOCS / "benchmarks" / "results.jsonl"), "test")
-    board = pd.read_csv(DOCS / "benchmarks" / PUBLISHED, index_col="task")
+    scores = grouped(results, "test")
     ranks = places("graphslice", scores, board)
     means = ranks.mean()
     ensemble = places("graphslice-ensemble", scores, board).mean()["graphslice-ensemble"]
@@ -179,13 +189,13 @@ def _forests() -> str:
 
 
 def _records(name: str) -> list[dict]:
-    lines = (DOCS / "results" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return read_results(DOCS / "results" / f"{name}.jsonl")
 
 
 def main() -> None:
+    tables = all_tables()
     for document in DOCUMENTS:
-        document.write_text(filled(document.read_text(encoding="utf-8")), encoding="utf-8")
+        fill_document(document, tables.get)
 
 
 if __name__ == "__main__":

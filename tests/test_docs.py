@@ -1,10 +1,8 @@
 """The documents contain the measured results, working code and valid links."""
 
-import json
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from graphslice.nn.mixers import MIXERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "notes.md"]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / name / "README.md" for name in ("scripts", "data", "examples"))]
 #: Documents that show a user what to type.
 GUIDES = [ROOT / "README.md", *(page for page in PAGES if page.parent.name in ("howto", "start"))]
@@ -48,32 +46,6 @@ def commands(text: str) -> list[list[str]]:
     """The commands of a shell block, as lists of arguments, without comments."""
     lines = text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
-
-
-def test_tables_match_the_results(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import mixer_tables
-
-    text = mixer_tables.DOCUMENT.read_text()
-    assert mixer_tables.fill_tables(text) == text
-    names = re.findall(r"<!-- ([\w-]+) -->", text)
-    assert {path.stem for path in (ROOT / "docs" / "comparisons").glob("*.json")} == set(names) != set()
-    sys.modules.pop("mixer_tables")
-
-
-def test_table_is_filled(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import mixer_tables
-
-    run = {"variant": "a", "seed": 0, "valid": 0.5, "test": 0.25, "parameters": 7, "molecules_per_second": 3.0}
-    run |= {"steps": 5, "peak_memory_bytes": 2**30, "curve": [[1.0, 2, 0.5]]}
-    (tmp_path / "comparisons").mkdir()
-    (tmp_path / "comparisons" / "x.json").write_text(json.dumps({"runs": [run]}))
-    monkeypatch.setattr(mixer_tables, "DOCS", tmp_path)
-    text = mixer_tables.fill_tables("before\n<!-- x -->\nold\n<!-- /x -->\nafter")
-    assert "| `a` | 0.2500 | 0.5000 | 7 | 5 |" in text and "old" not in text
-    assert text.startswith("before\n") and text.endswith("\nafter")
-    sys.modules.pop("mixer_tables")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -225,7 +197,7 @@ def table_figures(page: Path) -> set[str]:
 
 
 def measured() -> set[str]:
-    """The decimals of all tables that scripts make from files of results, and of the notes of the benchmarks."""
+    """The decimals of all tables that scripts make from files of results, and of the page of benchmarks."""
     known = figures((ROOT / "docs/benchmarks.md").read_text())
     for name in ("results", "models", "adme", "mixers", "intervals", "labels", "tuning"):
         known |= table_figures(ROOT / f"docs/{name}.md")

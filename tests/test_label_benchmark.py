@@ -10,7 +10,7 @@ from scipy.stats import ttest_rel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import labels
-from benchmarks.results import add_result, read_results
+from benchmarks.results import read_results, run_missing
 from benchmarks.table_methods import CommandError
 
 
@@ -34,26 +34,21 @@ def test_document_has_paired_differences_with_their_intervals():
         for way, values in scores.items()
         for seed, value in enumerate(values)
     ]
-    text = labels.rendered(lines)
+    text = labels.label_sections(lines)
     interval = ttest_rel(*list(scores.values())[::-1]).confidence_interval()
     assert "| alone | 0.550 ± 0.050 (3) |  | 30 |" in text
     assert f"+0.030 ({interval.low:+.3f} to {interval.high:+.3f})" in text
 
 
-@pytest.mark.skipif(not labels.RESULTS.exists(), reason="no results")
-def test_document_is_that_of_the_results():
-    document = labels.RESULTS.parent.with_name("labels.md").read_text(encoding="utf-8")
-    assert document == labels.rendered(labels.read_results(labels.RESULTS))
-
-
 def test_results_are_added_once_and_failures_are_left_out(tmp_path, capsys):
     path, key = tmp_path / "new" / "r.jsonl", {"way": "alone", "seed": 0}
 
-    def fails() -> dict:
+    def fails() -> list[dict]:
         raise CommandError("exit code 2")
 
-    assert add_result(path, key, fails) is None and "exit code 2" in capsys.readouterr().err
-    assert read_results(path) == []
-    assert add_result(path, key, lambda: {"score": 0.5}) == key | {"score": 0.5}
-    assert add_result(path, key, fails) is None  # not computed again
-    assert read_results(path) == [key | {"score": 0.5}]
+    other = {"way": "joint", "seed": 0}
+    with pytest.raises(SystemExit, match="1 of 2 failed; the first: alone, 0"):
+        run_missing(path, [(key, fails), (other, lambda: [{"score": 0.1}])])
+    assert "exit code 2" in capsys.readouterr().err and read_results(path) == [other | {"score": 0.1}]
+    run_missing(path, [(other, fails), (key, lambda: [{"score": 0.5}])])  # the first is not computed again
+    assert read_results(path)[1:] == [key | {"score": 0.5}]

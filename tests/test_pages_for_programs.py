@@ -21,7 +21,7 @@ def test_keys_of_documents_are_those_of_the_schemas(monkeypatch):
     import document_keys
 
     text = document_keys.PAGE.read_text()
-    assert document_keys.fill(text) == text
+    assert document_keys.fill_keys(text) == text
     names = set(re.findall(r"<!-- (\w[\w -]*) -->", text))
     assert names == {*DOCUMENTS, *(f"tool {name}" for name in TOOLS), "document describe_model", "document explain"}
     sys.modules.pop("document_keys")

@@ -10,6 +10,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import baseline_forest
+import marks
 import record
 import result_tables
 import split_check
@@ -104,26 +105,30 @@ def test_unfinished_run_is_rejected(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_runs_of_one_model_share_a_row(tmp_path, monkeypatch):
+def test_runs_of_one_model_share_a_row():
     shared = {"model": "a", "valid": {"mae": 0.5}, "machine": "m", "parameters": 1234, "epochs": 30}
     lines = [shared | {"test": {"mae": mae}, "seconds": 60 * mae * 100} for mae in (0.1, 0.3)]
     lines += [{"model": "b", "test": {"mae": 0.25}, "source": "transcribed", "machine": "other"}]
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.setattr(result_tables, "DOCS", tmp_path)
-    text = result_tables.filled("before\n<!-- table: x -->\nold\n<!-- /table: x -->\nafter\n<!-- y -->\n")
+    text = result_tables.record_table(lines)
     assert "| a | 0.200 ± 0.141 | 0.500 ± 0.000 | 0.1, 0.3 | 1,234 | 30 | 10 to 30 |" in text
-    assert "| b | 0.250 |  | 0.25 |  |  |  |" in text and "old" not in text
+    assert "| b | 0.250 |  | 0.25 |  |  |  |" in text
     assert "Measured on m. Transcribed because the run directories were not kept: b." in text
-    assert text.startswith("before\n") and text.endswith("\nafter\n<!-- y -->\n")
 
 
-def test_tables_match_the_records():
+def test_marked_parts_are_filled():
+    text = "a\n<!-- table: x -->\nold\n<!-- /table: x -->\nb <!-- n -->0<!-- /n -->\n<!-- y -->\n<!-- z -->1<!-- /z -->"
+    made = {"table: x": "| x |\n", "n": "7"}
+    assert marks.names(text) == ["table: x", "n", "z"]
+    assert marks.fill(text, made.get) == (
+        "a\n<!-- table: x -->\n| x |\n<!-- /table: x -->\nb <!-- n -->7<!-- /n -->\n<!-- y -->\n<!-- z -->1<!-- /z -->"
+    )
+
+
+def test_documents_have_every_table_of_the_results():
     texts = [document.read_text(encoding="utf-8") for document in result_tables.DOCUMENTS]
-    assert all(result_tables.filled(text) == text for text in texts)
-    named = result_tables._MARKED.findall("".join(texts))
-    files = {path.stem for path in (result_tables.DOCS / "results").glob("*.jsonl")}
-    assert set(named) - {result_tables.SUMMARY} == files
+    tables = result_tables.all_tables()
+    assert all(marks.fill(text, tables.get) == text for text in texts)
+    assert set(marks.names("".join(texts))) == {*tables, "gap"}  # written by model_card.py
 
 
 def test_starts_are_compared_in_a_row_per_table():

@@ -1,6 +1,7 @@
-"""``scripts/benchmark.py tables``: splits, scores, commands and document, without training."""
+"""``scripts/benchmark.py tables``: splits, scores, commands and tables, without training."""
 
 import argparse
+import io
 import itertools
 import json
 import stat
@@ -16,6 +17,7 @@ from rdkit.Chem.Scaffolds import MurckoScaffold
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import table_forest, table_methods, table_report, table_tasks, tables
+from benchmarks.results import read_results
 from benchmarks.table_tasks import TASKS, Table
 from graphslice.chem.descriptors import compute_descriptors
 
@@ -170,13 +172,13 @@ def options(tmp_path, chemprop, *words):
     tables.add_arguments(parser)
     results = tmp_path / "out" / "results.jsonl"
     shared = map(str, ["--data", tmp_path, "--chemprop", chemprop, "--results", results])
-    return parser.parse_args(["run", *shared, "--methods", "chemprop", *words])
+    return parser.parse_args([*shared, "--methods", "chemprop", *words])
 
 
 def test_finished_results_are_not_computed_again(tmp_path, chemprop):
     begun = options(tmp_path, chemprop, "--tasks", "caco2_wang", "--seeds", "0", "1")
     tables.run(begun)
-    lines = table_report.read_results(begun.results)
+    lines = read_results(begun.results)
     first = lines[0]
     # The predictions of test rows 1 to 5 are correct except 3, whose label is 4, and 4, which gets the training mean.
     fit = pd.read_csv(tmp_path / "fit.csv")
@@ -187,7 +189,6 @@ def test_finished_results_are_not_computed_again(tmp_path, chemprop):
     mean = table.labels[table.split == "train"].mean()
     assert first["test"] == pytest.approx((1 + abs(mean - 4)) / 5, abs=1e-5)
     assert first["seconds"] > 0 and first["cpu_seconds"] > 0
-    assert "| caco2_wang | MAE ↓ |" in (tmp_path / "out.md").read_text(encoding="utf-8")
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 4 and "--pytorch-seed 1" in calls[2] and "--task-type regression" in calls[0]
 
@@ -195,7 +196,7 @@ def test_finished_results_are_not_computed_again(tmp_path, chemprop):
     assert len((tmp_path / "calls").read_text().splitlines()) == 4
     begun.results.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))  # a result was deleted
     tables.run(begun)
-    assert [line["seed"] for line in table_report.read_results(begun.results)] == [1, 0]
+    assert [line["seed"] for line in read_results(begun.results)] == [1, 0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others adopt no orphans")
@@ -210,16 +211,10 @@ def test_cpu_time_of_orphaned_processes_is_counted(tmp_path):
 
 def test_failed_command_is_reported_and_the_others_continue(tmp_path, chemprop, capsys):
     begun = options(tmp_path, chemprop, "--tasks", "ppbr_az", "caco2_wang", "--seeds", "0", "--jobs", "2")
-    with pytest.raises(SystemExit, match="1 of 2 failed; the first: ppbr_az, chemprop, seed 0"):
+    with pytest.raises(SystemExit, match="1 of 2 failed; the first: ppbr_az, chemprop, 0"):
         tables.run(begun)
     assert "no xenon" in capsys.readouterr().err
-    assert [line["task"] for line in table_report.read_results(begun.results)] == ["caco2_wang"]
-
-
-def test_result_without_a_metric_is_not_finished():
-    line = {"task": "esol", "method": "small-forest", "seed": 0}
-    assert tables.finished_runs([line | {"metric": "RMSE"}]) == set()
-    assert tables.finished_runs([line | {"metric": "RMSE"}, line | {"metric": "MAE"}]) == {("esol", "small-forest", 0)}
+    assert [line["task"] for line in read_results(begun.results)] == ["caco2_wang"]
 
 
 @pytest.mark.parametrize(("task", "ending"), [(CLASSES, "prob_1"), (NUMBERS, "pred")])
@@ -300,9 +295,8 @@ def line(task, method, seed, test, **more):
     return {"task": task, "method": method, "seed": seed, "test": test, "version": "1", **kept, **more}
 
 
-def test_document_has_means_standard_deviations_and_wins(tmp_path):
-    published = tmp_path / "published.csv"
-    published.write_text(
+def test_tables_have_means_standard_deviations_and_wins():
+    published = io.StringIO(
         "task,metric,chemprop,chemprop_rdkit,minimol,maplight,maplight_gnn,rdkit2d_mlp,attentivefp,gcn,best\n"
         "caco2_wang,MAE,0.344,0.33,0.35,0.276,0.287,0.335,0.401,,0.256\n"
         "herg,AUROC,0.721,0.84,0.846,0.871,0.88,,,,0.88\ndili,AUROC,0.899,0.887,,,,,,,0.956\n"
@@ -312,14 +306,13 @@ def test_document_has_means_standard_deviations_and_wins(tmp_path):
     results += [line("caco2_wang", "graphslice", 0, 0.335), line("herg", "small-forest", 0, 0.8)]
     results += [line("herg", "graphslice", 0, 0.85), line("dili", "graphslice", 0, 0.5)]
     results += [line("bioavailability_ma", "graphslice", seed, 0.6) for seed in range(5)]
-    text = table_report.rendered(results, published)
-    first, rest = text[: text.index("## Ranks")].split("### All methods")
+    made = table_report.benchmark_tables(results, pd.read_csv(published, index_col="task"))
 
     def rows_of(part: str) -> dict[str, list[str]]:
         cells = [list(map(str.strip, row.split("|"))) for row in part.splitlines()]
         return {row[1]: row[2:] for row in cells if len(row) > 5}
 
-    shown, rows = rows_of(first), rows_of(rest)
+    shown, rows = rows_of(made["tdc"]), rows_of(made["tdc-methods"]) | rows_of(made["wins"])
     assert shown["caco2_wang"][:8] == ["MAE ↓", "0.335 (1)", "0.344", "0.330", "0.350", "0.276", "0.287", "0.256"]
     assert shown["dili"][:5] == ["AUROC ↑", "0.500 (1)", "0.899", "0.887", ""]
     assert rows["caco2_wang"][:3] == ["MAE ↓", "0.320 ± 0.020 (3)", "0.335 (1)"]
@@ -330,12 +323,12 @@ def test_document_has_means_standard_deviations_and_wins(tmp_path):
     assert rows["`small-forest`"][:5] == ["2 of 2", "1 of 2", "0 of 2", "", "1 of 2"]
     assert rows["`graphslice`"][:5] == ["2 of 3", "1 of 3", "0 of 3", "1 of 2", ""]
     # graphslice is fourth on caco2_wang, level with rdkit2d_mlp, third on herg and third on dili.
-    ranks = text[text.index("## Ranks") :]
+    ranks = made["ranks"]
     assert "| `small-forest` | 2 | 4.0 | 6.0 | 4.0 | 5.0 | 1.5 | 1.5 | 5.0 | 8.0 |  |" in ranks
     assert "| `graphslice` | 3 | 3.5 | 4.3 | 3.3 | 5.5 | 1.5 | 1.5 | 4.5 | 8.0 |  |" in ranks
     sentence = "the mean rank of MapLight + GNN minus that of `graphslice` is -2.25 (95%"
     assert sentence in ranks and "The two are level" not in ranks
-    assert "| caco2_wang | 20 | 10 |" in text  # the median of 10, 20, 30 seconds
+    assert "| caco2_wang | 20 | 10 |" in made["times"]  # the median of 10, 20, 30 seconds
 
 
 def test_difference_of_mean_ranks_has_an_interval_over_tasks():
@@ -372,9 +365,3 @@ def test_published_figures_are_taken_from_the_leaderboard(tmp_path):
     (tmp_path / "tdc_admet" / "leaderboard.csv").write_text(board)
     table_report.keep_published(tmp_path, tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text().splitlines()[1] == "x,MAE,0.3440,0.33,,0.27,2,3,4,9,0.256"
-
-
-def test_document_matches_the_results():
-    published = tables.RESULTS.parent / table_report.PUBLISHED
-    text = tables.RESULTS.parent.with_suffix(".md").read_text(encoding="utf-8")
-    assert text == table_report.rendered(table_report.read_results(tables.RESULTS), published)

@@ -22,13 +22,13 @@ def tuned(seed: int, test: float, minutes: float = 5.0) -> dict:
 
 def test_table_compares_the_same_seeds():
     lines = [line(tune.DEFAULTS, 0, 0.8), line(tune.DEFAULTS, 1, 0.5), tuned(0, 0.7), tuned(2, 0.1)]
-    assert tune.rendered(lines).splitlines()[2:] == ["| herg | AUROC ↑ | 5 | 1 | 10 | 0.8000 | 0.7000 | -0.1000 |"]
+    assert tune.tuning_table(lines).splitlines()[2:] == ["| herg | AUROC ↑ | 5 | 1 | 10 | 0.8000 | 0.7000 | -0.1000 |"]
 
 
 def test_interval_needs_three_seeds():
     lines = [line(tune.DEFAULTS, seed, 0.5) for seed in range(3)]
     lines += [tuned(seed, 0.5 + 0.01 * seed) for seed in range(3)]
-    (row,) = tune.rendered(lines).splitlines()[2:]
+    (row,) = tune.tuning_table(lines).splitlines()[2:]
     # Student's t with two degrees of freedom: 4.303 * 0.01 / sqrt(3) = 0.0248
     assert row.endswith("| +0.0100 (95% interval -0.0148 to +0.0348) |")
 
@@ -54,7 +54,7 @@ def test_a_table_is_searched_once(tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "run_and_evaluate", run_and_evaluate)
     parser = argparse.ArgumentParser()
     tune.add_arguments(parser)
-    words = ["run", "--data", "x", "--tasks", "herg", "--seeds", "0", "1", "2", "--results", str(tmp_path / "r.jsonl")]
+    words = ["--data", "x", "--tasks", "herg", "--seeds", "0", "1", "2", "--results", str(tmp_path / "r.jsonl")]
     tune.run(parser.parse_args(words))
     assert methods == ["GraphSlice", "Search", "GraphSlice", "Found", "GraphSlice", "Found"]
     lines = tune.read_results(tmp_path / "r.jsonl")
@@ -63,13 +63,7 @@ def test_a_table_is_searched_once(tmp_path, monkeypatch):
 
 def test_budgets_are_separate_rows():
     lines = [line(tune.DEFAULTS, 0, 0.5), tuned(0, 0.6), tuned(0, 0.7, minutes=30.0)]
-    assert [row.split(" | ")[2] for row in tune.rendered(lines).splitlines()[2:]] == ["5", "30"]
-
-
-def test_document_has_the_results():
-    results = tune.read_results(tune.RESULTS)
-    text = tune.RESULTS.parent.with_name("tuning.md").read_text()
-    assert f"<!-- tune -->\n{tune.rendered(results)}<!-- /tune -->" in text
+    assert [row.split(" | ")[2] for row in tune.tuning_table(lines).splitlines()[2:]] == ["5", "30"]
 
 
 @pytest.mark.slow
@@ -79,8 +73,6 @@ def test_results_are_kept_and_not_repeated(tmp_path, monkeypatch):
     rows = "".join(f"{'C' * i},{i},test\n" for i in range(1, 6))
     rows += "".join(f"C1{'C' * (i - 1)}1,{i},train\n" for i in range(6, 31))
     (tmp_path / "tdc_admet" / "caco2_wang.csv").write_text("smiles,y,split\n" + rows)
-    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
-    (tmp_path / "docs" / "tuning.md").write_text("before\n<!-- tune -->\n<!-- /tune -->\nafter")
     original, commands = Commands.run, []
 
     def run(self, *words):
@@ -91,12 +83,12 @@ def test_results_are_kept_and_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(Commands, "run", run)
     parser = argparse.ArgumentParser()
     tune.add_arguments(parser)
-    results = tmp_path / "docs" / "benchmarks" / "tune.jsonl"
-    words = ["run", "--data", str(tmp_path), "--tasks", "caco2_wang", "--seeds", "0", "--results", str(results)]
+    results = tmp_path / "tune.jsonl"
+    words = ["--data", str(tmp_path), "--tasks", "caco2_wang", "--seeds", "0", "--results", str(results)]
     for _ in range(2):
         tune.run(parser.parse_args(words))
     assert commands == ["train", "predict", "tune", "predict"]
     defaults, tuned_line = map(json.loads, results.read_text().splitlines())
     assert (defaults["method"], tuned_line["method"], tuned_line["trials"]) == ("defaults", "tuned", 2)
     assert "optimizer.peak_lr" in tuned_line["values"]
-    assert "| caco2_wang | MAE ↓ | 30 | 1 | 2 |" in (tmp_path / "docs" / "tuning.md").read_text()
+    assert "| caco2_wang | MAE ↓ | 30 | 1 | 2 |" in tune.tuning_table(tune.read_results(results))

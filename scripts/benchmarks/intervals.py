@@ -1,15 +1,12 @@
 """Coverage of prediction intervals and sets, compared with a forest's jackknife, and errors by distance.
 
-``run --data DIR`` trains with the defaults on eight tables of TDC's ADMET group, each split at random and by scaffold,
-and adds every result as a line to docs/benchmarks/intervals.jsonl; what is there already is not done again. Every
-result renews docs/intervals.md too, as ``render`` does alone.
+``--data DIR`` trains with the defaults on eight tables of TDC's ADMET group, each split at random and by scaffold, and
+adds every result as a line to docs/benchmarks/intervals.jsonl. Results that exist are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -23,9 +20,8 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.metrics import log_loss
 
 import graphslice
-from benchmarks.interval_report import rendered
-from benchmarks.results import add_result, read_results
-from benchmarks.table_methods import Commands, commit
+from benchmarks import results
+from benchmarks.table_methods import Commands, version
 from benchmarks.table_tasks import TDC, Task
 from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
@@ -34,7 +30,6 @@ from graphslice.hardware import hardware_info
 from graphslice.run_files import OUT_OF_FOLD, read_splits
 from split_check import check_split
 
-RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "intervals.jsonl"
 TASKS = (
     *("caco2_wang", "vdss_lombardo", "clearance_microsome_az", "ppbr_az"),
     *("hia_hou", "pgp_broccatelli", "herg", "bbb_martins"),
@@ -47,56 +42,36 @@ _TREES = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    actions = parser.add_subparsers(dest="action", required=True)
-    begin = actions.add_parser("run", help="train, and keep every result")
-    begin.add_argument("--data", type=Path, required=True, help="a folder with tdc_admet/*.csv")
-    begin.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK")
-    begin.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS))
-    begin.add_argument("--seeds", nargs="+", type=int, default=list(range(3)))
-    begin.add_argument("--threads", type=int, default=1)
-    render = actions.add_parser("render", help="make docs/intervals.md")
-    for subparser in (begin, render):
-        subparser.add_argument("--results", type=Path, default=RESULTS)
+    """Add the options of the command."""
+    results.add_arguments(parser, TASKS, "intervals.jsonl", seeds=3)
+    parser.add_argument("--splits", nargs="+", choices=SPLITS, default=list(SPLITS))
+    parser.add_argument("--threads", type=int, default=1)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run what has no result yet, or render the results."""
-    if options.action == "run":
-        for seed in options.seeds:
-            for name in options.tasks:
-                for split in options.splits:
-                    _attempt(options, TDC[name], split, seed)
-    write_document(options.results)
+    """Run the trainings that have no result yet."""
+    work = [
+        (
+            {"task": name, "split": split, "seed": seed},
+            partial(run_and_evaluate, TDC[name], split, seed, options.data, options.threads),
+        )
+        for seed in options.seeds
+        for name in options.tasks
+        for split in options.splits
+    ]
+    results.run_missing(options.results, work)
 
 
-def _attempt(options: argparse.Namespace, task: Task, split: str, seed: int) -> None:
-    key = {"task": task.name, "split": split, "seed": seed}
-    compute = partial(run_and_evaluate, task, split, seed, options.data, options.threads)
-    if add_result(options.results, key, compute) is not None:
-        write_document(options.results)
-        print(json.dumps(key), flush=True)
-
-
-def write_document(results: Path) -> None:
-    """Make docs/intervals.md of docs/benchmarks/intervals.jsonl."""
-    document = results.parent.with_name("intervals.md")
-    document.write_text(rendered(read_results(results), LEVELS, SIMILARITIES), encoding="utf-8")
-
-
-def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int) -> dict[str, Any]:
+def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int) -> list[dict]:
     """Train on a table with a new split of all rows, and evaluate the predictions for the test set."""
     table = pd.read_csv(data / task.file)[["smiles", "y"]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table.to_csv(folder / "t.csv", index=False)
-        Commands(folder, threads).run(
-            *(sys.executable, "-m", "graphslice", "train", "--dataset", folder / "t.csv", "--targets", "y"),
-            *("--split", split, "--seed", seed, "--trainer.seed", seed),
-            *("--out", folder / "run", "--cache", folder / "cache"),
-        )
-        predictor, splits = graphslice.load(folder / "run", "cpu"), read_splits(folder / "run")
-        held_out = folder / "run" / OUT_OF_FOLD
+        options = ("--targets", "y", "--split", split, "--seed", seed, "--trainer.seed", seed)
+        run = Commands(folder, threads).train(folder / "t.csv", *options)
+        predictor, splits = graphslice.load(run, "cpu"), read_splits(run)
+        held_out = run / OUT_OF_FOLD
         calibrated = len(pd.read_csv(held_out)) if held_out.exists() else len(splits["valid"])
     assert splits is not None and predictor.calibration is not None
     sides = np.full(len(table), "", dtype=object)
@@ -129,7 +104,7 @@ def run_and_evaluate(task: Task, split: str, seed: int, data: Path, threads: int
         error = np.abs(values[:, 0] - labels[:, 0])
     line["by_similarity"] = _binned(near.similarity, error.astype(np.float64))
     line["in_domain"] = _by_domain(near.in_domain, error.astype(np.float64))
-    return line | {"machine": hardware_info()["machine"], "version": f"graphslice {graphslice.__version__} {commit()}"}
+    return [line | {"machine": hardware_info()["machine"], "version": version()}]
 
 
 def _binned(similarity: np.ndarray, error: np.ndarray) -> list[list[float]]:

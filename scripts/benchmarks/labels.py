@@ -1,16 +1,14 @@
-"""Compare bounds as labels, auxiliary targets and joint models on tables of TDC's ADMET group.
+"""Compare bounds as labels, auxiliary targets and joint models on tables of TDC's ADMET group; makes docs/labels.md.
 
-``run --data DIR`` trains with the defaults in every way that is compared, and adds each result as a line to
-docs/benchmarks/labels.jsonl; what is there already is not done again. Every result renews docs/labels.md too, as
-``render`` does alone. The test rows of TDC are read once for each line, and nothing was chosen by them.
+``--data DIR`` trains with the defaults in every way that is compared, and adds each result as a line to
+docs/benchmarks/labels.jsonl. Results that exist are skipped. The test rows of TDC are read once for each line, and
+nothing was chosen by them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,19 +17,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 import graphslice
-from benchmarks.results import add_result, read_results
-from benchmarks.table_methods import Commands, commit
+from benchmarks import results
+from benchmarks.results import markdown, run_missing
+from benchmarks.table_methods import Commands, version
 from benchmarks.table_tasks import METRICS, TDC
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
+from graphslice.evaluation.confidence import mean_interval
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.hardware import hardware_info
 from split_check import check_split
 
-RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "labels.jsonl"
 _PERCENTILE = 80
 
 
@@ -140,37 +139,26 @@ COMPARISONS |= {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    actions = parser.add_subparsers(dest="action", required=True)
-    begin = actions.add_parser("run", help="train, and keep every result")
-    begin.add_argument("--data", type=Path, required=True, help="a folder with tdc_admet/*.csv")
-    begin.add_argument("--comparisons", nargs="+", choices=COMPARISONS, default=list(COMPARISONS), metavar="NAME")
-    begin.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
-    begin.add_argument("--threads", type=int, default=1)
-    render = actions.add_parser("render", help="make docs/labels.md")
-    for subparser in (begin, render):
-        subparser.add_argument("--results", type=Path, default=RESULTS)
+    """Add the options of the command."""
+    results.add_arguments(parser, list(COMPARISONS), "labels.jsonl")
+    parser.add_argument("--threads", type=int, default=1)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run what has no result yet, or render the results."""
-    if options.action == "run":
-        for seed in options.seeds:
-            for name in options.comparisons:
-                for way in COMPARISONS[name].ways:
-                    _attempt(options, name, way, seed)
-    write_document(options.results)
+    """Run the trainings that have no result yet."""
+    work = [
+        (
+            {"comparison": name, "way": way, "seed": seed},
+            partial(train_and_score, COMPARISONS[name], way, seed, options.data, options.threads),
+        )
+        for seed in options.seeds
+        for name in options.tasks
+        for way in COMPARISONS[name].ways
+    ]
+    run_missing(options.results, work)
 
 
-def _attempt(options: argparse.Namespace, name: str, way: str, seed: int) -> None:
-    key = {"comparison": name, "way": way, "seed": seed}
-    compute = partial(train_and_score, COMPARISONS[name], way, seed, options.data, options.threads)
-    if (line := add_result(options.results, key, compute)) is not None:
-        write_document(options.results)
-        print(json.dumps(line), flush=True)
-
-
-def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, threads: int) -> dict:
+def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, threads: int) -> list[dict]:
     """Train on the training rows in one way, and score the predictions of the test rows by their true labels."""
     table = pd.read_csv(data / TDC[comparison.table].file)
     if comparison.log:
@@ -181,80 +169,46 @@ def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, thr
         folder = Path(name)
         commands = Commands(folder, threads)
         extra = comparison.ways[way](train[["smiles", "y"]].assign(split="train"), folder, data)
-        commands.run(
-            *(sys.executable, "-m", "graphslice", "train", "--dataset", folder / "fit.csv"),
-            *("--seed", seed, "--trainer.seed", seed, "--cache", folder / "cache", "--out", folder / "run"),
-            *(extra if "--targets" in extra else ["--targets", "y", *extra]),
-        )
-        model = graphslice.load(folder / "run", "cpu")
+        targets = () if "--targets" in extra else ("--targets", "y")
+        run = commands.train(folder / "fit.csv", "--seed", seed, "--trainer.seed", seed, *targets, *extra)
+        model = graphslice.load(run, "cpu")
         predicted = np.asarray(model.predict(test["smiles"].tolist()), np.float64).reshape(len(test), -1)[:, 0]
     known = np.isfinite(predicted)
     labels = test["y"].to_numpy(np.float64)
     scores = {metric: float(METRICS[metric][0](labels[known], predicted[known])) for metric in comparison.metrics}
-    machine = {"machine": hardware_info()["machine"], "version": f"graphslice {graphslice.__version__} {commit()}"}
-    return {"scores": scores, "predicted": int(known.sum()), "cpu_seconds": round(commands.cpu_seconds, 1)} | machine
+    line = {"scores": scores, "predicted": int(known.sum()), "cpu_seconds": round(commands.cpu_seconds, 1)}
+    return [line | {"machine": hardware_info()["machine"], "version": version()}]
 
 
-def write_document(results: Path) -> None:
-    """Make docs/labels.md of docs/benchmarks/labels.jsonl."""
-    results.parent.with_name("labels.md").write_text(rendered(read_results(results)), encoding="utf-8")
-
-
-def rendered(lines: list[dict]) -> str:
-    """The document of all results."""
-    parts = [_HEAD]
+def label_sections(lines: list[dict]) -> str:
+    """Return a section for each comparison, and the versions."""
+    parts = []
     for name, comparison in COMPARISONS.items():
         own = [line for line in lines if line["comparison"] == name]
         if own:
             parts.append(f"## {name[:1].upper()}{name[1:]}\n\n{_table(own, comparison)}")
     versions = sorted({f"{line['version']} on {line['machine']}" for line in lines})
-    return "\n\n".join([*parts, f"Versions: {'; '.join(versions)}."]) + "\n"
+    return "\n".join([*parts, f"Versions: {'; '.join(versions)}.\n"])
 
 
 def _table(lines: list[dict], comparison: Comparison) -> str:
-    first = next(iter(comparison.ways))
-    head = " | ".join([*comparison.metrics, f"difference in {comparison.metrics[0]} from {first}", "CPU s"])
-    rows = [f"| labels | {head} |", "|---" * (len(comparison.metrics) + 3) + "|"]
-    for way in comparison.ways:
-        scores = {line["seed"]: line["scores"] for line in lines if line["way"] == way}
-        reference = {line["seed"]: line["scores"] for line in lines if line["way"] == first}
-        if not scores:
+    first, metric = next(iter(comparison.ways)), comparison.metrics[0]
+    rows = [["labels", *comparison.metrics, f"difference in {metric} from {first}", "CPU s"]]
+    scores = {way: {line["seed"]: line["scores"] for line in lines if line["way"] == way} for way in comparison.ways}
+    for way, own in scores.items():
+        if not own:
             continue
-        cells = [_mean_and_deviation([score[metric] for score in scores.values()]) for metric in comparison.metrics]
-        metric, shared = comparison.metrics[0], sorted(scores.keys() & reference.keys())
-        gains = np.array([scores[seed][metric] - reference[seed][metric] for seed in shared])
+        cells = [f"{mean_and_std([s[name] for s in own.values()], 3)} ({len(own)})" for name in comparison.metrics]
+        shared = sorted(own.keys() & scores[first].keys())
+        gains = np.array([own[seed][metric] - scores[first][seed][metric] for seed in shared])
         seconds = np.median([line["cpu_seconds"] for line in lines if line["way"] == way])
-        rows.append(f"| {way} | {' | '.join(cells)} | {'' if way == first else _difference(gains)} | {seconds:.0f} |")
-    return "\n".join(rows)
-
-
-def _mean_and_deviation(values: list[float]) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.3f} (1)"
-    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f} ({len(values)})"
+        rows.append([way, *cells, "" if way == first else _difference(gains), f"{seconds:.0f}"])
+    return markdown(rows)
 
 
 def _difference(gains: np.ndarray) -> str:
-    """The mean of paired differences, with their 95% interval by Student's distribution."""
+    """The mean of paired differences, with their 95% interval."""
     if len(gains) < 2:
         return f"{gains.mean():+.3f}" if len(gains) else ""
-    half = student.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / len(gains) ** 0.5
-    return f"{gains.mean():+.3f} ({gains.mean() - half:+.3f} to {gains.mean() + half:+.3f})"
-
-
-_HEAD = f"""# Bounds and auxiliary targets
-
-What censored labels, auxiliary targets and joint models contribute. Made by `python scripts/benchmark.py labels render`
-from the lines of [labels.jsonl](benchmarks/labels.jsonl), which `python scripts/benchmark.py labels run --data DIR`
-adds to; do not edit.
-
-`graphslice train` with its defaults on the training rows of TDC's tables, evaluated on the true labels of the test
-rows. Scores are mean ± standard deviation over seeds, with the number of seeds in brackets. Differences are paired by
-seed, with their 95% interval. All seeds have the same rows, so the interval covers the randomness of training, not the
-choice of the test molecules.
-
-- **Bounds**: training labels above their {_PERCENTILE}th percentile become bounds (`>x`), labels with the value x, or
-  are left out. The labels of vdss_lombardo are decimal logarithms.
-- **Auxiliary**: the other table is given as `--auxiliary-file`, without the compounds of the test rows.
-- **Joint**: one model of the targets of several tables: the decimal logarithms of the labels of four regression tables,
-  or the classes of three classification tables, without the compounds of the test rows of the evaluated target."""
+    low, high = mean_interval(gains)
+    return f"{gains.mean():+.3f} ({low:+.3f} to {high:+.3f})"

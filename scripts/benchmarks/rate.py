@@ -1,15 +1,13 @@
-"""Rate of ``predict`` for a file of molecules, compared with chemprop; makes a table of docs/benchmarks/notes.md.
+"""Rate of ``predict`` for a file of molecules, compared with chemprop; makes a table of docs/benchmarks.md.
 
-``run --data DIR --chemprop ENV/bin/chemprop`` trains on one table (TDC's Caco-2), predicts the molecules of another
+``--data DIR --chemprop ENV/bin/chemprop`` trains on one table (TDC's Caco-2), predicts the molecules of another
 (lipophilicity) once and four times, in turns, and adds a line for each prediction to docs/benchmarks/rate.jsonl. The
-difference of the two processor times is without the start of the command. ``render`` writes the table alone.
+difference of the two processor times is without the start of the command.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -17,13 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.results import read_results
-from benchmarks.table_methods import Chemprop, Commands, GraphSlice
+from benchmarks.results import RESULTS, append_results, markdown
+from benchmarks.table_methods import Chemprop, Commands, version
 from benchmarks.table_tasks import TDC, Table, read_table
-from graphslice.evaluation.format_scores import markdown_table
 from graphslice.hardware import hardware_info
 
-RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "rate.jsonl"
 TRAINED_ON, PREDICTED, TIMES = "caco2_wang", "lipophilicity_astrazeneca", 4
 #: Name of each model in the results, and in the table.
 MODELS = {
@@ -35,22 +31,16 @@ MODELS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    actions = parser.add_subparsers(dest="action", required=True)
-    begin = actions.add_parser("run", help="train, and measure in turns")
-    begin.add_argument("--data", type=Path, required=True, help="folder with tdc_admet/*.csv")
-    begin.add_argument("--chemprop", required=True, help="command of chemprop, in an environment of its own")
-    begin.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    render = actions.add_parser("render", help="write the table")
-    for subparser in (begin, render):
-        subparser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--data", type=Path, required=True, help="folder with tdc_admet/*.csv")
+    parser.add_argument("--chemprop", required=True, help="command of chemprop, in an environment of its own")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--results", type=Path, default=RESULTS / "rate.jsonl")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, or write the table of the results."""
-    if options.action == "run":
-        with tempfile.TemporaryDirectory() as folder:
-            measure(options, Path(folder))
-    write_table(options.results)
+    """Measure in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        measure(options, Path(folder))
 
 
 def measure(options: argparse.Namespace, folder: Path) -> None:
@@ -61,7 +51,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     files = {len(molecules) * times: folder / f"times-{times}.csv" for times in (1, TIMES)}
     for path, times in zip(files.values(), (1, TIMES), strict=True):
         pd.concat([molecules] * times).to_csv(path, index=False)
-    versions = {"chemprop": Chemprop(options.chemprop).version}
+    versions = dict.fromkeys(MODELS, version()) | {"chemprop": Chemprop(options.chemprop).version}
     for number in range(options.rounds):
         for model in MODELS:
             for count, path in files.items():
@@ -69,10 +59,8 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
                 commands.run(*predict[model], path)
                 line = {"model": model, "round": number, "molecules": count}
                 line["cpu_seconds"] = round(commands.cpu_seconds - before, 2)
-                line["machine"] = hardware_info()["machine"]
-                line["version"] = versions.get(model, GraphSlice("graphslice").version)
-                with options.results.open("a") as results:
-                    results.write(json.dumps(line) + "\n")
+                line |= {"machine": hardware_info()["machine"], "version": versions[model]}
+                append_results(options.results, [line])
                 print(line, flush=True)
 
 
@@ -114,24 +102,14 @@ def microseconds(lines: list[dict]) -> dict[str, list[float]]:
     return found
 
 
-def rendered(lines: list[dict]) -> str:
+def rate_table(lines: list[dict]) -> str:
     """Return the table: the mean over rounds, and their range."""
     found = microseconds(lines)
-    rows = []
+    rows = [["model", "microseconds a molecule", "times the rate of chemprop"]]
     for model, values in found.items():
         ratios = np.array(found["chemprop"]) / np.array(values)
         rate = "1" if model == "chemprop" else f"{ratios.mean():.1f} ({ratios.min():.1f} to {ratios.max():.1f})"
         rows.append((MODELS[model], f"{np.mean(values):,.0f}", rate))
     first = lines[0]
     note = f"{first['machine']}, {first['version']}, {lines[-1]['version']}, {len(found['chemprop'])} rounds in turns."
-    table = markdown_table(["model", "microseconds a molecule", "times the rate of chemprop"], rows)
-    return "\n".join([*table, "", note, ""])
-
-
-def write_table(results: Path) -> None:
-    """Update the table between the marks of the notes next to the results, if they exist."""
-    notes = results.with_name("notes.md")
-    if notes.exists():
-        table = f"<!-- rate -->\n{rendered(read_results(results))}<!-- /rate -->"
-        text = re.sub(r"<!-- rate -->\n.*?<!-- /rate -->", lambda _: table, notes.read_text(), flags=re.DOTALL)
-        notes.write_text(text, encoding="utf-8")
+    return f"{markdown(rows)}\n{note}\n"

@@ -1,39 +1,82 @@
-"""Results of benchmarks as lines of JSON: each training is done once, and a failed one is reported and left out."""
+"""Results of benchmarks: lines of JSON, each of a training that is done once, and tables of them."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.table_methods import CommandError
+from benchmarks.table_methods import ROOT, CommandError
+from graphslice.evaluation.format_scores import markdown_table
+
+#: Folder of the files of results.
+RESULTS = ROOT / "docs" / "benchmarks"
+_appending = threading.Lock()
 
 
 def read_results(path: Path) -> list[dict]:
     """Return the lines of the results; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def add_result(path: Path, key: dict, compute: Callable[[], dict]) -> dict | None:
-    """Append a result unless the file has one with its key.
+def append_results(path: Path, lines: Iterable[dict]) -> None:
+    """Append lines to a file, in one write, since other processes may append to it; it is created if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _appending, path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[str], results: str, seeds: int = 5) -> None:
+    """Add the options that benchmarks on tables share.
 
     Args:
-        path: the file, which is created.
-        key: what identifies the result.
-        compute: trains and returns the rest of the line.
-
-    Returns:
-        The new line; None if there is one already, or a command failed.
+        parser: of the benchmark.
+        tasks: choices of ``--tasks``.
+        results: name of the file of results.
+        seeds: default number of seeds.
     """
-    if any(key.items() <= line.items() for line in read_results(path)):
-        return None
-    try:
-        line = key | compute()
-    except CommandError as error:
-        print(f"{key}: {error}", file=sys.stderr, flush=True)
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    return line
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="folder with tdc_admet/*.csv and the tables of MoleculeNet")
+    add("--tasks", nargs="+", choices=tasks, default=list(tasks), metavar="TASK", help="in order")
+    add("--seeds", nargs="+", type=int, default=list(range(seeds)))
+    add("--results", type=Path, default=RESULTS / results)
+
+
+def run_missing(path: Path, work: Sequence[tuple[dict, Callable[[], list[dict]]]], jobs: int = 1) -> None:
+    """Compute the results that the file does not have, and append each when it is there.
+
+    Args:
+        path: the file.
+        work: what identifies each training, and the function that trains and returns the rest of its lines.
+        jobs: number of parallel trainings.
+
+    Raises:
+        SystemExit: at the end, if a command failed. Its message is printed, and the other trainings are done.
+    """
+
+    def attempt(key: dict, compute: Callable[[], list[dict]]) -> bool:
+        if any(key.items() <= line.items() for line in read_results(path)):
+            return True
+        try:
+            lines = [key | line for line in compute()]
+        except CommandError as error:
+            print(f"{key}: {error}", file=sys.stderr, flush=True)
+            return False
+        append_results(path, lines)
+        print(*map(json.dumps, lines), sep="\n", flush=True)
+        return True
+
+    with ThreadPoolExecutor(jobs) as pool:
+        done = list(pool.map(attempt, *zip(*work, strict=True)))
+    failed = [", ".join(map(str, key.values())) for (key, _), success in zip(work, done, strict=True) if not success]
+    if failed:
+        raise SystemExit(f"{len(failed)} of {len(work)} failed; the first: {failed[0]}")
+
+
+def markdown(lines: Sequence[Sequence[object]]) -> str:
+    """Format a Markdown table whose first line is the header."""
+    return "".join(f"{line}\n" for line in markdown_table(list(map(str, lines[0])), lines[1:]))

@@ -85,6 +85,13 @@ class Commands:
             last = "\n".join(output.read_text(errors="replace").splitlines()[-8:])
             raise CommandError(f"{' '.join(command)}: exit code {process.returncode}\n{last}")
 
+    def train(self, dataset: Path, *options: object, command: str = "train") -> Path:
+        """Train GraphSlice with these options; return the run directory."""
+        run = self.folder / "run"
+        words = (command, "--dataset", dataset, "--cache", self.folder / "cache", "--out", run)
+        self.run(sys.executable, "-m", "graphslice", *words, *options)
+        return run
+
 
 class Method:
     """A method that is trained on a table.
@@ -138,16 +145,20 @@ class Chemprop(Method):
         fit, ask = self._write(table, molecules, commands.folder, valid="val")
         model, out = commands.folder / "model", commands.folder / "predictions.csv"
         kind = "classification" if table.task.classes else "regression"
-        commands.run(
-            *(self.command, "train", "--data-path", fit, "--smiles-columns", "smiles", "--target-columns"),
-            *(*table.targets, "--splits-column", "split", "--task-type", kind),
-            *("--pytorch-seed", seed, "--data-seed", seed, "--output-dir", model),
-        )
+        commands.run(self.command, *chemprop_training(fit, table.targets, seed, model), "--task-type", kind)
         commands.run(
             *(self.command, "predict", "--test-path", ask, "--smiles-columns", "smiles"),
             *("--model-paths", model, "--output", out),
         )
         return {self.name: pd.read_csv(out)[table.targets].to_numpy(dtype=np.float64)}
+
+
+def chemprop_training(fit: Path, targets: Sequence[str], seed: int, out: Path) -> list[object]:
+    """Arguments of chemprop for a training on the split of a table, which calls the validation set val."""
+    return [
+        *("train", "--data-path", fit, "--smiles-columns", "smiles", "--target-columns", *targets),
+        *("--splits-column", "split", "--pytorch-seed", seed, "--data-seed", seed, "--output-dir", out),
+    ]
 
 
 class Forest(Method):
@@ -178,17 +189,14 @@ class GraphSlice(Method):
 
     def __init__(self, name: str, options: Sequence[str] | None = None) -> None:
         self.name, self.options = name, list(GRAPHSLICE[name] if options is None else options)
-        self.version = f"graphslice {graphslice.__version__} {commit()}"
+        self.version = version()
 
     def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
         # It chooses its own validation rows, or folds, among all that are given.
         fit, ask = self._write(table, molecules, commands.folder, valid="train")
         out = commands.folder / "predictions.csv"
-        run = self._train(
-            *("--dataset", fit, "--targets", ",".join(table.targets), "--cache", commands.folder / "cache"),
-            *("--trainer.seed", seed, *self.options),
-            commands=commands,
-        )
+        options = ("--targets", ",".join(table.targets), "--trainer.seed", seed, *self.options)
+        run = self._train(fit, options, commands)
         commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "--overwrite", "-o", out)
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
@@ -196,11 +204,9 @@ class GraphSlice(Method):
         names = COMPONENTS_OF.get(self.name, ())
         return predictions | (component_predictions(run, molecules["smiles"].tolist(), names) if names else {})
 
-    def _train(self, *words: object, commands: Commands) -> Path:
+    def _train(self, dataset: Path, options: Sequence[object], commands: Commands) -> Path:
         """Train with these options; return the run directory."""
-        run = commands.folder / "run"
-        commands.run(sys.executable, "-m", "graphslice", "train", "--out", run, *words)
-        return run
+        return commands.train(dataset, *options)
 
 
 def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -242,6 +248,11 @@ def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
             raise SystemExit("the method chemprop needs its command: --chemprop ENV/bin/chemprop")
         return Chemprop(chemprop)
     return Forest() if name == Forest.name else GraphSlice(name)
+
+
+def version() -> str:
+    """Return version and commit of GraphSlice."""
+    return f"graphslice {graphslice.__version__} {commit()}"
 
 
 def commit() -> str:

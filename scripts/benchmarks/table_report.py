@@ -1,8 +1,7 @@
-"""Document of ``benchmark.py tables``, generated from its results."""
+"""Tables of docs/benchmarks.md, made from the results of ``benchmark.py tables``."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.results import markdown
 from benchmarks.table_methods import COMPONENTS_OF
 from benchmarks.table_tasks import METRICS, MOLECULE_NET, TDC, Task
-from graphslice.evaluation.format_scores import markdown_table
+from graphslice.evaluation.format_scores import mean_and_std
 
 PUBLISHED = "published.csv"
 # Resamples of the tasks for the interval of a difference of mean ranks.
 _RESAMPLES = 10_000
-# File with notes that close the document, in the folder of the results.
-_NOTES = "notes.md"
 #: Methods whose commands are timed, and all that the document shows.
 COMMANDS = ("chemprop", "small-forest", "graphslice", "graphslice-ensemble", "former", "former-ensemble")
 DISPLAYED = (
@@ -44,61 +42,6 @@ PUBLISHED_COLUMNS = {
     name: BOARDS[name] for name in ("chemprop", "chemprop_rdkit", "minimol", "maplight", "maplight_gnn")
 } | {"best": "best"}
 
-INTRODUCTION = """\
-# Benchmarks on tables
-
-GraphSlice, chemprop and published methods on TDC's ADMET group and MoleculeNet: on the same rows, with the defaults of
-both packages. The [protocol](#protocol) is below, with what each method is.
-
-Made by `python scripts/benchmark.py tables render` of the lines of [results.jsonl](benchmarks/results.jsonl), which
-`python scripts/benchmark.py tables run --data DIR --chemprop ENV/bin/chemprop` adds to; do not edit.
-"""
-
-_PROTOCOL = """\
-## Protocol
-
-- **Rows.** All methods have the same rows of a task and seed. TDC's ADMET group: the test set of TDC; an eighth of its
-  training rows is the validation set, by scaffold, drawn by the seed as `get_train_valid_split` of the leaderboard
-  does. MoleculeNet: a balanced scaffold split, 80 / 10 / 10, another one for each seed, so standard deviations include
-  the variation between splits. Rows that RDKit cannot read are left out before the split. No command gets a label of
-  the test set. Each method predicts with its own command, and scikit-learn and SciPy evaluate all predictions alike.
-  TDC's splits separate scaffolds, not salts, charge states, tautomers and stereoisomers of one compound:
-  [results.md](results.md#splits) counts the test rows with such a training row.
-- **Metrics.** Mean ± standard deviation over seeds; the number of seeds is in brackets where it is not five. TDC: the
-  metric of its leaderboard (AUROC for `bioavailability_ma`, of which the published scores are not kept here).
-  MoleculeNet: the mean over targets; missing labels are left out, and targets with a single class in the test set. ↓
-  lower is better, ↑ higher is better. Means over different numbers of seeds do not compare, least of all on
-  MoleculeNet. Base models have no score where only the network predicted.
-- **`chemprop`**: `chemprop train` with its defaults (50 epochs, best epoch by validation loss), then `chemprop
-  predict`. Its default loss for regression is the squared error, that of `graphslice` the absolute error, which favours
-  `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)).
-- **`small-forest`**: a random forest of 500 trees by scikit-learn on the embeddings of `graphslice fingerprint small`,
-  without the validation set.
-- **`graphslice`**: `graphslice train` with its defaults, the same for every task: a network fine-tuned from the
-  packaged [model](models.md) `small` if the molecules resemble its corpus, and, up to 20,000 labels, a weighted
-  ensemble with a random forest, gradient boosting and a kernel machine on counts and descriptors of the molecular
-  graph. It gets training and validation sets as one, and divides them itself. **`graphslice-network`**,
-  **`graphslice-forest`**, **`graphslice-boosting`** and **`graphslice-kernel`** are the components of the same run,
-  alone. **`graphslice-ensemble`** adds `--ensemble 5`.
-- **`former`** and its components: the default before, without a kernel machine, with RDKit's descriptors, and with a
-  validation set that never trained.
-- **`scratch-network`**: the network with `--init-from none`, from random weights. **`unseen-network`**: the network,
-  fine-tuned from a model that was pretrained as `small` was, but without the molecules of any test set of TDC, their
-  salts, charge states and tautomers.
-- **Use of the test sets.** All choices of the present default were made on folds of training sets ([log](log.md)). The
-  test sets were read once per line of results.jsonl, and before that for one seed of thirteen tables with an earlier
-  choice of the stacking weights and of the number of epochs. Versions before 5114a05 have slower definitions of the
-  descriptors: on 29 trainings with the same seeds (22 tables) the error of the ensemble is 0.4 ± 0.4% larger with the
-  present ones, a difference within chance, so their results are kept, and the repeated ones are not.
-- **Published** scores are those of TDC's leaderboard, as their authors reported them, with their own validation sets.
-  `best` is the best entry of each task, so no single method.
-"""
-
-
-def read_results(path: Path) -> list[dict]:
-    """The lines of the results."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
 
 def keep_published(data: Path, out: Path) -> None:
     """Take the columns :data:`BOARDS` and the best of the leaderboard in a folder of data."""
@@ -107,70 +50,33 @@ def keep_published(data: Path, out: Path) -> None:
     board[["task", "metric", *BOARDS, "best"]].to_csv(out, index=False)
 
 
-def rendered(results: list[dict], published: Path) -> str:
-    """Return the whole document.
+def benchmark_tables(results: list[dict], board: pd.DataFrame) -> dict[str, str]:
+    """Return the tables of the document by name.
 
     Args:
-        results: lines of :func:`read_results`.
-        published: file of :func:`keep_published`; its folder holds the notes that close the document.
+        results: lines of the results.
+        board: published scores, of :func:`keep_published`, by task.
     """
-    board = pd.read_csv(published, index_col="task") if published.exists() else pd.DataFrame(columns=[*BOARDS, "best"])
     scores = grouped(results, "test")
     methods = [name for name in DISPLAYED if any(name in found for found in scores.values())]
+    timed = [name for name in methods if name in COMMANDS]
     versions = sorted({line["version"] for line in results})
     machines = sorted({f"{line['machine']}, {line['threads']} threads a command" for line in results})
     made_by = f"Versions, of each line in results.jsonl: {'; '.join(versions)}. Machines: {'; '.join(machines)}."
-    parts = [
-        INTRODUCTION,
-        "## TDC's ADMET group\n\n" + score_table(TDC.values(), [m for m in FIRST if m in methods], scores, board),
-        "### All methods\n\n" + score_table(TDC.values(), methods, scores, None),
-        "## MoleculeNet\n\n" + score_table(MOLECULE_NET.values(), methods, scores, None),
-        _WINS + wins_table(methods, scores, board),
-        _RANKS + ranks_table(methods, scores, board) + rank_text(scores, board),
-        _SECONDS + seconds_table([name for name in methods if name in COMMANDS], grouped(results, "cpu_seconds")),
-        f"{_PROTOCOL}\n{made_by}\n",
-    ]
-    notes = published.with_name(_NOTES)
-    return "\n".join(parts + ([notes.read_text(encoding="utf-8")] if notes.exists() else []))
+    return {
+        "tdc": score_table(TDC.values(), [name for name in FIRST if name in methods], scores, board),
+        "tdc-methods": score_table(TDC.values(), methods, scores, None),
+        "moleculenet": score_table(MOLECULE_NET.values(), methods, scores, None),
+        "wins": wins_table(methods, scores, board),
+        "ranks": ranks_table(methods, scores, board) + rank_text(scores, board),
+        "times": seconds_table(timed, grouped(results, "cpu_seconds")),
+        "versions": f"{made_by}\n",
+    }
 
-
-_WINS = """\
-## Wins
-
-The number of TDC's tasks on which the mean score of the method of the row is better than that of the column, of the
-tasks that have both; *published* scores are the leaderboard's.
-
-"""
-
-_RANKS = """\
-## Ranks
-
-The mean rank of a method among eight published methods of TDC's leaderboard, over the tasks that the method and the
-leaderboard have, and the mean ranks of these methods on the same tasks. 1 is the best; equal scores share a rank.
-
-![mean ranks](figures/ranks.svg)
-
-"""
 
 _TIE = """
 On the {count} tasks that have both, the mean rank of MapLight + GNN minus that of `graphslice` is {mean:.2f} (95%
-interval {low:.2f} to {high:.2f}; paired bootstrap over the tasks, {resamples:,} resamples). {conclusion} Eight
-published methods are not the whole leaderboard: among all 19 to 26 entries of each task, as of autumn 2026, an audit
-found a mean rank of 3.76 for `former` and of 3.95 for MapLight + GNN. Those entries are not kept here.
-
-Task by task, how much lower the error of `graphslice` is (an absolute error, or what the score lacks to 1); bars are
-standard deviations over seeds:
-
-![error below that of two published methods](figures/differences.svg)
-"""
-
-_SECONDS = """\
-## Time
-
-Processor time in seconds for training and prediction, with the start of the commands, median over seeds. Other work on
-the machine changes it less than the wall-clock time, which the results have too. There is no time of the first
-ensembles, whose members were not counted.
-
+interval {low:.2f} to {high:.2f}; paired bootstrap over the tasks, {resamples:,} resamples). {conclusion}
 """
 
 #: By task and metric, by method: a value for each seed.
@@ -191,8 +97,7 @@ def cell(values: list[float]) -> str:
     """Mean ± deviation, and how many where there are not five."""
     if not values:
         return ""
-    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{spread}" + (f" ({len(values)})" if len(values) != 5 else "")
+    return mean_and_std(values, 3) + (f" ({len(values)})" if len(values) != 5 else "")
 
 
 def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board: pd.DataFrame | None) -> str:
@@ -300,8 +205,3 @@ def seconds_table(methods: list[str], seconds: Scores) -> str:
         if found:
             lines.append([task.name, *(f"{np.median(found[name]):.0f}" if name in found else "" for name in methods)])
     return markdown(lines)
-
-
-def markdown(lines: list[list[str]]) -> str:
-    """Format a Markdown table whose first line is the header."""
-    return "".join(f"{line}\n" for line in markdown_table(lines[0], lines[1:]))

@@ -1,31 +1,29 @@
-"""``graphslice tune`` compared with the defaults on tables of TDC's ADMET group.
+"""``graphslice tune`` compared with the defaults on tables of TDC's ADMET group; makes the table of docs/tuning.md.
 
-``run --data DIR`` trains both on the same training rows, predicts the test rows once, and adds a line for each to
+``--data DIR`` trains both on the same training rows, predicts the test rows once, and adds a line for each to
 docs/benchmarks/tune.jsonl. A table is searched once, with the first seed; the other seeds train with the values that
-were found. Results that exist are skipped. Every result also updates the table of docs/tuning.md, as ``render`` does
-alone.
+were found. Results that exist are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
-import re
-import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.results import read_results
-from benchmarks.table_methods import CommandError, Commands, GraphSlice
+from benchmarks import results
+from benchmarks.results import markdown, read_results, run_missing
+from benchmarks.table_methods import Commands, GraphSlice
 from benchmarks.table_tasks import METRICS, TDC, Task
 from benchmarks.tables import run_and_evaluate
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
-from graphslice.evaluation.format_scores import markdown_table, mean_and_std
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.hardware import cores
 
-RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks" / "tune.jsonl"
 DEFAULTS, TUNED = "defaults", "tuned"
 
 
@@ -45,9 +43,8 @@ class Search(GraphSlice):
         super().__init__(TUNED, [*options, "--minutes", str(minutes)])
         self.found: dict = {}
 
-    def _train(self, *words: object, commands: Commands) -> Path:
-        folder = commands.folder / "search"
-        commands.run(sys.executable, "-m", "graphslice", "tune", "--out", folder, *words)
+    def _train(self, dataset: Path, options: Sequence[object], commands: Commands) -> Path:
+        folder = commands.train(dataset, *options, command="tune")
         with (folder / "trials.csv").open(newline="") as file:
             trials = list(csv.DictReader(file))
         (chosen,) = [trial for trial in trials if trial["chosen"]]
@@ -75,68 +72,40 @@ class Found(GraphSlice):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    actions = parser.add_subparsers(dest="action", required=True)
-    begin = actions.add_parser("run", help="train, and keep every result")
-    begin.add_argument("--data", type=Path, required=True, help="folder with tdc_admet/*.csv")
-    begin.add_argument("--tasks", nargs="+", choices=TDC, default=list(TDC), metavar="TASK")
-    begin.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
-    begin.add_argument("--minutes", type=float, default=30.0, help="budget of each search (default: %(default)s)")
-    begin.add_argument("--threads", type=int, default=cores())
-    render = actions.add_parser("render", help="make the table of docs/tuning.md")
-    for subparser in (begin, render):
-        subparser.add_argument("--results", type=Path, default=RESULTS)
+    results.add_arguments(parser, list(TDC), "tune.jsonl")
+    parser.add_argument("--minutes", type=float, default=30.0, help="budget of each search (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=cores())
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run what has no result yet, or render the results."""
-    if options.action == "run":
-        for name in options.tasks:
-            for seed in options.seeds:
-                for method in (DEFAULTS, TUNED):
-                    _attempt(options, TDC[name], method, seed)
-    write_document(options.results)
+    """Run the trainings that have no result yet."""
+    work = []
+    for name in options.tasks:
+        for seed in options.seeds:
+            for key in ({"method": DEFAULTS}, {"method": TUNED, "minutes": options.minutes}):
+                same = {"task": name, **key}
+                work.append((same | {"seed": seed}, partial(_train_and_evaluate, options, TDC[name], same, seed)))
+    run_missing(options.results, work)
 
 
-def _attempt(options: argparse.Namespace, task: Task, name: str, seed: int) -> None:
-    budget = {"minutes": options.minutes} if name == TUNED else {}
-    same = {"task": task.name, "method": name, **budget}
-    key = same | {"seed": seed}
-    lines = [line for line in read_results(options.results) if same.items() <= line.items()]
-    if any(line["seed"] == seed for line in lines):
-        return
+def _train_and_evaluate(options: argparse.Namespace, task: Task, same: dict, seed: int) -> list[dict]:
+    """Train with the defaults, with the values of a line with the same task, method and budget, or search."""
     metric = ["--metric", task.metrics[0].lower()]
-    if name == DEFAULTS:
+    known = [line for line in read_results(options.results) if same.items() <= line.items()]
+    if same["method"] == DEFAULTS:
         method = GraphSlice(DEFAULTS, metric)
-    elif lines:
-        method = Found({key: lines[0][key] for key in ("trials", "chosen", "held_out", "values")}, metric)
+    elif known:
+        method = Found({key: known[0][key] for key in ("trials", "chosen", "held_out", "values")}, metric)
     else:
         method = Search(options.minutes, metric)
-    try:
-        (line,) = run_and_evaluate(task, seed, method, options.data, options.threads)
-    except CommandError as error:
-        print(f"{key}: {error}", file=sys.stderr, flush=True)
-        return
-    line = {name: value for name, value in line.items() if name != "valid"}  # those rows are part of the training
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    with options.results.open("a") as file:
-        file.write(json.dumps(line | budget | getattr(method, "found", {})) + "\n")
-    write_document(options.results)
-    print(f"{key}: {line['metric']} {line['test']}", flush=True)
+    (line,) = run_and_evaluate(task, seed, method, options.data, options.threads)
+    del line["valid"]  # those rows are part of the training
+    return [line | getattr(method, "found", {})]
 
 
-def write_document(results: Path) -> None:
-    """Update the table between the marks of the document next to the folder of the results, if it exists."""
-    document = results.parent.with_name("tuning.md")
-    if document.exists():
-        table = f"<!-- tune -->\n{rendered(read_results(results))}<!-- /tune -->"
-        text = re.sub(r"<!-- tune -->\n.*?<!-- /tune -->", lambda _: table, document.read_text(), flags=re.DOTALL)
-        document.write_text(text, encoding="utf-8")
-
-
-def rendered(lines: list[dict]) -> str:
+def tuning_table(lines: list[dict]) -> str:
     """Return the table: a row for each task and budget, over the seeds that both methods have."""
-    head = ["task", "metric", "minutes", "seeds", "trials", "defaults, test", "tuned, test", "tuned minus defaults"]
-    rows = []
+    rows = [["task", "metric", "minutes", "seeds", "trials", "defaults, test", "tuned, test", "tuned minus defaults"]]
     defaults = {(line["task"], line["seed"]): line for line in lines if line["method"] == DEFAULTS}
     tuned = [line for line in lines if line["method"] == TUNED and (line["task"], line["seed"]) in defaults]
     for task, minutes in dict.fromkeys((line["task"], line["minutes"]) for line in tuned):
@@ -152,4 +121,4 @@ def rendered(lines: list[dict]) -> str:
         arrow = "↑" if METRICS[metric][1] else "↓"
         cells = [task, f"{metric} {arrow}", f"{minutes:g}", str(len(after)), trials]
         rows.append([*cells, mean_and_std(before), mean_and_std(scores), text])
-    return "".join(f"{line}\n" for line in markdown_table(head, rows))
+    return markdown(rows)

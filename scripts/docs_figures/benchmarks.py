@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import rate
-from benchmarks.table_report import BOARDS, PUBLISHED, Scores, grouped, places, published_score, read_results
+from benchmarks.results import RESULTS, read_results
+from benchmarks.table_report import BOARDS, PUBLISHED, Scores, grouped, places, published_score
 from benchmarks.table_tasks import METRICS, TDC, Task
 from graphslice.evaluation.plots import COLOURS
 
-BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks"
 #: Our models, and their names in pictures.
 OURS = {
     "graphslice": "GraphSlice: network and base models",
@@ -30,8 +29,8 @@ _RIVALS = {"maplight_gnn": "c2", "chemprop_rdkit": "c3"}
 
 def tdc() -> tuple[Scores, pd.DataFrame]:
     """Return our scores on TDC's ADMET group, and the published ones."""
-    board = pd.read_csv(BENCHMARKS / PUBLISHED, index_col="task")
-    return grouped(read_results(BENCHMARKS / "results.jsonl"), "test"), board
+    board = pd.read_csv(RESULTS / PUBLISHED, index_col="task")
+    return grouped(read_results(RESULTS / "results.jsonl"), "test"), board
 
 
 def mean_ranks() -> dict[str, float]:
@@ -45,7 +44,7 @@ def mean_ranks() -> dict[str, float]:
 def coverages() -> dict[str, dict[int, list[float]]]:
     """Return the measured coverages of all tables and seeds, by split and nominal level in percent."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in read_results(BENCHMARKS / "intervals.jsonl"):
+    for line in read_results(RESULTS / "intervals.jsonl"):
         for level, values in line["intervals"].items():
             found[line["split"]][int(level)].append(100 * values["coverage"])
     return found
@@ -127,7 +126,7 @@ def draw_gains(axes: Axes) -> None:
 
 def draw_rates(axes: Axes) -> None:
     """Draw the processor time of a molecule, for each model of the benchmark of rates."""
-    found = rate.microseconds(read_results(BENCHMARKS / "rate.jsonl"))
+    found = rate.microseconds(read_results(RESULTS / "rate.jsonl"))
     for place, (model, values) in enumerate(reversed(found.items())):
         colour = COLOURS["soft" if model == "chemprop" else "c1"]
         axes.barh(place, np.mean(values), 0.62, color=colour)

@@ -10,7 +10,6 @@ alone.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import re
@@ -21,9 +20,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from benchmarks.report import memory_of_processes
 from graphslice.package_data import DEMO_CSV
 
 # Requests whose rows are known, and bodies that must be rejected with a status.
@@ -54,8 +55,7 @@ def post(connection: HTTPConnection, body: bytes) -> tuple[int, Any]:
 
 def make_requests(seed: int = 0) -> list[bytes]:
     """Make bodies of valid requests; one in twenty molecules is invalid."""
-    with open(DEMO_CSV) as file:
-        smiles = [row["smiles"] for row in csv.DictReader(file)]
+    smiles = pd.read_csv(DEMO_CSV)["smiles"].tolist()
     random.seed(seed)
     bodies = []
     for number in range(_REQUESTS):
@@ -90,13 +90,6 @@ def client(
     connection.close()
 
 
-def memory(pid: int) -> float:
-    """Proportional memory of a process and its children, in MB (Linux)."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    texts = (Path(f"/proc/{one}/smaps_rollup").read_text() for one in [str(pid), *children])
-    return sum(int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE).group(1)) for text in texts) / 1024  # type: ignore[union-attr]
-
-
 def run(model: str, clients: int, minutes: float) -> dict[str, Any]:
     """Start a server, load it, and return the figures."""
     command = [sys.executable, "-m", "graphslice", "serve", model, "--port", "0", "--device", "cpu"]
@@ -106,7 +99,7 @@ def run(model: str, clients: int, minutes: float) -> dict[str, Any]:
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline()).group(1))  # type: ignore[union-attr]
         alone = HTTPConnection("127.0.0.1", port, timeout=120)
         expected = {body: post(alone, body)[1] for body in make_requests()}
-        results, lock, memories = Results(), threading.Lock(), [memory(server.pid)]
+        results, lock, memories = Results(), threading.Lock(), [memory_of_processes(server.pid)]
         started = time.monotonic()
         arguments = port, expected, started + 60 * minutes
         threads = [
@@ -123,7 +116,7 @@ def run(model: str, clients: int, minutes: float) -> dict[str, Any]:
             health.request("GET", "/health")
             assert health.getresponse().status == 200
             slowest = max(slowest, time.monotonic() - asked)
-            memories.append(memory(server.pid))
+            memories.append(memory_of_processes(server.pid))
         seconds = time.monotonic() - started
         alone.close()  # the server has closed the idle connection
         after = [post(alone, body)[1] for body in expected] == list(expected.values())
@@ -144,9 +137,8 @@ def run(model: str, clients: int, minutes: float) -> dict[str, Any]:
         "p99_seconds": round(times[int(len(times) * 0.99)], 3),
         "slowest_health_seconds": round(slowest, 3),
         "memory_mb": {
-            "first": round(memories[0]),
-            "middle": round(memories[len(memories) // 2]),
-            "last": round(memories[-1]),
+            name: round(memories[place] / 2**20)
+            for name, place in (("first", 0), ("middle", len(memories) // 2), ("last", -1))
         },
     }
 

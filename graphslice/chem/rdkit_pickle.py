@@ -5,7 +5,7 @@ Reading nine features of every atom through RDKit's Python interface takes three
 query atoms and other extensions, and unknown versions of the format, are left to the caller.
 
 It saves 12% of the wall time of ``graphslice predict gap`` for the 4,567 molecules of the demo set, 6% of that of
-``featurize`` (``scripts/benchmark.py reader``, two cores).
+``featurize`` (two cores, measured once: docs/log.md).
 
 NVIDIA's cuik-molmaker was considered instead: it takes 50 to 103 us per molecule where ``MolFromSmiles`` alone takes
 46, has one-hot features only, no canonical order and no error messages, and there is no wheel on PyPI.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from rdkit import Chem, rdBase
 
 from benchmarks.report import figure, interleaved
@@ -22,6 +22,7 @@ from graphslice.data.featurize import featurize, featurizer_pool
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
 from graphslice.data.store import GraphStore, StoreInfo
+from graphslice.evaluation.plots import new_figure
 from graphslice.package_data import DEMO_CSV
 
 # The original code (Cython preprocessing and collate, every epoch), and MolFromSmiles on the same
@@ -38,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[dict]:
-    with open(options.molecules) as file:
-        smiles = [row["smiles"] for row in csv.DictReader(file)]
+    smiles = pd.read_csv(options.molecules)["smiles"].tolist()
     figures = [*_featurizing(smiles[: options.rows]), *_storing(smiles), *_batching(smiles)]
     if options.plot:
         _plot(Path(options.plot))
@@ -48,14 +48,8 @@ def run(options: argparse.Namespace) -> list[dict]:
 
 def _featurizing(smiles: list[str]) -> list[dict]:
     smiles2graph = _ogb()
-
-    def parse(texts: list[str]) -> None:
-        with rdBase.BlockLogs():
-            for text in texts:
-                Chem.MolFromSmiles(text)
-
     functions = {
-        "parse": parse,
+        "parse": _parse,
         "ogb": lambda texts: [smiles2graph(text) for text in texts],
         "input": lambda texts: read_smiles(texts, atom_order="input"),
         "canonical": read_smiles,
@@ -74,6 +68,12 @@ def _featurizing(smiles: list[str]) -> list[dict]:
         figure("SMILES to graph, canonical order", us["canonical"] / us["parse"], "x MolFromSmiles", goal="<= 2"),
         figure("SMILES to store, all cores", len(many) / all_cores, "molecules/s"),
     ]
+
+
+def _parse(texts: list[str]) -> None:
+    with rdBase.BlockLogs():
+        for text in texts:
+            Chem.MolFromSmiles(text)
 
 
 def _ogb():
@@ -110,18 +110,13 @@ def _batching(smiles: list[str]) -> list[dict]:
     count = sum(map(len, made))
     texts = smiles[:1024]
 
-    def parse() -> None:
-        with rdBase.BlockLogs():
-            for text in texts:
-                Chem.MolFromSmiles(text)
-
     def epoch(threads: int) -> None:
         for _ in BatchLoader(store, rows, batches, SETTINGS, threads=threads):
             pass
 
     times = interleaved(
         {
-            "parse": parse,
+            "parse": lambda: _parse(texts),
             "mean": lambda: [collate_rows(store, batch, **SETTINGS) for batch in some],
             "one": lambda: [collate_rows(store, batch, path_ties="floyd-warshall", max_path=5) for batch in some],
             "copy": lambda: [batch._map(lambda tensor: tensor.clone()) for batch in made],
@@ -174,7 +169,6 @@ def _peptide(atoms: int, random: np.random.Generator) -> str:
 
 
 def _plot(path: Path) -> None:
-    from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
     sizes = (10, 15, 20, 30, 45, 64, 70, 100, 150, 220, 330, 480)
@@ -186,22 +180,17 @@ def _plot(path: Path) -> None:
         arrays, _ = read_smiles(smiles)
         store, rows = GraphStore.from_arrays(arrays), np.arange(32)
         actual.append(float(store.sizes.mean()))
-
-        def parse(smiles=smiles) -> None:
-            for text in smiles:
-                Chem.MolFromSmiles(text)
-
         times = interleaved(
             {
-                "MolFromSmiles": parse,
-                "SMILES to graph": lambda smiles=smiles: read_smiles(smiles),
-                "store to batch": lambda store=store, rows=rows: collate_rows(store, rows, **SETTINGS),
+                "MolFromSmiles": partial(_parse, smiles),
+                "SMILES to graph": partial(read_smiles, smiles),
+                "store to batch": partial(collate_rows, store, rows, **SETTINGS),
             }
         )
         for name, seconds in times.items():
             lines[name].append(seconds / 32 * 1e6)
-    drawing = Figure(figsize=(6, 4), layout="constrained")
-    axes = drawing.add_subplot(xlabel="heavy atoms (peptides)", ylabel="us per molecule, one core")
+    drawing, (axes,) = new_figure(1, (6, 4))
+    axes.set(xlabel="heavy atoms (peptides)", ylabel="us per molecule, one core")
     for name, values in lines.items():
         axes.loglog(actual, values, marker="o", label=name)
     axes.set_xticks([10, 20, 50, 100, 200, 500], ["10", "20", "50", "100", "200", "500"])

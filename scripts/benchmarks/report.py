@@ -1,9 +1,11 @@
-"""Table of a benchmark, and interleaved timing."""
+"""Table and plot of a benchmark, interleaved timing, and memory of processes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -45,3 +47,18 @@ def interleaved(
             wait()
             times[name].append(time.perf_counter() - begin)
     return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def memory_of_processes(root: int) -> int:
+    """Return the bytes of a process and all below it (Linux); pages that several processes have count once."""
+    parents, total = {}, 0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    family = [root]
+    for process in family:
+        family += [child for child, parent in parents.items() if parent == process]
+        with suppress(OSError):
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total

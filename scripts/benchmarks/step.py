@@ -1,5 +1,7 @@
 """Training and inference of the model: share of the arithmetic floor, and rate compared with plain PyTorch.
 
+One batch, or with ``--stream`` the prediction of molecules in memory, whose batches are collated within the time.
+
 The floor is the time of the matrix products of the layers alone, at the rate of a large matrix
 product measured in the same turn (training: three times the products of inference).
 """
@@ -16,27 +18,30 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from benchmarks import eager
 from benchmarks.report import figure, interleaved
 from graphslice.batch import GraphBatch
+from graphslice.checkpoint import Checkpoint
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.batch_samplers import TrainBatches
 from graphslice.data.featurize import featurize
 from graphslice.data.store import GraphStore
+from graphslice.evaluation.plots import new_figure
+from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.package_data import DEMO_CSV
+from graphslice.tasks import regression_tasks
 from graphslice.threads import single_threaded_torch
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
 REFERENCE = {
     ("slice-ascend", 256): (417 / 1257, 1415 / 3770),
     ("softmax", 256): (251 / 838, 1579 / 2510),
-    ("slice-ascend", 768): (43 / 70, 138 / 209),
-    ("softmax", 768): (33 / 47, 116 / 140),
 }
 MIXERS_ALONE = ("slice-ascend", "softmax", "slice-max")
 #: Training molecules of PCQM4M-LSC.
@@ -44,13 +49,12 @@ PCQM4M = 3_045_360
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser)
     parser.add_argument("--preset", help="its model and batch size, of molecules of 10 to 40 atoms; also on one core")
     parser.add_argument("--compile", action="store_true", help="torch.compile, with CUDA graphs on a GPU")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the time of a training step against size, every mixer")
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stream", type=int, metavar="MOLECULES", help="predict so many molecules, in batches of a store"
+    )
     parser.add_argument("--mixers", nargs="+", help="default: slice-ascend, softmax and slice-max, or the preset's")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--dim", type=int, default=256)
@@ -63,32 +67,32 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[dict]:
+    store, rows = demo_of(options.atoms)
     if options.preset:
         whole = RunConfig.preset(options.preset)
         configs = [replace(whole.model, mixer=mixer) for mixer in options.mixers or [whole.model.mixer]]
         batches = batches_of_all_sizes(whole.trainer.batch_size)
     else:
-        store, rows = demo_of(options.atoms)
         configs = [model_config(mixer, options) for mixer in options.mixers or MIXERS_ALONE]
         batches = [collate_rows(store, np.resize(rows, options.batch), multiple=4 if options.device == "cuda" else 1)]
     figures = []
     for config in configs:
         torch.manual_seed(0)
         model = GraphTransformer(config).to(options.device)
-        figures += _steps(model, [batch.to(options.device) for batch in batches], options)
+        if options.stream:
+            figures += _stream(model, store, np.resize(rows, options.stream), options)
+        else:
+            figures += _steps(model, [batch.to(options.device) for batch in batches], options)
     if options.plot:
         _plot(Path(options.plot), options)
     return figures
 
 
 def _plot(path: Path, options: argparse.Namespace) -> None:
-    from matplotlib.figure import Figure
-
     store, _ = demo_of(18)
     counts = np.bincount(store.sizes[store.sizes > 0])
     sizes = [size for size in (6, 10, 14, 18, 24, 30, 40, 50) if size < len(counts) and counts[size]]
-    drawing = Figure(figsize=(6, 4), layout="constrained")
-    axes = drawing.add_subplot()
+    drawing, (axes,) = new_figure(1, (6, 4))
     steps = {}
     for mixer in sorted(MIXERS):
         torch.manual_seed(0)
@@ -126,8 +130,7 @@ def model_config(mixer: str, options: argparse.Namespace) -> ModelConfig:
 
 def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
     """The demo set, and its rows that have so many atoms."""
-    lines = DEMO_CSV.read_text().splitlines()[1:]
-    store, _ = featurize([line.split(",")[0] for line in lines], GraphConfig())
+    store, _ = featurize(pd.read_csv(DEMO_CSV)["smiles"].tolist(), GraphConfig())
     rows = np.flatnonzero(store.sizes == atoms)
     if not len(rows):
         raise SystemExit(f"no molecule of the demo set has {atoms} atoms: choose another --atoms")
@@ -171,9 +174,9 @@ def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse
     functions = _functions(model, batches, device)
     if options.preset and device == "cpu" and torch.get_num_threads() > 1:
         functions |= {f"{name}, one core": _on_one_core(functions[name]) for name in list(functions)}
-    taken, shares = _interleaved_seconds(
-        functions, sum(products(model.config, batch) for batch in batches), device, options.turns
-    )
+    work = sum(products(model.config, batch) for batch in batches)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    taken, shares = _interleaved_seconds(functions, work, matrix_rate(device, dtype), device, options.turns)
     molecules = sum(map(len, batches))
     figures = _figures(model.config, taken, shares, molecules)
     if device == "cuda":
@@ -185,6 +188,26 @@ def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse
         label = f"{model.config.mixer}, training: an epoch of PCQM4M-LSC"
         figures.append(figure(label, epoch, "minutes, at this size"))
     return figures
+
+
+def _stream(model: GraphTransformer, store: GraphStore, rows: np.ndarray, options: argparse.Namespace) -> list[dict]:
+    """Predict molecules of a store in batches: on a CPU every core takes batches of its own, made within the time."""
+    config, checkpoint = model.config, RunConfig(model=model.config)
+    predictor = Predictor(Checkpoint(checkpoint, regression_tasks(["y"]), model.state_dict()), options.device)
+    predictor.model.eval()
+
+    def plain() -> None:
+        with torch.inference_mode():
+            for begin in range(0, len(rows), options.batch):
+                batch = collate_rows(store, rows[begin : begin + options.batch])
+                eager.standardised(predictor.model, batch.to(options.device)).cpu()
+
+    functions: dict[str, Callable[[], object]] = {"inference of a stream": lambda: predictor.predict_store(store, rows)}
+    if config.mixer in eager.MIXERS:
+        functions["eager inference of a stream"] = plain
+    work = products(config, collate_rows(store, rows[:1])) * len(rows)
+    measure = matrix_rate(options.device, torch.float32)
+    return _figures(config, *_interleaved_seconds(functions, work, measure, options.device, options.turns), len(rows))
 
 
 def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) -> dict[str, Callable[[], object]]:
@@ -248,10 +271,9 @@ def _on_one_core(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def _interleaved_seconds(
-    functions: dict[str, Callable[[], object]], work: float, device: str, turns: int
+    functions: dict[str, Callable[[], object]], work: float, measure: Callable[[], float], device: str, turns: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The seconds of each function in each turn, and its share of the rate of a large matrix product around it."""
-    measure = matrix_rate(device, torch.bfloat16 if device == "cuda" else torch.float32)
     measure_alone = _on_one_core(measure)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     shares: dict[str, list[float]] = {name: [] for name in functions}
@@ -270,7 +292,8 @@ def _interleaved_seconds(
 def _figures(
     config: ModelConfig, taken: dict[str, list[float]], shares: dict[str, list[float]], molecules: int
 ) -> list[dict]:
-    known = dict(zip(("training", "inference"), REFERENCE.get((config.mixer, config.dim), ()), strict=False))
+    training, inference = REFERENCE.get((config.mixer, config.dim), (None, None))
+    known = {"training": training, "inference": inference, "inference of a stream": inference}
     figures = []
     for name in (name for name in taken if not name.startswith("eager")):
         label = f"{config.mixer}, {name}"
@@ -280,7 +303,7 @@ def _figures(
         if "eager " + name in taken:
             ratios = np.divide(taken["eager " + name], taken[name])
             figures.append(figure(f"{label}: rate", float(np.median(ratios)), "x plain PyTorch"))
-        if name in known:
+        if known.get(name):
             comparison = f"its share: {100 * known[name]:.0f}%"
             figures.append(figure(f"{label}: share", share / known[name], "x the original's", comparison=comparison))
         if (alone := f"{name}, one core") in taken:

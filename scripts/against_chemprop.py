@@ -22,9 +22,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
+from benchmarks.results import append_results
+from benchmarks.table_methods import chemprop_training
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.hardware import hardware_info
 from split_check import check_split
 
@@ -61,8 +63,7 @@ def main() -> None:
             of_chemprop = {"model": f"chemprop, {loss}", "epochs": options.epochs} if name == "chemprop" else {}
             line = {"model": name, "dataset": options.csv.name.split(".")[0], "seed": seed, **of_chemprop}
             line |= {"seconds": round(seconds), "test": {"mae": round(error, 5)}, "machine": hardware_info()["machine"]}
-            with options.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append_results(options.out, [line])
         print(f"| {name} | {seed} | {error:.4f} | {seconds:.0f} |", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -80,24 +81,14 @@ def main() -> None:
                 note("GraphSlice before", seed, *ours(options, seed, seconds, Path(folder), options.before))
             note("GraphSlice", seed, *ours(options, seed, seconds, Path(folder)))
     for name, errors in found.items():
-        print(f"\n{name}: {np.mean(errors):.4f} ± {np.std(errors, ddof=1) if len(errors) > 1 else 0:.4f}")
+        print(f"\n{name}: {mean_and_std(errors)}")
 
 
 def ours(
     options: argparse.Namespace, seed: int, seconds: float, folder: Path, checkout: Path = Path(__file__).parents[1]
 ) -> tuple[float, float]:
     out = folder / f"graphslice-{seed}-{'before' if checkout == options.before else 'now'}"
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "graphslice",
-        "train",
-        "--preset",
-        options.preset,
-        "--dataset",
-        options.csv,
-    ]
+    command = [sys.executable, "-P", "-m", "graphslice", "train", "--preset", options.preset, "--dataset", options.csv]
     command += ["--targets", options.target, "--out", out, "--trainer.seed", seed, "--trainer.accelerator", "cpu"]
     command += ["--init-from", "none", "--baselines", "off"]
     command += ["--trainer.max_minutes", seconds / 60, "--trainer.max_epochs", 10**6, *options.further]
@@ -113,19 +104,9 @@ def theirs(options: argparse.Namespace, seed: int, folder: Path) -> tuple[float,
     table = pd.read_csv(options.csv)
     table["split"] = table["split"].replace("valid", "val")
     table.to_csv(folder / "chemprop.csv", index=False)
-    command = [options.chemprop, "train", "--data-path", folder / "chemprop.csv", "--smiles-columns", "smiles"]
-    command += ["--target-columns", options.target, "--splits-column", "split", "--epochs", options.epochs]
-    command += ["--loss-function", options.loss_function]
-    command += [
-        "--pytorch-seed",
-        seed,
-        "--data-seed",
-        seed,
-        "--metrics",
-        "mae",
-        "--output-dir",
-        folder / f"chemprop-{seed}",
-    ]
+    words = chemprop_training(folder / "chemprop.csv", [options.target], seed, folder / f"chemprop-{seed}")
+    command = [options.chemprop, *words, "--epochs", options.epochs, "--loss-function", options.loss_function]
+    command += ["--metrics", "mae"]
     process = subprocess.Popen(
         [str(part) for part in command],
         stdout=subprocess.PIPE,

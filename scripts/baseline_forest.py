@@ -9,7 +9,6 @@ Prints the test MAE of the forest on the same split that ``graphslice train`` us
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rdkit import Chem, RDLogger
 from rdkit.Chem import rdFingerprintGenerator
 from sklearn.ensemble import RandomForestRegressor
 
+from benchmarks.results import append_results
 from graphslice.hardware import hardware_info
 from split_check import check_split
 
@@ -54,8 +54,7 @@ def main() -> None:
     if arguments.out:
         line = {"model": "random forest on Morgan fingerprints", "dataset": arguments.csv.stem, "seed": arguments.seed}
         line |= {"seconds": seconds, **mae, "machine": hardware_info()["machine"]}
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        append_results(arguments.out, [line])
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ molecules of its test split are evaluated. The text between ``<!-- NAME -->`` an
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +18,12 @@ from pathlib import Path
 import numpy as np
 from rdkit import Chem
 
+from benchmarks.results import append_results, markdown
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
-from graphslice.evaluation.format_scores import markdown_table
 from graphslice.hardware import hardware_info
 from graphslice.inference.predictor import Predictor, load
+from marks import fill_document
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 LEVEL = 90.0
@@ -83,35 +82,30 @@ def symbol(number: int) -> str:
     return Chem.GetPeriodicTable().GetElementSymbol(number + 1) if number < 118 else "other"
 
 
-def target_table(found: Evaluation) -> Iterator[str]:
-    """Yield the lines of a table with one row per target."""
+def target_table(found: Evaluation) -> str:
+    """Return a table with one row per target."""
     held = f"coverage of {LEVEL:.0f}% intervals"
-    header = ["target", "training labels", "test labels", "MAE", "MAE of the median label", "R2", held]
-    yield from markdown_table(header, target_rows(found))
+    rows: list[list[object]] = [
+        ["target", "training labels", "test labels", "MAE", "MAE of the median label", "R2", held]
+    ]
+    for t, record in enumerate(records("", found)):
+        learned, labels = (part[~np.isnan(part)] for part in (found.learned[:, t], found.labels[:, t]))
+        guess, scores = np.abs(labels - np.median(learned)).mean(), record["test"]
+        numbers = (f"{score:.3f}" for score in (scores["mae"], guess, scores["r2"]))
+        counts = (f"{len(learned):,}", f"{len(labels):,}")
+        rows.append([record["target"], *counts, *numbers, f"{100 * record['coverage']:.1f}%"])
+    return markdown(rows)
 
 
-def target_rows(found: Evaluation) -> Iterator[list[str]]:
-    """Yield the cells of each target."""
-    for t, target in enumerate(found.targets):
-        known = ~np.isnan(found.labels[:, t])
-        labels, errors = found.labels[known, t], found.errors[known, t]
-        learned = found.learned[~np.isnan(found.learned[:, t]), t]
-        guess = np.abs(labels - np.median(learned)).mean()
-        r2 = 1 - np.square(errors).sum() / np.square(labels - labels.mean()).sum()
-        share = 100 * found.held[known, t].mean()
-        counts = [f"{len(learned):,}", f"{len(labels):,}"]
-        yield [target, *counts, *(f"{score:.3f}" for score in (errors.mean(), guess, r2)), f"{share:.1f}%"]
-
-
-def group_table(found: Evaluation) -> Iterator[str]:
-    """Yield the lines of a table of mean errors by molecule size and by element."""
+def group_table(found: Evaluation) -> str:
+    """Return a table of mean errors by molecule size and by element."""
     groups = {
         f"{low} to {high - 1} heavy atoms": (low <= found.sizes) & (found.sizes < high) for low, high in pairwise(SIZES)
     }
     groups[f"{SIZES[-1]} heavy atoms and more"] = found.sizes >= SIZES[-1]
     for element in sorted(set().union(*found.elements)):
         groups[f"with {element}"] = np.array([element in those for those in found.elements])
-    rows = []
+    rows = [["molecules", *found.targets]]
     for name, inside in groups.items():
         known = ~np.isnan(found.labels) & inside[:, None]
         counts = known.sum(axis=0)
@@ -119,7 +113,7 @@ def group_table(found: Evaluation) -> Iterator[str]:
             errors = np.where(known, found.errors, 0).sum(axis=0) / np.maximum(counts, 1)
             cells = [f"{e:.3f} ({n:,})" if n >= LEAST else "" for e, n in zip(errors, counts, strict=True)]
             rows.append([name, *cells])
-    yield from markdown_table(["molecules", *found.targets], rows)
+    return markdown(rows)
 
 
 def records(name: str, found: Evaluation) -> Iterator[dict]:
@@ -138,19 +132,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("-o", "--out", type=Path, help="write JSON lines there, and leave the document as it is")
+    parser.add_argument("-o", "--out", type=Path, help="add JSON lines to a file, and leave the document as it is")
     options = parser.parse_args()
     found = evaluate(load(options.name), GraphStore.open(options.corpus))
     caption = f"MAE by size and by element, with the number of molecules in brackets, where they are at least {LEAST}:"
-    text = "\n".join([*target_table(found), "", caption, "", *group_table(found)])
+    text = f"{target_table(found)}\n{caption}\n\n{group_table(found)}"
     print(text)
     print(f"{len(found.labels) / found.seconds:,.0f} molecules a second, with intervals and nearest neighbours")
     if options.out:
-        options.out.write_text("".join(json.dumps(line) + "\n" for line in records(options.name, found)))
-        return
-    name = re.escape(options.name)
-    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    DOCUMENT.write_text(marked.sub(lambda match: f"{match[1]}{text}\n{match[2]}", DOCUMENT.read_text()))
+        append_results(options.out, records(options.name, found))
+    else:
+        fill_document(DOCUMENT, {options.name: text}.get)
 
 
 if __name__ == "__main__":

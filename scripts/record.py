@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from benchmarks.results import append_results
 from graphslice.errors import InputError
 
 _SPLITS = ("valid", "test")
@@ -71,8 +72,7 @@ def main() -> None:
         lines = [{"model": options.model, **record(run)} for run in options.runs]
     except InputError as error:
         parser.error(str(error))
-    with options.out.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    append_results(options.out, lines)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import argparse
 import collections
-import csv
 import json
 import os
 import random
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one molecule a process: read by tblite when it is loaded
 
 import numpy as np
+import pandas as pd
 from rdkit import Chem, RDConfig, RDLogger
 from rdkit.Chem import rdDistGeom, rdForceFieldHelpers
 
@@ -40,6 +41,8 @@ class Unlabelled(Exception):
 
 def conformer(mol: Chem.Mol, seed: int = SEED) -> Chem.Mol:
     """One ETKDG conformer with explicit hydrogens, relaxed with MMFF94."""
+    if any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
+        raise Unlabelled("wildcard atom")
     mol = Chem.AddHs(mol)
     if mol.GetNumAtoms() > MAX_ATOMS:
         raise Unlabelled(f"more than {MAX_ATOMS} atoms with hydrogens")
@@ -70,31 +73,36 @@ def gap_from_orbitals(energies: np.ndarray, occupations: np.ndarray) -> float:
     return gap
 
 
-def label(smiles: str) -> tuple[str, float | None, str]:
-    """(SMILES, gap in eV or None, reason if None)."""
+def single_point(mol: Chem.Mol) -> Any:
+    """Results of ``tblite`` for a conformer by GFN2-xTB at its formal charge.
+
+    Raises:
+        Unlabelled: for an odd number of electrons, or without convergence.
+    """
     from tblite.interface import Calculator
 
+    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
+    charge = Chem.GetFormalCharge(mol)
+    if (numbers.sum() - charge) % 2:
+        raise Unlabelled("odd number of electrons: no closed shell")
+    try:
+        positions = mol.GetConformer().GetPositions() * ANGSTROM_TO_BOHR
+        calculator = Calculator("GFN2-xTB", numbers, positions, charge=float(charge))
+        calculator.set("verbosity", 0)
+        return calculator.singlepoint()
+    except RuntimeError as error:
+        raise Unlabelled("GFN2-xTB did not converge") from error
+
+
+def label(smiles: str) -> tuple[str, float | None, str]:
+    """(SMILES, gap in eV or None, reason if None)."""
     RDLogger.DisableLog("rdApp.*")
     try:
         mol = Chem.MolFromSmiles(smiles)
         if mol is None:
             raise Unlabelled("RDKit does not read the SMILES")
-        if any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
-            raise Unlabelled("wildcard atom")
-        mol = conformer(mol)
-        numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
-        charge = Chem.GetFormalCharge(mol)
-        if (numbers.sum() - charge) % 2:
-            raise Unlabelled("odd number of electrons: no closed shell")
-        positions = mol.GetConformer().GetPositions() * ANGSTROM_TO_BOHR
-        try:
-            calculator = Calculator("GFN2-xTB", numbers, positions, charge=float(charge))
-            calculator.set("verbosity", 0)
-            result = calculator.singlepoint()
-        except RuntimeError as error:
-            raise Unlabelled("GFN2-xTB did not converge") from error
-        gap = gap_from_orbitals(result.get("orbital-energies"), result.get("orbital-occupations"))
-        return smiles, gap, ""
+        result = single_point(conformer(mol))
+        return smiles, gap_from_orbitals(result.get("orbital-energies"), result.get("orbital-occupations")), ""
     except Unlabelled as reason:
         return smiles, None, str(reason)
 
@@ -130,10 +138,7 @@ def main() -> None:
             rows.append((text, f"{gap:.4f}"))
 
     temporary = arguments.out.with_suffix(".tmp")
-    with temporary.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["smiles", "gap_ev", "split"])
-        writer.writerows((*row, name) for row, name in zip(rows, split_of(len(rows)), strict=True))
+    pd.DataFrame(rows, columns=["smiles", "gap_ev"]).assign(split=split_of(len(rows))).to_csv(temporary, index=False)
     temporary.replace(arguments.out)
     report = {"molecules": len(smiles), "labelled": len(rows), "left_out": dict(reasons.most_common())}
     arguments.out.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")

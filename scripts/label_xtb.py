@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from rdkit import Chem, RDLogger
 
-from build_demo import ANGSTROM_TO_BOHR, HARTREE_TO_EV, SEED, Unlabelled, conformer, gap_from_orbitals
+from build_demo import HARTREE_TO_EV, SEED, Unlabelled, conformer, gap_from_orbitals, single_point
 
 SHARD, MAX_HEAVY_ATOMS, AU_TO_DEBYE = 500, 60, 2.541746473
 # In electronvolts, debye and hartree.
@@ -61,21 +61,9 @@ def corpus(tables: Iterable[Path]) -> list[str]:
 
 def label(smiles: str, seed: int = SEED) -> tuple[list[float], np.ndarray, np.ndarray, np.ndarray]:
     """Quantities of a molecule, charges of its atoms and of the hydrogens at each, bond orders; raises Unlabelled."""
-    from tblite.interface import Calculator
-
     written = Chem.MolFromSmiles(smiles)
     mol = conformer(written, seed)
-    numbers = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()])
-    charge = Chem.GetFormalCharge(mol)
-    if (numbers == 0).any() or (numbers.sum() - charge) % 2:
-        raise Unlabelled("a wildcard atom, or an odd number of electrons")
-    try:
-        positions = mol.GetConformer().GetPositions() * ANGSTROM_TO_BOHR
-        calculator = Calculator("GFN2-xTB", numbers, positions, charge=float(charge))
-        calculator.set("verbosity", 0)
-        result = calculator.singlepoint()
-    except RuntimeError as error:
-        raise Unlabelled("GFN2-xTB did not converge") from error
+    result = single_point(mol)
     energies, occupations = result.get("orbital-energies"), result.get("orbital-occupations")
     gap = gap_from_orbitals(energies, occupations)
     homo = np.sort(energies)[round(float(occupations.sum()) / 2) - 1] * HARTREE_TO_EV
@@ -84,7 +72,7 @@ def label(smiles: str, seed: int = SEED) -> tuple[list[float], np.ndarray, np.nd
         raise Unlabelled(f"frontier orbitals at {homo:g} and {homo + gap:g} eV")
     charges, orders, atoms = result.get("charges"), result.get("bond-orders"), written.GetNumAtoms()
     hydrogens = np.zeros(atoms)
-    for i in range(atoms, len(numbers)):
+    for i in range(atoms, mol.GetNumAtoms()):
         hydrogens[mol.GetAtomWithIdx(i).GetNeighbors()[0].GetIdx()] += charges[i]
     bonds = [float(orders[b.GetBeginAtomIdx(), b.GetEndAtomIdx()].sum()) for b in written.GetBonds()]
     quantities = [homo, homo + gap, gap, dipole, float(result.get("energy"))]

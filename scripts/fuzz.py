@@ -11,16 +11,14 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import importlib
-import mmap
 import os
 import random
-import struct
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from multiprocessing import get_context
 from pathlib import Path
 
 TARGETS = {
@@ -65,62 +63,53 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=1000, help="number of inputs for each target (default: 1000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="run only the input with this number")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.targets) - set(TARGETS):
         parser.error(f"unknown target {sorted(unknown)[0]!r}: choose from {', '.join(TARGETS)}")
-    if options.child:
-        return _child(options)
-    failures = 0
-    for name in options.targets or TARGETS:
-        failures += _supervise(name, options)
+    cache = Path(tempfile.gettempdir()) / f"graphslice-fuzz-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    # Read by the child processes, when they import numba.
+    os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    numbers = range(options.examples) if options.only is None else range(options.only, options.only + 1)
+    failures = sum(_supervise(name, numbers, options.seed) for name in options.targets or TARGETS)
     return 1 if failures else 0
 
 
-def _supervise(name: str, options: argparse.Namespace) -> int:
+def _supervise(name: str, numbers: range, seed: int) -> int:
     """Run the inputs of a target in a child process, a new one after each crash; return the number of failures."""
-    cache = Path(tempfile.gettempdir()) / f"graphslice-fuzz-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
-    first, end = (0, options.examples) if options.only is None else (options.only, options.only + 1)
-    start, failures, total = time.perf_counter(), 0, end - first
-    with tempfile.NamedTemporaryFile() as shared:
-        shared.write(bytes(8))
-        shared.flush()
-        while first < end:
-            command = [sys.executable, __file__, name, "--child", shared.name, "--seed", str(options.seed)]
-            command += ["--first", str(first), "--examples", str(end)]
-            process = subprocess.run(command, env=environment)
-            if process.returncode in (0, 1):
-                failures += process.returncode
-                break
-            (number,) = struct.unpack("<q", Path(shared.name).read_bytes())
-            print(f"{name} {number}: the process ended with exit code {process.returncode}", flush=True)
-            first, failures = number + 1, failures + 1
-    print(f"{name}: {total:,} inputs in {time.perf_counter() - start:,.0f} s, seed {options.seed}", flush=True)
+    start, failures, total = time.perf_counter(), 0, len(numbers)
+    context = get_context("spawn")
+    while numbers:
+        current = context.Value("q", numbers.start, lock=False)
+        process = context.Process(target=_child, args=(name, numbers, seed, current))
+        process.start()
+        process.join()
+        if process.exitcode in (0, 1):
+            failures += process.exitcode
+            break
+        print(f"{name} {current.value}: the process ended with exit code {process.exitcode}", flush=True)
+        numbers, failures = range(current.value + 1, numbers.stop), failures + 1
+    print(f"{name}: {total:,} inputs in {time.perf_counter() - start:,.0f} s, seed {seed}", flush=True)
     return failures
 
 
-def _child(options: argparse.Namespace) -> int:
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+def _child(name: str, numbers: range, seed: int, current) -> None:
+    """Run inputs, whose number ``current`` holds, and end the process with exit code 1 if some failed."""
     import torch
 
-    if len(range(options.first, options.examples)) == 1:
+    if len(numbers) == 1:
         faulthandler.enable()
     torch.set_num_threads(1)
     if os.name == "posix":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    (name,) = options.targets
-    with open(options.child, "r+b") as file, tempfile.TemporaryDirectory() as folder:
-        shared = mmap.mmap(file.fileno(), 8)
-        numbers = range(options.first, options.examples)
 
-        def progress(number: int) -> None:
-            shared[:8] = struct.pack("<q", number)
+    def progress(number: int) -> None:
+        current.value = number
 
-        outcomes, findings = fuzz(name, numbers, options.seed, Path(folder), progress)
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes, findings = fuzz(name, numbers, seed, Path(folder), progress)
     seen: Counter = Counter()
     for number, text in findings:
         what = text.strip().splitlines()
@@ -130,7 +119,7 @@ def _child(options: argparse.Namespace) -> int:
     for what, count in seen.most_common():
         print(f"  {count:,} x {what}")
     print(f"{name}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items())), flush=True)
-    return 1 if findings else 0
+    sys.exit(1 if findings else 0)
 
 
 if __name__ == "__main__":

@@ -108,18 +108,12 @@ def _changed(draw: random.Random, contents: dict[str, Any]) -> Any:
     """The same nested contents with one to three of its values, or keys, changed."""
     found = _copied(contents)
     for _ in range(draw.choice((1, 1, 2, 3))):
-        inside, depth = found, 0
-        while True:
-            key = draw.choice(list(inside)) if inside else None
-            if (
-                key is not None
-                and isinstance(inside[key], dict)
-                and inside[key]
-                and (depth == 0 or draw.random() < 0.9)
-            ):
-                inside, depth = inside[key], depth + 1
-                continue
-            break
+        inside, key = found, draw.choice(list(found)) if found else None
+        while key is not None and isinstance(inside[key], dict) and inside[key]:
+            if inside is not found and draw.random() >= 0.9:
+                break
+            inside = inside[key]
+            key = draw.choice(list(inside))
         if key is None:
             continue
         kind = draw.randrange(5)

@@ -43,12 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     RDLogger.DisableLog("rdApp.*")
     demo, small = pd.read_csv(DEMO), pd.read_csv(options.data / QM9)
-    learned = options.out.with_name(f".demo-{options.out.name}")
-    demo[demo["split"] == "train"].to_csv(learned, index=False)
-    try:
-        smiles = corpus([*tables(options.data), learned])
-    finally:
-        learned.unlink()
+    smiles = corpus([*map(pd.read_csv, tables(options.data)), demo[demo["split"] == "train"]])
     labels = read_labels(sorted(options.labels.glob("*.npz")))
     of_qm9 = small[small["split"] != "test"].reset_index()
     drugs, qm9 = (table_of(known, labels) for known in (smiles, [Chem.CanonSmiles(text) for text in of_qm9["smiles"]]))

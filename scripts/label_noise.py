@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from rdkit import RDLogger
 
 from build_demo import SEED, Unlabelled
@@ -45,7 +46,7 @@ def main() -> None:
     print("| table | molecules | " + " | ".join(f"{name}: mean, median" for name in QUANTITIES[:-1]) + " |")
     print("|---" * (1 + len(QUANTITIES)) + "|")
     for table in options.tables:
-        rows = differences(corpus([table]), options.count)
+        rows = differences(corpus([pd.read_csv(table)]), options.count)
         cells = [f"{np.mean(column):.3f}, {np.median(column):.3f}" for column in rows.T]
         print(f"| {table.name} | {len(rows)} | {' | '.join(cells)} |", flush=True)
 

@@ -45,11 +45,10 @@ def key_of(canonical: str) -> int:
     return int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest(), "little")
 
 
-def corpus(tables: Iterable[Path]) -> list[str]:
+def corpus(tables: Iterable[pd.DataFrame]) -> list[str]:
     """The canonical SMILES of some tables, each once, in an order that the molecules alone decide."""
     found = set()
-    for path in tables:
-        table = pd.read_csv(path)
+    for table in tables:
         for smiles in table["smiles" if "smiles" in table else "mol"].dropna():
             mol = Chem.MolFromSmiles(str(smiles))
             if mol is not None and 1 <= mol.GetNumHeavyAtoms() <= MAX_HEAVY_ATOMS:
@@ -150,7 +149,7 @@ def main() -> None:
         shards = sorted(arguments.out.glob("*.npz"))
         if not shards:
             parser.error(f"{arguments.out} holds no shards")
-        count = write_table(arguments.csv, corpus(arguments.tables), shards)
+        count = write_table(arguments.csv, corpus(map(pd.read_csv, arguments.tables)), shards)
         print(f"{count:,} labelled molecules", flush=True)
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -158,7 +157,7 @@ def main() -> None:
     for shard in sorted(arguments.out.glob("*.npz")):
         with np.load(shard) as found:
             done |= {*found["key"].tolist(), *found["failed"].tolist()}
-    waiting = [smiles for smiles in corpus(arguments.tables) if key_of(smiles) not in done]
+    waiting = [smiles for smiles in corpus(map(pd.read_csv, arguments.tables)) if key_of(smiles) not in done]
     print(f"{len(done):,} molecules are done, {len(waiting):,} to do", flush=True)
     for begin in range(0, len(waiting), SHARD):
         labelled: dict[str, tuple] = {}

@@ -18,7 +18,7 @@ def test_labels_above_the_percentile_are_censored(tmp_path):
     rows = pd.DataFrame({"smiles": ["C" * n for n in range(1, 11)], "y": np.arange(10.0), "split": "train"})
     written = {}
     for way, write in labels.COMPARISONS["bounds: caco2_wang"].ways.items():
-        assert write(rows, tmp_path, tmp_path) == []
+        assert write(rows, rows["smiles"], tmp_path, tmp_path) == []
         written[way] = pd.read_csv(tmp_path / "fit.csv", dtype=str)["y"].tolist()
     assert [float(label) for label in written["true labels"]] == list(range(10))
     assert [float(label) for label in written["left out"]] == list(range(8))

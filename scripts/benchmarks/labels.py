@@ -8,7 +8,6 @@ nothing was chosen by them.
 from __future__ import annotations
 
 import argparse
-import itertools
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,18 +40,18 @@ class Comparison:
     Attributes:
         table: name of the table of the target.
         metrics: names in :data:`METRICS`; the first decides.
-        ways: by name, the function that writes the training rows and further options: it takes the rows with labels
-            ``y``, a folder, and the folder of the data.
+        ways: by name, the function that writes the training rows and returns further options: it takes the rows with
+            labels ``y``, the SMILES of the test rows, a folder, and the folder of the data.
         log: the labels are replaced by their decimal logarithm.
     """
 
     table: str
     metrics: tuple[str, ...]
-    ways: dict[str, Callable[[pd.DataFrame, Path, Path], list[str]]]
+    ways: dict[str, Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]]
     log: bool = False
 
 
-def _true(rows: pd.DataFrame, folder: Path, data: Path) -> list[str]:
+def _true(rows: pd.DataFrame, test: pd.Series, folder: Path, data: Path) -> list[str]:
     rows.to_csv(folder / "fit.csv", index=False)
     return []
 
@@ -67,41 +66,33 @@ def _censored(rows: pd.DataFrame, way: str) -> pd.DataFrame:
     return rows.assign(y=rows["y"].map("{:.6g}".format).mask(above, text))
 
 
-def _censoring(way: str) -> Callable[[pd.DataFrame, Path, Path], list[str]]:
-    return lambda rows, folder, data: _true(_censored(rows, way), folder, data)
+def _censoring(way: str) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]:
+    return lambda rows, test, folder, data: _true(_censored(rows, way), test, folder, data)
 
 
-def _with_auxiliary(table: str) -> Callable[[pd.DataFrame, Path, Path], list[str]]:
-    def write(rows: pd.DataFrame, folder: Path, data: Path) -> list[str]:
+def _with_auxiliary(table: str) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]:
+    def write(rows: pd.DataFrame, test: pd.Series, folder: Path, data: Path) -> list[str]:
         other = pd.read_csv(data / TDC[table].file)[["smiles", "y"]].rename(columns={"y": table})
-        other.to_csv(folder / "auxiliary.csv", index=False)
-        return [*_true(rows, folder, data), "--auxiliary", table, "--auxiliary-file", str(folder / "auxiliary.csv")]
+        path = folder / "auxiliary.csv"
+        other.to_csv(path, index=False)
+        return [*_true(rows, test, folder, data), "--auxiliary", table, "--auxiliary-file", str(path)]
 
     return write
 
 
-def _joint(tables: tuple[str, ...], log: bool) -> Callable[[pd.DataFrame, Path, Path], list[str]]:
-    def write(rows: pd.DataFrame, folder: Path, data: Path) -> list[str]:
+def _joint(tables: tuple[str, ...], log: bool) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]:
+    def write(rows: pd.DataFrame, test: pd.Series, folder: Path, data: Path) -> list[str]:
         joined = rows
         for table in tables:
             other = pd.read_csv(data / TDC[table].file)[["smiles", "y"]]
             other = other.groupby("smiles")["y"].mean() if log else other.groupby("smiles")["y"].first()
             other = np.log10(other) if log else other
             joined = joined.merge(other.rename(table).reset_index(), on="smiles", how="outer")
-        joined = joined[~_families(joined["smiles"]).isin(_families(_test_smiles(rows, data)))]
-        _true(joined.assign(split="train"), folder, data)
+        joined = joined[~_families(joined["smiles"]).isin(_families(test))]
+        _true(joined.assign(split="train"), test, folder, data)
         return ["--targets", ",".join(["y", *tables])]
 
     return write
-
-
-def _test_smiles(rows: pd.DataFrame, data: Path) -> pd.Series:
-    """The SMILES of the test rows of the table that the training rows are of."""
-    for name in itertools.chain(*_JOINT):
-        table = pd.read_csv(data / TDC[name].file)
-        if rows["smiles"].tolist() == table.loc[table["split"] != "test", "smiles"].tolist():
-            return table.loc[table["split"] == "test", "smiles"]
-    raise ValueError("the rows are those of no table")
 
 
 def _families(smiles: pd.Series) -> pd.Series:
@@ -168,7 +159,7 @@ def train_and_score(comparison: Comparison, way: str, seed: int, data: Path, thr
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         commands = Commands(folder, threads)
-        extra = comparison.ways[way](train[["smiles", "y"]].assign(split="train"), folder, data)
+        extra = comparison.ways[way](train[["smiles", "y"]].assign(split="train"), test["smiles"], folder, data)
         targets = () if "--targets" in extra else ("--targets", "y")
         run = commands.train(folder / "fit.csv", "--seed", seed, "--trainer.seed", seed, *targets, *extra)
         model = graphslice.load(run, "cpu")

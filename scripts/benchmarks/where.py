@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from graphslice.config import RunConfig
 from graphslice.nn import GraphTransformer
 from graphslice.program import run as program
 from graphslice.program.simd.lanes import address_of, keep_alive
+
+_PASSES = "the rest of forward and backward: path types, head, loss"
+_PARTS = ("zero_grad", _PASSES, "clipping", "AdamW")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,22 +64,6 @@ def _timed(kernels, counts, operands, steps, group, begin, end, spent):
     keep_alive(current)
 
 
-class _Watch:
-    """Seconds by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.last = 0.0
-
-    def start(self) -> None:
-        self.last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.seconds[name] += now - self.last
-        self.last = now
-
-
 def run(options: argparse.Namespace) -> list[dict]:
     torch.set_num_threads(1)
     whole = RunConfig.preset(options.preset)
@@ -83,7 +71,8 @@ def run(options: argparse.Namespace) -> list[dict]:
     torch.manual_seed(0)
     model = GraphTransformer(whole.model)
     parameters = list(model.parameters())
-    optimizer, watch = torch.optim.AdamW(parameters, fused=True), _Watch()
+    optimizer = torch.optim.AdamW(parameters, fused=True)
+    of_parts: dict[str, float] = defaultdict(float)
     of_kernels: dict[str, float] = defaultdict(float)
     ticks = _ticks_per_second()
 
@@ -103,27 +92,26 @@ def run(options: argparse.Namespace) -> list[dict]:
     try:
         for turn in range(-2, options.turns):
             if turn == 0:
-                watch.seconds.clear()
+                of_parts.clear()
                 of_kernels.clear()
             for batch in batches:
-                watch.start()
+                times = [time.perf_counter()]
                 optimizer.zero_grad()
-                watch.lap("zero_grad")
-                loss = model.standardised(batch).abs().mean()
-                watch.lap("forward")
-                loss.backward()
-                watch.lap("backward")
+                times.append(time.perf_counter())
+                model.standardised(batch).abs().mean().backward()
+                times.append(time.perf_counter())
                 torch.nn.utils.clip_grad_norm_(parameters, 5.0)
-                watch.lap("clipping")
+                times.append(time.perf_counter())
                 optimizer.step()
-                watch.lap("AdamW")
+                times.append(time.perf_counter())
+                for name, (begin, end) in zip(_PARTS, pairwise(times), strict=True):
+                    of_parts[name] += end - begin
     finally:
         program.Part.run, program._run = untimed, ran  # type: ignore[method-assign]
     steps = options.turns * len(batches)
-    total = sum(watch.seconds.values())
-    inside = sum(of_kernels.values())
-    passes = watch.seconds.pop("forward") + watch.seconds.pop("backward")
-    parts = {**of_kernels, **watch.seconds, "the rest of forward and backward: path types, head, loss": passes - inside}
+    total = sum(of_parts.values())
+    of_parts[_PASSES] -= sum(of_kernels.values())
+    parts = {**of_kernels, **of_parts}
     parts = dict(sorted(parts.items(), key=lambda part: -part[1]))
     found = [figure("a step", 1e6 * total / steps, "us", comparison="100%")]
     return found + [

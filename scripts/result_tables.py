@@ -20,8 +20,7 @@ from benchmarks.interval_report import interval_tables
 from benchmarks.labels import label_sections
 from benchmarks.rate import rate_table
 from benchmarks.results import RESULTS, markdown, read_results
-from benchmarks.table_report import BOARDS, PUBLISHED, benchmark_tables, grouped, places, win_count
-from benchmarks.table_tasks import TDC
+from benchmarks.table_report import BOARDS, PUBLISHED, benchmark_tables, grouped, mean_scores, places, win_count
 from benchmarks.tune import tuning_table
 from graphslice.compare.report import table
 from graphslice.evaluation.format_scores import mean_and_std
@@ -142,20 +141,12 @@ def summary_table(results: list[dict], board: pd.DataFrame) -> str:
     means = ranks.mean()
     ensemble = places("graphslice-ensemble", scores, board).mean()["graphslice-ensemble"]
     others = ", ".join(f"{BOARDS[name]} {means[name]:.1f}" for name in ("maplight_gnn", "minimol", "maplight"))
-    means_of = {
-        name: {
-            task.name: np.mean(found[name])
-            for task in TDC.values()
-            if name in (found := scores[task.name, task.metrics[0]])
-        }
-        for name in ("graphslice", "chemprop")
-    }
+    ours, theirs = (mean_scores(name, scores) for name in ("graphslice", "chemprop"))
     demo, qm9 = (_test_errors(name) for name in ("demo", "qm9-xtb-gap"))
     chemprop = [f"chemprop 2.3.1, {loss} error" for loss in ("squared", "absolute")]
     cells = [f"{mean(found[f'{chemprop[0]} (its default)'])} ({mean(found[chemprop[1]])})" for found in (demo, qm9)]
     small, scratch = "`graphslice train`, which starts from `small`", "`graphslice train --init-from none`"
-    ahead = win_count(means_of["graphslice"], means_of["chemprop"])
-    behind = win_count(means_of["chemprop"], means_of["graphslice"])
+    ahead, behind = win_count(ours, theirs), win_count(theirs, ours)
     return markdown(
         [
             ["benchmark", "GraphSlice", "chemprop", "others"],

@@ -102,45 +102,38 @@ def cell(values: list[float]) -> str:
 
 def score_table(tasks: Iterable[Task], methods: list[str], scores: Scores, board: pd.DataFrame | None) -> str:
     """Return a table of scores by task and method, with the published figures if there are any."""
-    published = {} if board is None else PUBLISHED_COLUMNS
-    lines = [
-        ["task", "metric", *(f"`{name}`" for name in methods), *(f"published: {name}" for name in published.values())]
-    ]
+    columns = {} if board is None else {title: published(board, name) for name, title in PUBLISHED_COLUMNS.items()}
+    lines = [["task", "metric", *(f"`{name}`" for name in methods), *(f"published: {title}" for title in columns)]]
     for task in tasks:
         for metric in task.metrics:
             found = scores.get((task.name, metric), {})
             arrow = "↑" if METRICS[metric][1] else "↓"
             figures = [cell(found.get(name, [])) for name in methods]
-            figures += [
-                "" if (value := published_score(board, task.name, name)) is None else f"{value:.3f}"
-                for name in published
-            ]
-            if any(figures[: len(methods)]):
-                lines.append([task.name, f"{metric} {arrow}", *figures])
+            if any(figures):
+                known = (f"{column[task.name]:.3f}" if task.name in column else "" for column in columns.values())
+                lines.append([task.name, f"{metric} {arrow}", *figures, *known])
     return markdown(lines)
 
 
-def published_score(board: pd.DataFrame | None, task: str, column: str) -> float | None:
-    """Return a published figure, or None."""
-    if board is None or task not in board.index or pd.isna(board.loc[task, column]):
-        return None
-    return float(board.loc[task, column])
+def published(board: pd.DataFrame, column: str) -> dict[str, float]:
+    """Return the published scores of a method by task of TDC."""
+    return board[column].reindex(list(TDC)).dropna().to_dict()
+
+
+def mean_scores(method: str, scores: Scores) -> dict[str, float]:
+    """Return the mean score of one of our methods by task of TDC."""
+    found = {task.name: scores.get((task.name, task.metrics[0]), {}) for task in TDC.values()}
+    return {task: float(np.mean(values[method])) for task, values in found.items() if method in values}
 
 
 def wins_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
     """Return a table of the wins of each method over the published methods and over the other methods."""
-    ours: dict[str, dict[str, float]] = defaultdict(dict)
-    for task in TDC.values():
-        for method, values in scores.get((task.name, task.metrics[0]), {}).items():
-            ours[method][task.name] = float(np.mean(values))
-    rivals = {f"`{method}`": ours[method] for method in methods}
-    for name in ("best", "chemprop_rdkit", "chemprop"):
-        figures = {task: value for task in TDC if (value := published_score(board, task, name)) is not None}
-        rivals = {f"published: {PUBLISHED_COLUMNS[name]}": figures} | rivals
+    theirs = {f"published: {PUBLISHED_COLUMNS[name]}": name for name in ("chemprop", "chemprop_rdkit", "best")}
+    rivals = {title: published(board, name) for title, name in theirs.items()}
+    rivals |= {f"`{method}`": mean_scores(method, scores) for method in methods}
     lines = [["better than", *rivals]]
-    for method in methods:
-        wins = [win_count(ours[method], rival) if rival is not ours[method] else "" for rival in rivals.values()]
-        lines.append([f"`{method}`", *wins])
+    for title in (f"`{method}`" for method in methods):
+        lines.append([title, *("" if title == name else win_count(rivals[title], rivals[name]) for name in rivals)])
     return markdown(lines)
 
 
@@ -156,14 +149,10 @@ def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
 
 def places(method: str, scores: Scores, board: pd.DataFrame) -> pd.DataFrame:
     """Rank a method among the published ones: a row for each task that both have, a column for each method."""
-    found = {}
-    for task in TDC.values():
-        ours = scores.get((task.name, task.metrics[0]), {}).get(method)
-        figures = {name: value for name in BOARDS if (value := published_score(board, task.name, name)) is not None}
-        if ours and figures:
-            figures[method] = float(np.mean(ours))
-            found[task.name] = pd.Series(figures).rank(ascending=not METRICS[task.metrics[0]][1])
-    return pd.DataFrame.from_dict(found, orient="index", columns=[method, *BOARDS])
+    figures = board[list(BOARDS)].reindex(list(TDC)).dropna(how="all")
+    figures = figures.assign(**{method: pd.Series(mean_scores(method, scores), dtype=float)}).dropna(subset=method)
+    higher = [METRICS[TDC[task].metrics[0]][1] for task in figures.index]
+    return figures.mul(np.where(higher, -1, 1), axis=0).rank(axis=1)[[method, *BOARDS]]
 
 
 def rank_difference(ranks: pd.DataFrame, method: str, rival: str) -> tuple[int, float, float, float]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import rate
 from benchmarks.results import RESULTS, read_results
-from benchmarks.table_report import BOARDS, PUBLISHED, Scores, grouped, places, published_score
+from benchmarks.table_report import BOARDS, PUBLISHED, Scores, grouped, places, published
 from benchmarks.table_tasks import METRICS, TDC, Task
 from graphslice.evaluation.plots import COLOURS
 
@@ -84,15 +84,15 @@ def draw_coverage(axes: Axes) -> None:
 def draw_differences(axes: Axes) -> None:
     """Draw by how much the default's error is below that of two published methods, task by task."""
     scores, board = tdc()
-    tasks = [task for task in TDC.values() if published_score(board, task.name, "maplight_gnn") is not None]
+    tasks = [TDC[name] for name in published(board, "maplight_gnn")]
     axes.axvline(0, color=COLOURS["soft"], linewidth=1)
     for shift, (rival, colour) in zip((0.14, -0.14), _RIVALS.items(), strict=True):
+        theirs = published(board, rival)
         for place, task in enumerate(reversed(tasks)):
-            theirs = published_score(board, task.name, rival)
-            if theirs is None:
+            if task.name not in theirs:
                 continue
             ours = np.array([error(task, score) for score in scores[task.name, task.metrics[0]]["graphslice"]])
-            gains = 100 * (1 - ours / error(task, theirs))
+            gains = 100 * (1 - ours / error(task, theirs[task.name]))
             axes.errorbar(
                 gains.mean(), place + shift, xerr=gains.std(ddof=1), fmt="o", color=COLOURS[colour], markersize=4.5
             )

@@ -8,7 +8,6 @@ the screenshots of its report, which needs Chromium.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import re
 import shutil
@@ -18,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import matplotlib
+import pandas as pd
 from PIL import Image
 
 from docs_figures import architecture, benchmarks, hero, themes
@@ -56,19 +56,17 @@ def main() -> None:
 
 def record(table: Path) -> None:
     """Train a default model, and keep its test predictions and the screenshots of its report."""
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    test = [row for row in rows if row["split"] == "test"]
+    rows = pd.read_csv(table).rename(columns={"y": TARGET})
+    test = rows[rows["split"] == "test"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write(folder / "caco2.csv", [["smiles", TARGET, "split"], *(list(row.values()) for row in rows)])
-        _write(folder / "test.csv", [["smiles"], *([row["smiles"]] for row in test)])
+        rows.to_csv(folder / "caco2.csv", index=False)
+        test[["smiles"]].to_csv(folder / "test.csv", index=False)
         _graphslice("train --dataset caco2.csv --targets", TARGET, "--out runs/caco2", folder=folder)
         _graphslice("predict runs/caco2 test.csv -o predictions.csv --interval 90", folder=folder)
-        with (folder / "predictions.csv").open(newline="") as file:
-            found = [[row[f"{TARGET}_{name}"] for name in ("pred", "low", "high")] for row in csv.DictReader(file)]
-        lines = [[row["y"], *values] for row, values in zip(test, found, strict=True)]
-        _write(hero.PREDICTIONS, [hero.COLUMNS, *([f"{float(value):.4f}" for value in line] for line in lines)])
+        found = pd.read_csv(folder / "predictions.csv")[[f"{TARGET}_{name}" for name in ("pred", "low", "high")]]
+        lines = pd.concat([test[[TARGET]].reset_index(drop=True), found], axis=1).set_axis(hero.COLUMNS, axis=1)
+        lines.to_csv(hero.PREDICTIONS, index=False, float_format="%.4f")
         photograph(folder / "runs" / "caco2" / "report.html", FIGURES / "report.png")
 
 
@@ -90,11 +88,6 @@ def photograph(page: Path, picture: Path) -> None:
             subprocess.run([browser, *flags], check=True, capture_output=True)
             both.paste(Image.open(file), (number * width, 0))
         both.quantize(128).save(picture.with_name(f"{picture.stem}{ending}.png"), optimize=True)
-
-
-def _write(path: Path, rows: list[list[str]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def _graphslice(*words: str, folder: Path) -> None:

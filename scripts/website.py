@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -125,8 +125,8 @@ def configuration() -> str:
             if field.name not in sections:
                 key = f"{section}.{field.name}".lstrip(".")
                 default = "" if field.default is MISSING else f"`{field.default}`"
-                rows.append(f"| `{key}` | {default} | {_cell(meanings.get(field.name, ''))} |")
-        table = "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+                rows.append((f"`{key}`", default, meanings.get(field.name, "")))
+        table = _table(("setting", "default", "meaning"), rows)
         parts.append(f"## {section or 'run'}\n\n{described.short_description}\n\n{table}\n")
     return "\n".join(parts)
 
@@ -136,24 +136,24 @@ def run_files() -> str:
     from graphslice import run_files
 
     source = Path(run_files.__file__).read_text(encoding="utf-8")
-    rows = ["| name | contents |", "|---|---|"]
+    rows = []
     for comment, names in re.findall(r"^((?:#: .*\n)+)([A-Z_, ]+) = ", source, re.MULTILINE):
         values = [getattr(run_files, name) for name in names.split(", ")]
         if all(isinstance(value, str) for value in values):
             text = " ".join(line.removeprefix("#: ") for line in comment.splitlines())
-            rows.append(f"| {', '.join(f'`{value}`' for value in values)} | {_cell(text)} |")
-    return "\n".join(rows)
+            rows.append((", ".join(f"`{value}`" for value in values), text))
+    return _table(("name", "contents"), rows)
 
 
 def metrics() -> str:
     """A table of the metrics."""
     from graphslice.evaluation.metrics import METRICS
 
-    rows = ["| name | metric | task types | better |", "|---|---|---|---|"]
-    for name, metric in METRICS.items():
-        better = "higher" if metric.higher_is_better else "lower"
-        rows.append(f"| `{name}` | {metric.label} | {', '.join(metric.kinds)} | {better} |")
-    return "\n".join(rows)
+    rows = [
+        (f"`{name}`", metric.label, ", ".join(metric.kinds), "higher" if metric.higher_is_better else "lower")
+        for name, metric in METRICS.items()
+    ]
+    return _table(("name", "metric", "task types", "better"), rows)
 
 
 def errors() -> str:
@@ -169,12 +169,12 @@ def errors() -> str:
 
 def modules() -> str:
     """The first line of the docstring of every module."""
-    rows = ["| module | contents |", "|---|---|"]
+    rows = []
     for path in sorted((ROOT / "graphslice").rglob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         if text:
-            rows.append(f"| `{path.relative_to(ROOT / 'graphslice').as_posix()}` | {_cell(text.splitlines()[0])} |")
-    return "\n".join(rows)
+            rows.append((f"`{path.relative_to(ROOT / 'graphslice').as_posix()}`", text.splitlines()[0]))
+    return _table(("module", "contents"), rows)
 
 
 def _messages(tree: ast.AST) -> Iterator[str]:
@@ -197,8 +197,10 @@ def message_of(node: ast.expr) -> str:
     return "…"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    from graphslice.evaluation.format_scores import markdown_table
+
+    return "\n".join(markdown_table(header, rows))
 
 
 def model_cards() -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -27,9 +27,7 @@ _CARD = "#FFFFFF"
 
 def test_predictions() -> np.ndarray:
     """Return ``float64 [R, 4]``: measured, predicted, lower and upper bound of each test molecule."""
-    with PREDICTIONS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return np.array([[float(row[name]) for name in COLUMNS] for row in rows])
+    return pd.read_csv(PREDICTIONS)[COLUMNS].to_numpy()
 
 
 def draw_intervals(axes: Axes) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import csv
+from itertools import islice
+
+import pandas as pd
 
 import graphslice as gs
 from graphslice.chem.molecule import MolGraph
@@ -14,7 +16,5 @@ PANEL = (4.2, 3.6)
 
 def demo_molecules(count: int) -> list[MolGraph]:
     """The first ``count`` molecules of the demo set with 19 to 40 atoms."""
-    with open(DEMO_CSV) as file:
-        graphs = (gs.smiles_to_graph(row["smiles"]) for row in csv.DictReader(file))
-        graphs = [graph for graph in graphs if 19 <= graph.num_atoms <= 40]
-    return graphs[:count]
+    graphs = map(gs.smiles_to_graph, pd.read_csv(DEMO_CSV)["smiles"])
+    return list(islice((graph for graph in graphs if 19 <= graph.num_atoms <= 40), count))

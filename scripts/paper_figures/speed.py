@@ -20,6 +20,7 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
+from benchmarks.results import markdown
 from graphslice.config import ModelConfig
 from graphslice.evaluation.plots import new_figure
 from graphslice.hardware import peak_memory
@@ -155,15 +156,17 @@ def _memory_alone(*settings) -> float | None:
 
 def _print_table(options: argparse.Namespace, found: dict, memory: dict) -> None:
     heads = [f"{n // 1024}K" for n in options.rows]
-    print("| mixer | training, steps/s at " + " | ".join(heads) + " | inference at " + " | ".join(heads), end="")
-    print(" | training's memory, GiB, at " + " | ".join(heads) + " |\n|---|" + "---|" * (3 * len(heads)))
+    lines: list[list[str]] = [["mixer"]]
+    for title in ("training, steps/s at", "inference at", "training's memory, GiB, at"):
+        lines[0] += [f"{title} {heads[0]}", *heads[1:]]
     for mixer in options.mixers:
         rates = [found.get((mixer, rows, mode)) for mode in MODES for rows in options.rows]
         values = [None if rate is None else rate[1] for rate in rates] + [memory[mixer, n] for n in options.rows]
-        print(f"| `{mixer}` | " + " | ".join(map(_cell, values)) + " |")
+        lines.append([f"`{mixer}`", *map(_cell, values)])
     for mixer, parts in PAPER.items():
         known = [parts[n][ROWS.index(r)] if r in ROWS else np.nan for n in (*MODES, "memory") for r in options.rows]
-        print(f"| {mixer}, the paper | " + " | ".join(map(_cell, known)) + " |")
+        lines.append([f"{mixer}, the paper", *map(_cell, known)])
+    print(markdown(lines), end="")
 
 
 def _print_spread(found: dict) -> None:

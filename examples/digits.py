@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
 
-from experiment import CLASS, Samples, options, parse_options, run, run_main
+from experiment import Samples, classify, options, parse_options, run_main
 from graphslice.errors import InputError
-from sequence_model import SequenceModel
 
 #: Number of images in the test set, the last ones.
 HELD_OUT = 360
@@ -25,8 +23,7 @@ def load() -> tuple[Samples, Samples]:
     pixels, labels = load_digits(return_X_y=True)
     inputs, targets = torch.from_numpy(pixels).long(), torch.from_numpy(labels).long()
     lengths = torch.full((len(inputs),), inputs.shape[1])
-    parts = (inputs, lengths, targets)
-    return Samples(*(part[:-HELD_OUT] for part in parts)), Samples(*(part[-HELD_OUT:] for part in parts))
+    return Samples(inputs, lengths, targets).split_at(len(inputs) - HELD_OUT)
 
 
 def main(arguments: list[str] | None = None) -> list[dict]:
@@ -35,17 +32,11 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     for name, size, images in (("train", parsed.train, train), ("test", parsed.test, test)):
         if size > len(images.targets):
             raise InputError(f"--{name} {size} is too large: there are {len(images.targets):,} images")
-    train, test = Samples(*(part[: parsed.train] for part in train)), Samples(*(part[: parsed.test] for part in test))
+    train, test = train.split_at(parsed.train)[0], test.split_at(parsed.test)[0]
     share = (test.targets == train.targets.mode().values).float().mean()
     n, m = len(train.targets), len(test.targets)
     print(f"{n:,} training images, {m:,} test images; accuracy of the most frequent class {share:.4f}")
-    return run(
-        parsed,
-        lambda config: SequenceModel(config, nn.Embedding(17, config.dim), outputs=10),
-        train,
-        {CLASS.score_name: test},
-        CLASS,
-    )
+    return classify(parsed, train, test, tokens=17, classes=10)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ class Samples(NamedTuple):
     lengths: Tensor
     targets: Tensor
 
+    def split_at(self, count: int) -> tuple[Samples, Samples]:
+        """Return the first ``count`` samples, and the others."""
+        return Samples(*(part[:count] for part in self)), Samples(*(part[count:] for part in self))
+
     def take(self, rows: Tensor, device: str) -> Samples:
         """Return some of the samples, without columns that are padding in all of them."""
         lengths = self.lengths[rows]
@@ -92,23 +96,21 @@ def seed_number(text: str) -> int:
 
 def positive_number(text: str) -> float:
     """Parse a positive number from an option."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
+    return _number(text, lambda number: 0 < number < math.inf, "above 0")
 
 
 def fraction(text: str) -> float:
     """Parse a number from 0 to below 1 from an option."""
+    return _number(text, lambda number: 0 <= number < 1, "from 0 to below 1")
+
+
+def _number(text: str, allowed: Callable[[float], bool], limits: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        number = 1.0
-    if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
+        number = math.nan
+    if not allowed(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {limits}")
     return number
 
 
@@ -240,6 +242,17 @@ def run(
             numbers = [*(f"{value:.1f}" for value in seconds.values()), *(f"{value:.4f}" for value in scores.values())]
             print(f"{mixer:<16}{seed:>5}{parameters:>13,}", *(f"{number:>12}" for number in numbers), flush=True)
     return results
+
+
+def classify(arguments: argparse.Namespace, train: Samples, test: Samples, tokens: int, classes: int) -> list[dict]:
+    """Train and evaluate a classifier of token sequences with every mixer: :func:`run`."""
+    return run(
+        arguments,
+        lambda config: SequenceModel(config, nn.Embedding(tokens, config.dim), outputs=classes),
+        train,
+        {CLASS.score_name: test},
+        CLASS,
+    )
 
 
 def run_main(main: Callable[[], object]) -> None:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from experiment import CLASS, Samples, options, parse_options, positive, run, run_main
+from experiment import Samples, classify, options, parse_options, positive, run_main
 from graphslice.errors import InputError
-from sequence_model import SequenceModel
 
 #: Functions of the operators; a median between two values is rounded down.
 OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {
@@ -90,21 +89,13 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     parsed = parse_options(parser, arguments)
     sizes = {name: getattr(parsed, name) for name in ("max_depth", "max_args", "min_length", "max_length")}
     samples = generate(parsed.train + parsed.test, 0, **sizes)
-    # All expressions are different, so training and test set do not overlap.
-    train = Samples(*(part[: parsed.train] for part in samples))
-    test = Samples(*(part[parsed.train :] for part in samples))
+    train, test = samples.split_at(parsed.train)  # all expressions are different, so the sets do not overlap
     baseline = (test.targets == train.targets.mode().values).float().mean()
     print(
         f"{parsed.train:,} training expressions, {parsed.test:,} test expressions; accuracy of the most frequent class "
         f"{baseline:.4f}, of the most frequent class per outermost operation {first_token_baseline(train, test):.4f}"
     )
-    return run(
-        parsed,
-        lambda config: SequenceModel(config, nn.Embedding(len(TOKENS), config.dim), outputs=10),
-        train,
-        {CLASS.score_name: test},
-        CLASS,
-    )
+    return classify(parsed, train, test, len(TOKENS), classes=10)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
-from experiment import CLASS, Samples, options, parse_options, positive, run, run_main
-from sequence_model import SequenceModel
+from experiment import Samples, classify, options, parse_options, positive, run_main
 
 PACKAGES = ("pandas", "sklearn", "torch")
 CLASSES = ("the standard library", *PACKAGES)
@@ -86,13 +84,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     files = zip(train_files, test_files, CLASSES, strict=True)
     counts = ", ".join(f"{len(a)} + {len(b)} of {name}" for a, b, name in files)
     print(f"training + test files: {counts}; accuracy by chance {1 / len(CLASSES):.4f}")
-    return run(
-        parsed,
-        lambda config: SequenceModel(config, nn.Embedding(256, config.dim), outputs=len(CLASSES)),
-        train,
-        {CLASS.score_name: test},
-        CLASS,
-    )
+    return classify(parsed, train, test, 256, len(CLASSES))
 
 
 if __name__ == "__main__":

@@ -120,20 +120,17 @@ def initialise_weights(
         return
     if fresh:
         origin = read_checkpoint(config.origin)
-        message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
-        same = (module.tasks, config.model.readout) == (origin.tasks, origin.config.model.readout)
-        if not same and fit_linear_probe(module.model, data):
+        message, is_all = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
+        if not is_all and fit_linear_probe(module.model, data):
             message += "; a linear probe initialises the output layer"
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.out(message, highlight=False)
-        note = None
         if not console.quiet:  # descriptors take a second
-            packaged = is_packaged_model(str(config.init_from))
-            note = (
-                seen_in_pretraining(origin, data) if packaged else known_molecules(origin, str(config.init_from), data)
-            )
-        if note is not None:
-            console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
+            name = str(config.init_from)
+            is_packaged = is_packaged_model(name)
+            note = seen_in_pretraining(origin, data) if is_packaged else known_molecules(origin, name, data)
+            if note is not None:
+                console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,31 @@ class Section:
         if name not in fields:
             raise InputError(f"{type(self).__name__} has no setting {name!r}{nearest(name, fields)}")
         super().__setattr__(name, value)
+
+    @property
+    def _section(self) -> str:
+        """Name of the section in a configuration, such as ``data``."""
+        return type(self).__name__.removesuffix("Config").lower()
+
+    def _check_choices(self, **choices: Sequence[str | None]) -> None:
+        """Raise :class:`InputError` for a setting that is none of its allowed values; None is not listed."""
+        for name, allowed in choices.items():
+            if (value := getattr(self, name)) not in allowed:
+                *others, last = known = [choice for choice in allowed if choice is not None]
+                choice = f"{', '.join(others)} or {last}"
+                raise InputError(f"{self._section}.{name} must be {choice}, not {shown(value)}{nearest(value, known)}")
+
+    def _check_least(self, least: float, *names: str) -> None:
+        """Raise :class:`InputError` for a number below ``least`` or nan; None is allowed."""
+        for name in names:
+            if (value := getattr(self, name)) is not None and not value >= least:
+                raise InputError(f"{self._section}.{name} must be at least {least}, not {value}")
+
+    def _check_positive(self, *names: str) -> None:
+        """Raise :class:`InputError` for a number that is not above 0; None is allowed."""
+        for name in names:
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise InputError(f"{self._section}.{name} must be more than 0, not {value}")
 
 
 def read_preset(name: str) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, TEST_PREDICTIONS, write_metrics
 from graphslice.tasks import each_target
-from graphslice.training.plots import plot_predicted_vs_true
 from graphslice.training.stack import MAX_CALIBRATION_ROWS, HeldOut, fit_domain
 
 
@@ -79,6 +78,8 @@ def evaluate_split(
         for line in describe_coverage(split, scores, COVERAGE_LEVEL):
             console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
+        from graphslice.evaluation.plots import plot_predicted_vs_true  # imports matplotlib
+
         plot_predicted_vs_true(folder / TEST_PLOT, dataset.tasks, true, predictions)
     return scores
 

@@ -45,6 +45,7 @@ from graphslice.run_files import (
     write_training,
 )
 from graphslice.training.baselines import describe_seeds
+from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import complete_config, member_configs
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
@@ -56,7 +57,6 @@ from graphslice.training.run import (
     load_molecule_data,
     run,
     saved_splits,
-    transform_targets,
 )
 
 if TYPE_CHECKING:
@@ -105,12 +105,10 @@ def train_ensemble(
         return finished_result(out, data, console)
     complete = complete_config(first, data, fresh=fresh)
     if fresh:
-        if not config.data.is_cross_validation:  # whose members would each need a choice without its fold
-            rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-            own = replace(complete.config, data=replace(complete.config.data, transform=config.data.transform))
-            data, chosen = transform_targets(own, data, rows, console, is_single=False)
-            config = replace(config, data=replace(config.data, transform=chosen.data.transform))
-            members = member_configs(config)
+        own = replace(config, init_from=complete.config.init_from)
+        data, chosen = choose_transforms(own, data, console, is_single=False)
+        config = replace(config, data=chosen.data)
+        members = member_configs(config)
         for member in members.values():  # before any is trained
             data.check_split(member)
         for folder in (out / name for name in members):

@@ -46,7 +46,6 @@ from graphslice.run_files import (
     write_splits,
     write_training,
 )
-from graphslice.tasks import TRANSFORMS, parse_per_target
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
@@ -120,9 +119,8 @@ def run(
     if fresh:
         data.check_size()
     complete = complete_config(config, data, fresh=fresh)
-    if fresh and not config.data.is_cross_validation:  # whose models would have different scales
-        rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-        data, config = transform_targets(complete.config, data, rows, console)
+    if fresh:
+        data, config = choose_transforms(complete.config, data, console)
         complete = replace(complete, config=config)
     config, devices, metric = complete.config, complete.devices, complete.metric
     evaluated = not fresh and is_finished(out) and (out / BEST).exists()
@@ -161,19 +159,6 @@ def run(
     for number in range(len(folds)):
         shutil.rmtree(out / f"{HELD_OUT}{number + 1}", ignore_errors=True)
     return RunResult(out, metrics, training, data)
-
-
-def transform_targets(
-    config: RunConfig, data: MoleculeData, rows: np.ndarray, console: Console, is_single: bool = True
-) -> tuple[MoleculeData, RunConfig]:
-    """Choose the transforms of the targets; arguments as of :func:`choose_transforms`."""
-    config, lines = choose_transforms(config, data, np.sort(rows), is_single)
-    for line in lines:
-        console.out(line, highlight=False)
-    names = [task.name for task in data.dataset.tasks]
-    transforms = parse_per_target(config.data.transform, names, TRANSFORMS, "--transform")
-    tasks = [replace(task, transform=transforms.get(task.name, task.transform)) for task in data.dataset.tasks]
-    return data.with_tasks(tasks), config
 
 
 def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:

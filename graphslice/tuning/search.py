@@ -18,9 +18,10 @@ from graphslice.errors import InputError, first_line
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
 from graphslice.processes import is_first_process
+from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import check_atom_bond_options, complete_config
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.run import load_molecule_data, transform_targets
+from graphslice.training.run import load_molecule_data
 from graphslice.training.train_run import fit_and_check
 from graphslice.tuning.objective import Objective
 from graphslice.tuning.space import Space, search_space, values_of, with_values
@@ -114,8 +115,7 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
     data = load_molecule_data(single, dataset, console)
     complete = complete_config(single, data, fresh=True).config
-    rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-    data, complete = transform_targets(complete, data, rows, console, config.num_models == 1)
+    data, complete = choose_transforms(complete, data, console, config.num_models == 1)
     complete = replace(complete, init_from=complete.init_from or FROM_SCRATCH)
     print_data_summary(console, data)
     objective = Objective(complete, data.with_config(complete), console)

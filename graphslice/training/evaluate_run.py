@@ -189,10 +189,7 @@ def calibrate_ensemble(
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
         predictor = Predictor(checkpoints, models[0].device)
-        predictions, estimates = predictor.predict_uncalibrated(data.store, rows)
-        similarity = nearest_training_molecules(domain, data.store, rows)[0]
-        counts = data.store.atom_bond_counts(predictor.level, rows)
-        difficulty = difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
+        predictions, difficulty = predictor.predict_uncalibrated(data.store, rows, domain)
     else:
         held_out = predict_held_out(models, splits, split, data.store, rows)
         predictions, difficulty = held_out.mean, held_out.difficulty

@@ -24,7 +24,7 @@ from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
-from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
+from graphslice.evaluation.prediction_tables import as_predictions
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictor import Predictor, load
@@ -234,19 +234,16 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         rows = rows_in_split(splits, split)
         if not dataset.all_labels.known()[rows].any():
             continue
-        predictions = calibration.probabilities(
-            predict_held_out(models, splits, split, data.store, rows).mean, dataset.tasks
-        )
-        interval = None
-        if split == "test" and not data_config.is_cross_validation:
+        mean = predict_held_out(models, splits, split, data.store, rows).mean
+        predicted, file = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks)), None
+        if split == "test":
+            file = OUT_OF_FOLD if data_config.is_cross_validation else TEST_PREDICTIONS
+        if file == TEST_PREDICTIONS:
             ensemble = Predictor(checkpoints, device, calibration=calibration)
-            predicted = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
-            interval = predicted.interval
-            write_predictions(out / TEST_PREDICTIONS, dataset, rows, replace(predicted, values=predictions), data.store)
-        arguments = (out, dataset, split, rows, predictions, metric, console)
-        metrics[split] = evaluate_split(*arguments, calibration, interval)
-        if split == "test" and data_config.is_cross_validation:
-            write_predictions(out / OUT_OF_FOLD, dataset, rows, as_predictions(dataset, rows, predictions), data.store)
+            with_intervals = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
+            predicted = replace(with_intervals, values=predicted.values)
+        metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file=file)
+        if file == OUT_OF_FOLD:
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             console.print(note, highlight=False)
             if (repeats := data_config.folds_and_repeats[1]) > 1:

@@ -126,8 +126,9 @@ class TrainingLoop:
         out: Path,
         steps: int,
         console: Console,
-        profile: bool,
-        evaluated: bool,
+        *,
+        profile: bool = False,
+        evaluated: bool = False,
         part: Part | None = None,
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,19 +57,13 @@ def train_without(
     console: Console,
     after_epoch: Callable[[TrainingLoop], object] | None = None,
 ) -> Predictor:
-    """Train the network without a fold of the training set, or continue its training.
+    """Train the network without a fold of the training set, or continue its training; return its predictor.
 
     Args:
         fold: ``int64``, rows of the fold.
-        complete: configuration of the run.
-        data: molecules of the run.
+        complete, data: configuration and molecules of the run.
         folder: where its checkpoints are written.
-        part: its part of the whole work.
-        console: where to report.
-        after_epoch: called with the loop after every epoch; an exception ends the training.
-
-    Returns:
-        The predictor of the network.
+        part, console, after_epoch: as for :class:`TrainingLoop`.
     """
     rest = data.without(fold)
     steps = fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
@@ -79,16 +73,15 @@ def train_without(
         last = folder / LAST if (folder / LAST).exists() else None
         module = new_module(complete, rest)
         initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
-        loop = partial(TrainingLoop, fabric, module, rest, folder, steps, console, False, False, part, after_epoch)
-        run_loop(loop, fabric, last)
+        run_loop(last, fabric, module, rest, folder, steps, console, part=part, after_epoch=after_epoch)
     return Predictor(read_checkpoint(folder / BEST), fabric.device)
 
 
-def run_loop(make_loop: Callable[[], TrainingLoop], fabric: Fabric, last: Path | None) -> TrainingLoop:
-    """Make and run a training loop on all devices, from scratch or from a checkpoint; return it."""
+def run_loop(last: Path | None, fabric: Fabric, *arguments: Any, **options: Any) -> TrainingLoop:
+    """Make and run a :class:`TrainingLoop` on all devices, from scratch or from the checkpoint ``last``; return it."""
     on_cpu = fabric.device.type == "cpu"
     with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
-        loop = make_loop()
+        loop = TrainingLoop(fabric, *arguments, **options)
         loop.run(last)
     return loop
 

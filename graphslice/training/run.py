@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -146,8 +145,8 @@ def run(
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        final = partial(TrainingLoop, fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
-        loop = run_loop(final, fabric, last)
+        options = {"profile": profile, "evaluated": evaluated, "part": parts[-1]}
+        loop = run_loop(last, fabric, module, data, out, complete.steps, console, **options)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:

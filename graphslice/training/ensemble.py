@@ -31,7 +31,6 @@ from graphslice.inference.predictor import Predictor, load
 from graphslice.processes import in_processes, is_first_process
 from graphslice.run_files import (
     CONFIG,
-    LAST,
     OUT_OF_FOLD,
     TEST_PREDICTIONS,
     contains_run,
@@ -56,7 +55,6 @@ from graphslice.training.run import (
     init_run_directory,
     load_molecule_data,
     run,
-    saved_splits,
 )
 
 if TYPE_CHECKING:
@@ -155,10 +153,7 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
         fresh = not (folder / CONFIG).exists()
         if not fresh:  # its saved configuration includes the initial weights and learning rate
             config = replace(read_config(folder), data=config.data)
-            if (folder / LAST).exists():
-                read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
-        splits = None if fresh else saved_splits(config, folder)
-        run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
+        run(config, dataset, folder, fresh=fresh, console=Console(quiet=True))
 
 
 def train_members(

@@ -89,7 +89,6 @@ def run(
     out: Path,
     *,
     fresh: bool,
-    splits: Splits | None = None,
     profile: bool = False,
     command: str | None = None,
     console: Console | None,
@@ -101,7 +100,6 @@ def run(
         dataset: labelled molecules.
         out: run directory.
         fresh: start a new run; otherwise continue the one in ``out``.
-        splits: split of the run that is continued.
         profile: report the time per stage of a training step at the end.
         command: command line that started the run, or None if started from Python.
         console: where to report; by default standard error.
@@ -114,7 +112,11 @@ def run(
         Interrupted: if the user stops the run.
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
-    data = load_molecule_data(config, dataset, console, splits)
+    # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
+    last = None if fresh or not (out / LAST).exists() else out / LAST
+    if last is not None:
+        read_checkpoint(last)  # raises an InputError if it is damaged
+    data = load_molecule_data(config, dataset, console, None if fresh else saved_splits(config, out))
     if fresh:
         data.check_size()
     complete = complete_config(config, data, fresh=fresh)
@@ -126,8 +128,6 @@ def run(
     if evaluated and config.trainer.refit == "on":
         return finished_result(out, data, console)
     module = new_module(complete, data)
-    # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
-    last = None if fresh or not (out / LAST).exists() else out / LAST
     initialise_weights(config, module, data, last is None, console)
     with quiet_lightning():
         fabric = make_fabric(devices, out, fresh=fresh)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset
@@ -41,7 +40,7 @@ from graphslice.training.data_summary import transform_notes
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
-from graphslice.training.run import RunResult, run, saved_splits
+from graphslice.training.run import RunResult, run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -224,6 +223,4 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             raise InputError(f"the data of {folder} has changed since the run was started: start a new run instead")
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, folder, data, fresh=False, console=console)
-        if (folder / LAST).exists():
-            read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
-        return run(config, dataset, folder, fresh=False, splits=saved_splits(config, folder), console=console)
+        return run(config, dataset, folder, fresh=False, console=console)

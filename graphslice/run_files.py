@@ -357,11 +357,6 @@ def read_start(folder: Path) -> dict:
     return _read_json(folder / START_FILE) if (folder / START_FILE).is_file() else {}
 
 
-def write_training(folder: Path, training: dict) -> None:
-    """Write the training summary, ``training.json``."""
-    write_json(folder / TRAINING, training)
-
-
 def write_metrics(folder: Path, metrics: dict) -> None:
     """Write the scores, ``metrics.json``; undefined scores, such as R^2 of one molecule, become null."""
     write_json(folder / METRICS, without_nan(metrics))

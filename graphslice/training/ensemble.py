@@ -33,6 +33,7 @@ from graphslice.run_files import (
     CONFIG,
     OUT_OF_FOLD,
     TEST_PREDICTIONS,
+    TRAINING,
     contains_run,
     find_members,
     is_finished,
@@ -40,8 +41,8 @@ from graphslice.run_files import (
     read_metrics,
     read_splits,
     read_training,
+    write_json,
     write_metrics,
-    write_training,
 )
 from graphslice.training.baselines import describe_seeds
 from graphslice.training.choose_transform import choose_transforms
@@ -248,7 +249,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
     folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
     _describe_members(folders, metrics["members"], metric, folds, console)
-    write_training(out, _training_totals(folders))
+    write_json(out / TRAINING, _training_totals(folders))
     write_metrics(out, metrics)
     console.out(f"model: {out}", highlight=False)
     return metrics

@@ -35,6 +35,7 @@ from graphslice.run_files import (
     REJECTED,
     REPORT,
     START_FILE,
+    TRAINING,
     is_finished,
     read_metrics,
     read_splits,
@@ -43,7 +44,6 @@ from graphslice.run_files import (
     write_csv,
     write_json,
     write_splits,
-    write_training,
 )
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
@@ -152,7 +152,7 @@ def run(
     if evaluated and loop.steps_done == 0:
         return finished_result(out, data, console)
     training = _training_summary(module, fabric, loop)
-    write_training(out, training)
+    write_json(out / TRAINING, training)
     scores, held_out = stack.finish(out, metric, fabric.device, networks) if stack is not None else (None, None)
     metrics = evaluate_run(out, data, metric, fabric.device, console, scores, held_out)
     for number in range(len(folds)):

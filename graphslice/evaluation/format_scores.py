@@ -42,7 +42,7 @@ def with_std(value: float, std: float) -> str:
     return f"{value:,.{places}f} ± {std:,.{places}f}".replace("-", MINUS)
 
 
-def mean_and_std(values: Sequence[float], decimals: int = 4) -> str:
+def mean_and_std(values: Sequence[float] | np.ndarray, decimals: int = 4) -> str:
     """Format the mean of values, and of several their standard deviation."""
     deviation = f" ± {np.std(values, ddof=1):.{decimals}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{decimals}f}{deviation}"

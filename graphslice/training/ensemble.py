@@ -21,7 +21,6 @@ from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.evaluation.prediction_tables import as_predictions
@@ -44,6 +43,7 @@ from graphslice.run_files import (
     write_json,
     write_metrics,
 )
+from graphslice.stacking.stacking import NETWORK
 from graphslice.training.baselines import describe_seeds
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import complete_config, member_configs
@@ -263,17 +263,11 @@ def _describe_members(
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
     baselines = [own.get("baselines", {}) if own.get("metric", "mae") == metric else {} for own in member_metrics]
     for split in SPLITS[1:3]:
-        if all(split in scores for scores in baselines):
-            for line in describe_seeds(split, [scores[split] for scores in baselines], metric, folds):
-                console.print(line, highlight=False, soft_wrap=True)
-            continue
-        values = [scores[split] for scores in members.values() if split in scores]
-        if len(values) > 1:
-            console.print(
-                f"{split} {METRICS[metric].label} of the {len(values)} individual models (mean ± standard deviation): "
-                f"{mean_and_std(values)}",
-                highlight=False,
-            )
+        scores = [{NETWORK: scores[split]} for scores in members.values() if split in scores]
+        if all(split in by_model for by_model in baselines):
+            scores = [by_model[split] for by_model in baselines]
+        for line in describe_seeds(split, scores, metric, folds):
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:

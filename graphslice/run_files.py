@@ -267,17 +267,25 @@ def default_run_directory(config: DataConfig) -> Path:
     return Path("runs") / (name or "run")
 
 
-def check_not_overwriting(folder: Path, files: Iterable[str | Path], keep: Collection[str] = ()) -> None:
-    """Check that a run would not overwrite any of its input files, or files that no run wrote.
+def check_not_overwriting(
+    folder: Path, files: Iterable[str | Path], keep: Collection[str] = (), *, overwrite: bool
+) -> None:
+    """Check that a run would not overwrite another one, any of its input files, or files that no run wrote.
 
     Args:
         folder: run directory.
         files: input files.
         keep: file names that the run may read, or does not write.
+        overwrite: a run in the directory may be replaced.
 
     Raises:
         InputError: if the run would overwrite such a file.
     """
+    if contains_run(folder) and not overwrite:
+        raise InputError(
+            f"{folder} holds a run already: choose another --out, continue it with {resume_command(folder)}, or give "
+            "--overwrite"
+        )
     names, directory = {BEST, LAST, CONFIG, *RUN_FILES} - {*keep}, folder.resolve()
     for file in files:
         path = Path(file).resolve()

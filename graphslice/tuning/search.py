@@ -19,10 +19,10 @@ from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
 from graphslice.processes import is_first_process
 from graphslice.training.choose_transform import choose_transforms
-from graphslice.training.complete_config import check_atom_bond_options, complete_config
+from graphslice.training.complete_config import complete_config, fit_to_dataset
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.run import load_molecule_data
-from graphslice.training.train_run import fit_and_check
+from graphslice.training.train_run import check_options, check_tasks
 from graphslice.tuning.objective import Objective
 from graphslice.tuning.space import Space, search_space, values_of, with_values
 from graphslice.tuning.study import (
@@ -107,11 +107,12 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
         )
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         raise InputError("each trial of a search trains on a single device: leave out --trainer.devices")
-    for mixer, settings in [(config.model.mixer, config.model.mixer_settings), *((name, None) for name in mixers)]:
-        check_mixer(mixer, settings)
-    check_atom_bond_options(config)
+    check_options(config)
+    for mixer in mixers:
+        check_mixer(mixer)
     user_config, dataset = config, load_dataset(config.data)
-    config = fit_and_check(config, dataset)
+    config = fit_to_dataset(config, dataset)
+    check_tasks(config, dataset.tasks)
     single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
     data = load_molecule_data(single, dataset, console)
     complete = complete_config(single, data, fresh=True).config

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from graphslice.config.reading import (
     PRESETS,
     Section,
     check_keys,
+    check_same_settings,
+    flattened,
     merge_sections,
     parse_section,
     parse_value,
@@ -59,6 +62,8 @@ __all__ = [
     "RunConfig",
     "TrainerConfig",
     "check_keys",
+    "check_same_settings",
+    "flattened",
     "join_names",
     "merge_sections",
     "parse_value",
@@ -406,6 +411,18 @@ class RunConfig(Section):
         if self.init_from is None:
             del values["init_from"]
         return values
+
+    def options(self) -> dict[str, Any]:
+        """Return the settings of all sections by name, such as ``trainer.seed``."""
+        return flattened(self.to_dict())
+
+    def with_options(self, values: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration with other values of some options, by name; errors as of :meth:`from_dict`."""
+        sections = self.to_dict()
+        for name, value in values.items():
+            section, _, key = name.rpartition(".")
+            (sections[section] if section else sections)[key] = value
+        return RunConfig.from_dict(sections)
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML."""

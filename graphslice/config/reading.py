@@ -144,6 +144,39 @@ def merge_sections(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[s
     return merged
 
 
+def flattened(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all sections by name, such as ``trainer.seed``."""
+    flat: dict[str, Any] = {}
+    for section, values in sections.items():
+        flat |= (
+            {f"{section}.{key}": value for key, value in values.items()}
+            if isinstance(values, dict)
+            else {section: values}
+        )
+    return flat
+
+
+def check_same_settings(saved: dict[str, Any], wanted: dict[str, Any], folder: Path, what: str) -> None:
+    """Raise :class:`InputError` if the settings with which a folder was started differ from those that are given.
+
+    Args:
+        saved: settings of the folder by name.
+        wanted: settings that are given.
+        folder: folder of a run or a search.
+        what: ``"run"`` or ``"search"``.
+    """
+    # The fingerprint is last, since a difference in another option gives a more specific message.
+    for name in sorted(saved | wanted, key=lambda name: name == "data.fingerprint"):
+        if saved.get(name) == wanted.get(name):
+            continue
+        if name == "data.fingerprint":
+            raise InputError(f"the data of the {what} in {folder} has changed: choose another --out")
+        raise InputError(
+            f"{folder} holds a {what} with {name} {saved.get(name)}, not {wanted.get(name)}: choose another --out, or "
+            "give the same settings"
+        )
+
+
 def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
     """Raise :class:`InputError` for the first key that is not a field of the dataclass ``kind``."""
     hints = typing.get_type_hints(kind)
@@ -169,8 +202,7 @@ def _is_float(text: str) -> bool:
 
 def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
     """Build the dataclass of a configuration section; raise :class:`InputError` for a value of the wrong type."""
-    hints = typing.get_type_hints(kind)
-    values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+    hints, converted = typing.get_type_hints(kind), {}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if isinstance(value, int) and abs(value) >= 2**1023:

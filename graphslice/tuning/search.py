@@ -24,7 +24,7 @@ from graphslice.training.data_summary import print_data_summary
 from graphslice.training.run import load_molecule_data
 from graphslice.training.train_run import check_options, check_tasks
 from graphslice.tuning.objective import Objective
-from graphslice.tuning.space import Space, search_space, values_of, with_values
+from graphslice.tuning.space import Space, search_space, with_values
 from graphslice.tuning.study import (
     STOPPED,
     Record,
@@ -124,7 +124,8 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     trainer = replace(complete.trainer, ensemble=config.trainer.ensemble, devices=config.trainer.devices)
     paths = replace(config.data, transform=user_config.data.transform, fingerprint=None)
     user_config = replace(user_config, data=paths, optimizer=complete.optimizer, init_from=complete.init_from)
-    defaults = values_of(complete, list(space))
+    options = complete.options()
+    defaults = {name: options[name] for name in space}
     return Setup(user_config, replace(complete, trainer=trainer), complete, objective, space, defaults)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphslice.config import check_same_settings, flattened
 from graphslice.errors import InputError, first_line
 from graphslice.tuning.space import LogRange, Space
 
@@ -119,17 +120,7 @@ def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> N
             raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
         study.set_user_attr(_IDENTITY, dict(identity))
         return
-    before, now = _flat(saved["config"]), _flat(identity["config"])
-    # The fingerprint is last, since a difference in another option gives a more specific message.
-    for name in sorted(before | now, key=lambda name: name == "data.fingerprint"):
-        if before.get(name) == now.get(name):
-            continue
-        if name == "data.fingerprint":
-            raise InputError(f"the data of the search in {folder} has changed: choose another --out")
-        raise InputError(
-            f"{folder} holds a search with {name} {before.get(name)}, not {now.get(name)}: choose another --out, or "
-            "give the same settings"
-        )
+    check_same_settings(flattened(saved["config"]), flattened(identity["config"]), folder, "search")
     if saved["space"] != identity["space"]:
         raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
 
@@ -148,15 +139,6 @@ def read_options(study: Study, folder: Path) -> dict[str, Any]:
     if _OPTIONS not in study.user_attrs:
         raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
     return dict(study.user_attrs[_OPTIONS])
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of all sections by name, such as ``trainer.seed``."""
-    flat = {}
-    for section, values in config.items():
-        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
-            flat[f"{section}.{key}".removesuffix(".")] = value
-    return flat
 
 
 def spent_seconds(study: Study) -> float:

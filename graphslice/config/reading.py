@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +193,15 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
             check_keys(value, hints[key], f"{where}{key}.")
 
 
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _converted(key: str, value: Any, allowed: tuple[type, ...]) -> Any:
+    """Convert a value to an allowed type where YAML or Python has another one for it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool):
+        return ("on" if value else "off") if key in _ON_OFF_KEYS else value
+    if float in allowed and isinstance(value, int | str):
+        with suppress(ValueError):
+            return float(value)  # YAML 1.1 reads 1e-3 as a string
+    return str(value) if str in allowed and isinstance(value, int) else value  # such as devices: 2
 
 
 def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
@@ -207,15 +211,8 @@ def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if isinstance(value, int) and abs(value) >= 2**1023:
             raise InputError(f"{name}.{key} is too large a number")
-        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
-            values = {**values, key: float(value)}
-        elif float in allowed and isinstance(value, str) and _is_float(value):
-            values = {**values, key: float(value)}  # YAML 1.1 reads 1e-3 as a string
-        elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
-            values = {**values, key: str(value)}  # such as devices: 2
-        elif key in _ON_OFF_KEYS and isinstance(value, bool):
-            values = {**values, key: "on" if value else "off"}
-        elif type(value) not in allowed:
+        converted[key] = _converted(key, value, allowed)
+        if type(converted[key]) not in allowed:
             names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
-            raise InputError(f"{name}.{key} must be {names}, not {shown(value)}")
-    return kind(**values)
+            raise InputError(f"{name}.{key} must be {names}, not {shown(converted[key])}")
+    return kind(**converted)

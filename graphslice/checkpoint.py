@@ -122,19 +122,18 @@ def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
     Raises:
         InputError: if the checkpoint cannot be read.
     """
-    stacking, calibration = (part, None) if isinstance(part, Stacking) else (None, part)
-    _replace(path, read_torch_file(path) | _parts(stacking, calibration))
+    _replace(path, read_torch_file(path) | _parts(part))
 
 
 def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
     """Write the calibration of an ensemble to its run directory."""
-    _replace(folder / ENSEMBLE_CALIBRATION, _parts(None, calibration))
+    _replace(folder / ENSEMBLE_CALIBRATION, _parts(calibration))
 
 
-def _parts(stacking: Stacking | None, calibration: Calibration | None) -> dict[str, Any]:
+def _parts(*parts: Stacking | Calibration | None) -> dict[str, Any]:
     """Return the optional parts of a model as the contents of a file."""
-    parts = {_STACKING: stacking, _CALIBRATION: calibration}
-    return {name: part.to_dict() for name, part in parts.items() if part is not None}
+    given = [part for part in parts if part is not None]
+    return {_STACKING if isinstance(part, Stacking) else _CALIBRATION: part.to_dict() for part in given}
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:

@@ -146,8 +146,8 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
             labels = transformed(y[train], task)
             # Robust, since a network that is trained by absolute errors is little disturbed by large labels.
             centre, width = np.median(labels), iqr(labels, scale="normal") or labels.std() or 1.0
-            decision = fit_regression(kernel[np.ix_(train, train)], (labels - centre) / width)
-            predicted = transformed_back(decision(kernel[np.ix_(test, train)]) * width + centre, task)
+            machine = fit_regression(kernel[np.ix_(train, train)], (labels - centre) / width)
+            predicted = transformed_back(machine.predict(kernel[np.ix_(test, train)]) * width + centre, task)
             scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
     return {name: np.array(values) for name, values in scores.items()}
 

@@ -59,34 +59,25 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
+    lines = describe_tasks(tasks, labels)
     if (level := data.dataset.level) != MOLECULE:
-        console.print(
-            f"{level}-level targets of {len(labels):,} {level}s in {len(data.usable_rows):,} molecules:",
-            highlight=False,
-        )
-    for line in describe_tasks(tasks, labels):
-        console.print(line, highlight=False, markup=False)
+        molecules = f"{len(data.usable_rows):,} molecules"
+        lines.insert(0, f"{level}-level targets of {len(labels):,} {level}s in {molecules}:")
     if len(tasks) > 1:
         names = quoted_list([task.name for task in tasks], _MOST_NAMES, str)
-        console.print(
+        lines.append(
             f"one model of {len(tasks):,} targets ({names}); it is not compared with models of one target each, such "
-            f"as of --targets {quote_item(tasks[0].name)}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            f"as of --targets {quote_item(tasks[0].name)}"
         )
-    for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
-        console.out(line, highlight=False)
+    lines += describe_bounded(tasks, data.dataset.bounds(data.usable_rows))
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
         if auxiliary_level == MOLECULE:
             count = int(auxiliary.known()[data.network_rows].sum())
-        console.print(
-            f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s",
-            highlight=False,
-            markup=False,
-        )
+        lines.append(f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s")
+    for line in lines:
+        console.out(line, highlight=False)
     pretraining = Path(data.config.data.dataset).name == CORPUS  # which has no cross-validation
     parts = {split: data.dataset.labels(rows) for split, rows in data.splits.items() if len(rows)}
     invalid = data.invalid_labels()
@@ -101,9 +92,8 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
-    rejected = ""
     wrong = {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}
-    unmerged = {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
+    rejected, unmerged = "", {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
     if unmerged:
         row = min(unmerged)
         rejected = f"; {pluralize(len(unmerged), 'row')} rejected (see {REJECTED}); row {row + 1}: {unmerged[row]}"
@@ -133,9 +123,6 @@ def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
     Args:
         tasks: T targets.
         labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
-
-    Returns:
-        Lines to print.
     """
     lines = []
     for kind in TASK_KINDS:

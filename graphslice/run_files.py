@@ -296,12 +296,7 @@ def check_not_overwriting(
 
 
 def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
-    """Return the name of a file, log or member that no run wrote; None if there is none, or the directory holds a run.
-
-    Args:
-        folder: run directory.
-        names: names of the files to look for.
-    """
+    """Return which of some files, a log or a member no run wrote; None if there is none, or the folder holds a run."""
     existing = [name for name in sorted(names) if (folder / name).exists()]
     folders = (*find_members(folder), *_logs(folder), *sorted(folder.glob(f"{HELD_OUT}*")))
     existing += [str(path.relative_to(folder)) for path in folders]
@@ -327,14 +322,9 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def remove_run(folder: Path, keep: str | None = None) -> None:
-    """Remove the files of a run and nothing else; do nothing if the directory holds no run.
+    """Remove the files of a run but ``keep`` and nothing else; do nothing if the directory holds no run.
 
-    Args:
-        folder: run directory.
-        keep: path of a file to keep.
-
-    Raises:
-        OSError: if a file cannot be removed.
+    Raises :class:`OSError` if a file cannot be removed.
     """
     if not _is_started(folder):
         return
@@ -350,11 +340,7 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
 def read_config(folder: Path) -> RunConfig:
     """Read the resolved configuration of a run; paths of data inside a moved run directory are updated.
 
-    Args:
-        folder: run directory.
-
-    Raises:
-        InputError: if it cannot be read.
+    Raises :class:`InputError` if it cannot be read.
     """
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     return replace(config, data=replace(config.data, dataset=locate_dataset(config.data.dataset, folder)))

@@ -136,12 +136,7 @@ def describe_coverage(split: str, result: dict, level: int) -> list[str]:
 
 
 def describe_bounds(split: str, result: dict) -> list[str]:
-    """Format the number of bounds among the labels, and how many are respected: one line, if there are any.
-
-    Args:
-        split: name of the split.
-        result: scores of :func:`~graphslice.evaluation.metrics.score_rows`.
-    """
+    """Format the number of bounds among the labels, and how many are respected: one line, if there are any."""
     bounded = {name: one for name, one in result["targets"].items() if "bounds" in one}
     counts = [f"{pluralize(one['bounds'], 'bound')} of {name}" for name, one in list(bounded.items())[:_MAX_TARGETS]]
     if not bounded:

@@ -77,12 +77,9 @@ def train_ensemble(
 
     Args:
         members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
-        config: configuration of the ensemble.
-        dataset: labelled molecules.
+        config, dataset, fresh, command, console: as in :func:`~graphslice.training.run.run`.
         out: run directory; each member gets a subdirectory.
         graphs: PyG graphs, if the molecules are not in ``config.data``.
-        fresh: start a new run; otherwise continue the one in ``out``.
-        command, console: as in :func:`~graphslice.training.run.run`.
 
     Returns:
         The run directory, the scores and the training totals.
@@ -137,17 +134,13 @@ def _check_begun(out: Path, names: Sequence[str]) -> None:
 
 
 def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
-    """Train an ensemble member, or continue it where it was stopped.
+    """Train an ensemble member, or continue it where it was stopped; errors as of :func:`train_ensemble`.
 
     Args:
         config: configuration of the member.
         folder: run directory of the member.
         graphs: PyG graphs, if the molecules are not in ``config.data``.
         target_names: names of the targets of ``graphs``.
-
-    Raises:
-        InputError: if it cannot be trained.
-        Interrupted: if it was stopped; its progress is saved in the directory.
     """
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
@@ -167,17 +160,8 @@ def train_members(
 ) -> None:
     """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
 
-    Args:
-        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
-        out: run directory of the ensemble; each member gets a subdirectory.
-        metric: metric that selects the best epoch of each member.
-        console: where to report.
-        graphs: PyG graphs, if the molecules are not in ``config.data``.
-        target_names: names of the targets of ``graphs``.
-
-    Raises:
-        InputError: if a member could not be trained.
-        KeyboardInterrupt: if training was stopped; the same call continues it.
+    Arguments and errors are those of :func:`train_ensemble` and :func:`train_member`; ``metric`` selects the best epoch
+    of each member. The same call continues a training that was interrupted.
     """
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
@@ -208,12 +192,6 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split.
 
     In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds it.
-
-    Args:
-        out: run directory.
-        data: molecules of the run.
-        metric: metric that is reported first.
-        console: where to report.
 
     Returns:
         Contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.

@@ -172,9 +172,6 @@ def calibrate_ensemble(
         splits: split of each member.
         split: name of the split whose molecules each member held out.
         data: molecules of the run.
-
-    Returns:
-        The calibration.
     """
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))

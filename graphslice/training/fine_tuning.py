@@ -202,8 +202,8 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set.
 
     The penalty of each output is chosen on the validation set, or without one on a tenth of the training set. Nothing
-    is fitted for an MLP head, atom- or bond-level
-    targets, or a head with descriptors; nor are regression targets of which the fit explains little variance.
+    is fitted for an MLP head, atom- or bond-level targets, or a head with descriptors; nor are regression targets of
+    which the fit explains little variance.
 
     Args:
         model: pretrained model on the CPU, with the mean and standard deviation of its targets.

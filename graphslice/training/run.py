@@ -177,14 +177,7 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
     """Create a run directory with everything known before training, and remove a previous run in it.
 
-    Args:
-        folder: run directory.
-        config: resolved configuration.
-        data: molecules of the run.
-        command: command line that started the run, or None if started from Python.
-
-    Raises:
-        InputError: if the directory cannot be written.
+    Raises :class:`InputError` if it cannot be written. ``command``: command line that started the run, if one did.
     """
     dataset, settings = data.dataset, config.to_yaml()
     try:
@@ -230,13 +223,9 @@ def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
 def load_molecule_data(
     config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
 ) -> MoleculeData:
-    """Featurize and split the molecules of a run, with a progress bar.
+    """Featurize the molecules of a run, with a progress bar, and split them, or take the splits of a run.
 
-    Args:
-        config, dataset, console, splits: as in :func:`run`.
-
-    Raises:
-        InputError: if the molecules cannot be used, or not be split as configured.
+    Raises :class:`InputError` if the molecules cannot be used, or not be split as configured.
     """
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:

@@ -164,9 +164,7 @@ class Stack:
         """Choose the weights, add the stack to the best checkpoint, and report the scores.
 
         Args:
-            folder: run directory, whose network is trained.
-            metric: metric of the run.
-            device: device of the network.
+            folder, metric, device: run directory, whose network is trained; metric of the run; device of the network.
             fold_networks: the network that was trained without each fold; empty if the validation set is held out.
 
         Returns:

@@ -90,15 +90,9 @@ class Setup:
 
 
 def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
-    """Read the molecules, complete the configuration, and make objective and search space.
+    """Read the molecules, complete the configuration of the user, and make objective and search space.
 
-    Args:
-        config: configuration of the user.
-        mixers: mixers to search.
-        console: where to report.
-
-    Raises:
-        InputError: if the data or the configuration cannot be used.
+    Raises :class:`InputError` if the data or the configuration cannot be used.
     """
     if config.data.folds is not None:
         raise InputError(
@@ -130,15 +124,7 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
 
 
 def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
-    """Run trials until the budget is used up.
-
-    Args:
-        setup: what is searched.
-        out: folder of the search.
-        limits: limits of the search.
-        index: index of this process.
-        console: where to report.
-    """
+    """Run trials until the budget is used up; ``index``: of this process."""
     study = open_study(out)
     while _has_budget(records(study), limits, setup.defaults):
         trial = ask(study, setup.space, setup.config.trainer.seed + 1_000_003 * index)
@@ -212,11 +198,7 @@ def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
 
 
 def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
-    """Train the defaults and the best trials with further seeds, which also hold out other folds.
-
-    Args:
-        setup, out, limits, index, console: as in :func:`search`.
-    """
+    """Train the defaults and the best trials with further seeds, which also hold out other folds."""
     study = open_study(out)
     trials = finalists(records(study), setup)
     pairs = [(seed, trial) for seed in range(1, 1 + limits.seeds) for trial in trials]

@@ -65,15 +65,7 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
 
 
 def describe(results: list[Difference], label: str) -> list[str]:
-    """Format differences as a Markdown table.
-
-    Args:
-        results: differences from the same reference variant.
-        label: label of the metric.
-
-    Returns:
-        Lines of Markdown; none if there are no differences.
-    """
+    """Format differences from one reference variant as a Markdown table; no lines without any."""
     if not results:
         return []
     simultaneous = f"simultaneous 95% intervals of all {len(results)}"

@@ -269,14 +269,7 @@ def evaluation_notes(dataset: LabelledDataset) -> list[str]:
 def predict_rows(
     predictor: Predictor, dataset: LabelledDataset, rows: np.ndarray, interval: float | None = None
 ) -> Predictions:
-    """Predict rows of a dataset.
-
-    Args:
-        predictor: the model.
-        dataset: the molecules.
-        rows: ``int64 [R]``.
-        interval: coverage in percent of prediction intervals, or None.
-    """
+    """Predict rows ``int64 [R]`` of a dataset; ``interval``: coverage in percent of prediction intervals, or None."""
     if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
     smiles = [dataset.smiles[row] for row in rows]

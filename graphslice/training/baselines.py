@@ -14,13 +14,9 @@ from graphslice.tasks import Task
 
 
 def describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task], alone: bool) -> str:
-    """Describe the weights of a stack; means over targets where there are several.
+    """Describe the weights ``float64 [M, T]`` of M models for T targets, by their mean over targets.
 
-    Args:
-        weights: ``float64 [M, T]``.
-        names: names of the M models.
-        tasks: T targets.
-        alone: the network predicts alone.
+    ``alone``: the network predicts alone.
     """
     if alone:
         return "weighted ensemble: 100% network (other models add little and are not used)"

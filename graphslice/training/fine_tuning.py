@@ -51,10 +51,6 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     """Return a note on targets that a pretrained model was already trained on, or similar ones; None without any.
 
     Quantum-chemical targets and logP are recognised by name, RDKit descriptors by rank correlation.
-
-    Args:
-        origin: the pretrained model.
-        data: molecules of the run that is fine-tuned from it.
     """
     if data.dataset.level != MOLECULE:
         return None
@@ -78,15 +74,10 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
 
 
 def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
-    """Return a note on molecules for validation and test that a checkpoint was trained on; None without any.
+    """Return a note on molecules for validation and test that the checkpoint ``name`` was trained on; None without any.
 
     Without a validation set the scores are those of held-out folds of the training set. Molecules are recognised by
     their Morgan fingerprints, of which a checkpoint keeps at most 10,000.
-
-    Args:
-        origin: the checkpoint that is fine-tuned.
-        name: its name, for the note.
-        data: molecules of the run.
     """
     if origin.calibration is None:
         return None

@@ -68,14 +68,9 @@ def import_optuna() -> Any:
 
 
 def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
-    """Open the study of a folder.
+    """Open the study of a folder, or create one if the direction of its metric is given.
 
-    Args:
-        folder: the folder of the search.
-        higher_is_better: direction of the metric, with which a study is created if there is none.
-
-    Raises:
-        InputError: if there is no study and none is to be created, or its file cannot be read.
+    Raises :class:`InputError` if there is no study and none is to be created, or its file cannot be read.
     """
     optuna = import_optuna()
     path = folder / STUDY
@@ -131,11 +126,7 @@ def write_options(study: Study, options: Mapping[str, Any]) -> None:
 
 
 def read_options(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the options that :func:`write_options` saved.
-
-    Raises:
-        InputError: if the study of the folder was not written by ``graphslice tune``.
-    """
+    """Return the options that :func:`write_options` saved; raise :class:`InputError` if there are none."""
     if _OPTIONS not in study.user_attrs:
         raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
     return dict(study.user_attrs[_OPTIONS])
@@ -165,9 +156,7 @@ def _distributions(space: Space) -> dict[str, Any]:
 def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
     """Enqueue the trials that were stopped, those of a killed process too, and the defaults unless they are complete.
 
-    Args:
-        study: the study, which no other process uses.
-        defaults: the values of all hyperparameters in the configuration of the user.
+    No other process may use the study.
     """
     for trial in records(study):
         if trial.state == "running":

@@ -122,19 +122,18 @@ def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
     Raises:
         InputError: if the checkpoint cannot be read.
     """
-    stacking, calibration = (part, None) if isinstance(part, Stacking) else (None, part)
-    _replace(path, read_torch_file(path) | _parts(stacking, calibration))
+    _replace(path, read_torch_file(path) | _parts(part))
 
 
 def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
     """Write the calibration of an ensemble to its run directory."""
-    _replace(folder / ENSEMBLE_CALIBRATION, _parts(None, calibration))
+    _replace(folder / ENSEMBLE_CALIBRATION, _parts(calibration))
 
 
-def _parts(stacking: Stacking | None, calibration: Calibration | None) -> dict[str, Any]:
+def _parts(*parts: Stacking | Calibration | None) -> dict[str, Any]:
     """Return the optional parts of a model as the contents of a file."""
-    parts = {_STACKING: stacking, _CALIBRATION: calibration}
-    return {name: part.to_dict() for name, part in parts.items() if part is not None}
+    given = [part for part in parts if part is not None]
+    return {_STACKING if isinstance(part, Stacking) else _CALIBRATION: part.to_dict() for part in given}
 
 
 def _replace(path: Path, contents: dict[str, Any]) -> None:
@@ -162,12 +161,7 @@ def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
 def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
     """Return the sections of a preset adapted to fine-tuning: :meth:`RunConfig.fine_tuned_from` as plain values.
 
-    Args:
-        preset: sections of the preset.
-        init_from: the run directory, checkpoint or packaged model from which the run is initialised.
-
-    Raises:
-        InputError: if ``init_from`` is no run directory, checkpoint or packaged model.
+    Raises :class:`InputError` if ``init_from`` is no run directory, checkpoint or packaged model.
     """
     origin = read_checkpoint(init_from).config
     return RunConfig.from_dict(preset).fine_tuned_from(origin, init_from).to_dict()
@@ -214,15 +208,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def read_part(path: Path, tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
-    """Read the calibration that :func:`save_ensemble_calibration` wrote.
+    """Read the calibration that :func:`save_ensemble_calibration` wrote; ``kinds`` as of :func:`calibration_kinds`.
 
-    Args:
-        path: path of the file.
-        tasks: the targets of the ensemble.
-        kinds: as returned by :func:`calibration_kinds`.
-
-    Raises:
-        InputError: if the file cannot be read.
+    Raises :class:`InputError` if the file cannot be read.
     """
     try:
         return _read_calibration(read_torch_file(path), tasks, kinds)

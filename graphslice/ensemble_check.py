@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -53,14 +52,9 @@ def find_models(path: str | Path) -> list[Path]:
 
 
 def check_folder(path: Path, count: int) -> None:
-    """Check that the run directory of an ensemble holds only the models of its members.
+    """Check that the run directory of an ensemble holds only the models of its ``count`` members.
 
-    Args:
-        path: the run directory.
-        count: number of members.
-
-    Raises:
-        InputError: if it holds a member with a higher number, or a checkpoint outside its members.
+    Raises :class:`InputError` if it holds a member with a higher number, or a checkpoint outside its members.
     """
     stray = [path / name for name in (BEST, LAST) if (path / name).is_file()]
     members = "no members" if count == 1 else f"{count} members"
@@ -72,15 +66,10 @@ def check_folder(path: Path, count: int) -> None:
 def check_one_run(folders: Sequence[Path], configs: Sequence[RunConfig]) -> None:
     """Check that the members of an ensemble were trained by one run: on the same data, with consecutive seeds.
 
-    Args:
-        folders: run directories of the members.
-        configs: configurations of the members.
-
-    Raises:
-        InputError: if a member belongs to another run.
+    Raises :class:`InputError` if a member belongs to another run.
     """
-    pairs = list(zip(folders, configs, strict=True))
-    for (folder, config), (first, own) in itertools.product(pairs[1:], pairs[:1]):
+    for folder, config in zip(folders[1:], configs[1:], strict=True):
+        first, own = folders[0], configs[0]
         same_start = config.init_from == own.init_from
         if _origin(folder, config) != _origin(first, own) or (same_start and config.model != own.model):
             raise InputError(

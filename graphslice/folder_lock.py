@@ -35,6 +35,8 @@ def locked(folder: Path, wait: float = 2) -> Iterator[None]:
     Raises:
         InputError: if another process holds the lock, or the folder cannot be written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"cannot write the folder {folder}: it is a file")
     # One object per lock file, so that it counts how often a thread has acquired it.
     lock = FileLock(folder.resolve() / LOCK, is_singleton=True)
     reentered, created = lock.is_locked, []

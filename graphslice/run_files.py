@@ -267,17 +267,25 @@ def default_run_directory(config: DataConfig) -> Path:
     return Path("runs") / (name or "run")
 
 
-def check_not_overwriting(folder: Path, files: Iterable[str | Path], keep: Collection[str] = ()) -> None:
-    """Check that a run would not overwrite any of its input files, or files that no run wrote.
+def check_not_overwriting(
+    folder: Path, files: Iterable[str | Path], keep: Collection[str] = (), *, overwrite: bool
+) -> None:
+    """Check that a run would not overwrite another one, any of its input files, or files that no run wrote.
 
     Args:
         folder: run directory.
         files: input files.
         keep: file names that the run may read, or does not write.
+        overwrite: a run in the directory may be replaced.
 
     Raises:
         InputError: if the run would overwrite such a file.
     """
+    if contains_run(folder) and not overwrite:
+        raise InputError(
+            f"{folder} holds a run already: choose another --out, continue it with {resume_command(folder)}, or give "
+            "--overwrite"
+        )
     names, directory = {BEST, LAST, CONFIG, *RUN_FILES} - {*keep}, folder.resolve()
     for file in files:
         path = Path(file).resolve()
@@ -288,12 +296,7 @@ def check_not_overwriting(folder: Path, files: Iterable[str | Path], keep: Colle
 
 
 def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
-    """Return the name of a file, log or member that no run wrote; None if there is none, or the directory holds a run.
-
-    Args:
-        folder: run directory.
-        names: names of the files to look for.
-    """
+    """Return which of some files, a log or a member no run wrote; None if there is none, or the folder holds a run."""
     existing = [name for name in sorted(names) if (folder / name).exists()]
     folders = (*find_members(folder), *_logs(folder), *sorted(folder.glob(f"{HELD_OUT}*")))
     existing += [str(path.relative_to(folder)) for path in folders]
@@ -319,14 +322,9 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def remove_run(folder: Path, keep: str | None = None) -> None:
-    """Remove the files of a run and nothing else; do nothing if the directory holds no run.
+    """Remove the files of a run but ``keep`` and nothing else; do nothing if the directory holds no run.
 
-    Args:
-        folder: run directory.
-        keep: path of a file to keep.
-
-    Raises:
-        OSError: if a file cannot be removed.
+    Raises :class:`OSError` if a file cannot be removed.
     """
     if not _is_started(folder):
         return
@@ -342,11 +340,7 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
 def read_config(folder: Path) -> RunConfig:
     """Read the resolved configuration of a run; paths of data inside a moved run directory are updated.
 
-    Args:
-        folder: run directory.
-
-    Raises:
-        InputError: if it cannot be read.
+    Raises :class:`InputError` if it cannot be read.
     """
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     return replace(config, data=replace(config.data, dataset=locate_dataset(config.data.dataset, folder)))
@@ -355,11 +349,6 @@ def read_config(folder: Path) -> RunConfig:
 def read_start(folder: Path) -> dict:
     """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
     return _read_json(folder / START_FILE) if (folder / START_FILE).is_file() else {}
-
-
-def write_training(folder: Path, training: dict) -> None:
-    """Write the training summary, ``training.json``."""
-    write_json(folder / TRAINING, training)
 
 
 def write_metrics(folder: Path, metrics: dict) -> None:

@@ -7,14 +7,13 @@ the molecule is not much larger than every training molecule.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 
-from graphslice.hardware import cores
+from graphslice.threads import parallel_for
 
 #: Bits of a fingerprint.
 DOMAIN_BITS = 1_024
@@ -29,8 +28,6 @@ _MOST_ROWS = 10**12
 # Molecules with more than this many times the atoms of the largest training molecule are outside: a binary fingerprint
 # does not count repeated substructures, so a polymer has the fingerprint of a small oligomer.
 _MAX_SIZE_RATIO = 1.5
-# Molecules per task of a thread.
-_CHUNK_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +139,12 @@ def _nearest(queries: np.ndarray, references: np.ndarray, exclude: np.ndarray) -
     similarity, index = np.zeros(len(queries), np.float32), np.full(len(queries), -1, np.int64)
     query_counts, counts = (np.bitwise_count(bits).sum(axis=1, dtype=np.int64) for bits in (queries, references))
 
-    def search_chunk(begin: int) -> None:
-        chunk = slice(begin, begin + _CHUNK_ROWS)
+    def search(begin: int, end: int) -> None:
+        chunk = slice(begin, end)
         arguments = queries[chunk], query_counts[chunk], references, counts, exclude[chunk]
         _search(*arguments, similarity[chunk], index[chunk])
 
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(search_chunk, range(0, len(queries), _CHUNK_ROWS)))
+    parallel_for(search, len(queries), queries.size * len(references))
     return similarity, index
 
 

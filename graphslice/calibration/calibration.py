@@ -58,19 +58,8 @@ class TargetCalibration:
         return {**values, "temperature": self.temperature}
 
     @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], task: Task, kinds: Collection[str] | None = None
-    ) -> TargetCalibration:
-        """Restore the output of :meth:`to_dict`.
-
-        Args:
-            values: plain values and arrays.
-            task: task of the target.
-            kinds: names of the difficulty estimates that the model provides; None allows any.
-
-        Raises:
-            KeyError, TypeError, ValueError: if ``values`` is not such an output.
-        """
+    def from_dict(cls, values: Mapping[str, Any], task: Task, kinds: Collection[str]) -> TargetCalibration:
+        """Restore the output of :meth:`to_dict`; arguments and errors as of :meth:`Calibration.from_dict`."""
         scores = [np.asarray(each).astype(np.float64, casting="same_kind").reshape(-1) for each in values["scores"]]
         counts = [np.asarray(each, np.float64) for each in values.get("counts", map(np.ones_like, scores))]
         score_sets = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
@@ -84,8 +73,7 @@ class TargetCalibration:
         scale = max(1.0, all_scores.max(initial=0))
         if weights[CONSTANT] <= 0 or not all(0 <= each <= _LARGEST / scale for each in weights.values()):
             raise ValueError("invalid interval weights: out of range")
-        unknown = kinds is not None and not weights.keys() <= {*kinds}
-        if unknown or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
+        if not weights.keys() <= {*kinds} or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
             raise ValueError("invalid calibration: unknown difficulty estimate or temperature out of range")
         return cls(score_sets, weights, temperature)
 
@@ -179,15 +167,13 @@ class Calibration:
         return {"targets": [target.to_dict() for target in self.targets], "domain": self.domain.to_dict()}
 
     @classmethod
-    def from_dict(
-        cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str] | None = None
-    ) -> Calibration:
+    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration:
         """Restore the output of :meth:`to_dict`.
 
         Args:
             values: plain values and arrays.
             tasks: T targets.
-            kinds: names of the difficulty estimates that the model provides; None allows any.
+            kinds: names of the difficulty estimates that the model provides.
 
         Raises:
             KeyError, TypeError, ValueError: if ``values`` is not such an output, or of other targets.

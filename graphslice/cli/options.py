@@ -139,7 +139,7 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
         parser.add_argument(f"--{name}", type=kind)
     names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
     base = _base_config(*(_given_value(arguments, *options) for options in names))
-    parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
+    parser.set_defaults({key: value for key, value in base.options().items() if key.split(".")[0] in _SECTIONS})
     if HELP_ALL not in arguments:
         _hide_sections(parser)
 
@@ -264,11 +264,6 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
         merged = fine_tuning_preset(merged, init_from)
     config = RunConfig.from_dict(merge_sections(merged, from_file))
     return replace(config, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else config
-
-
-def _flat(config: RunConfig) -> dict[str, object]:
-    sections = {name: values for name, values in config.to_dict().items() if isinstance(values, dict)}
-    return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
 
 
 def _given_value(arguments: list[str], *options: str) -> str | None:

@@ -57,29 +57,15 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
     results = []
     for name, seeds in pairs.items():
         values = np.array([by_seed[name][seed] - by_seed[first][seed] for seed in seeds])
-        results.append(_difference(name, first, values, metric, len(pairs)))
+        mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=len(pairs))
+        verdict = "worse" if metric.loss(mean) > metric.loss(0.0) else "better"
+        verdict = "no significant difference" if low <= 0 <= high else verdict
+        results.append(Difference(name, first, len(values), mean, low, high, verdict))
     return results
 
 
-def _difference(variant: str, reference: str, values: np.ndarray, metric: Metric, comparisons: int) -> Difference:
-    mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=comparisons)
-    if low <= 0 <= high:
-        verdict = "no significant difference"
-    else:
-        verdict = "worse" if (metric.loss(mean) > metric.loss(0.0)) else "better"
-    return Difference(variant, reference, len(values), mean, low, high, verdict)
-
-
 def describe(results: list[Difference], label: str) -> list[str]:
-    """Format differences as a Markdown table.
-
-    Args:
-        results: differences from the same reference variant.
-        label: label of the metric.
-
-    Returns:
-        Lines of Markdown; none if there are no differences.
-    """
+    """Format differences from one reference variant as a Markdown table; no lines without any."""
     if not results:
         return []
     simultaneous = f"simultaneous 95% intervals of all {len(results)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from graphslice.config import FROM_SCRATCH, DataConfig, RunConfig, parse_value, read_yaml
+from graphslice.config import FROM_SCRATCH, DataConfig, RunConfig, check_same_settings, parse_value, read_yaml
 from graphslice.errors import InputError, nearest
 from graphslice.run_files import CONFIG
 from graphslice.tasks import Task
@@ -29,26 +29,8 @@ FIXED_OPTIONS = {
 # Options that change the molecules or the metric of a run. All options of `data` do, except the second group.
 _EVALUATION_OPTIONS = ("trainer.metric", "graph.max_atoms")
 _READING_OPTIONS = ("data.features", "data.transform", "data.cache")
-# Options that determine the molecules of a run and their split. The fingerprint is last, since a difference in another
-# option gives a more specific message.
-_DATA_KEYS = (
-    "dataset",
-    "valid_file",
-    "test_file",
-    "targets",
-    "level",
-    "task",
-    "transform",
-    "split",
-    "split_sizes",
-    "carve",
-    "folds",
-    "fold",
-    "duplicates",
-    "features",
-    "seed",
-    "fingerprint",
-)
+# Options of the data that change neither the molecules nor the labels of a run.
+_UNCOMPARED = ("root", "smiles_column", "id_column", "rejected", "cache")
 
 
 @dataclass(frozen=True)
@@ -57,34 +39,21 @@ class Variant:
 
     Attributes:
         label: name in the table, such as ``"csp:groups=2"``.
-        changes: values that differ from the common configuration, by section and key.
+        changes: values that differ from the common configuration, by name, such as ``model.mixer``.
     """
 
     label: str
-    changes: dict[str, dict[str, Any]] = field(hash=False)
+    changes: dict[str, Any] = field(hash=False)
 
     @property
     def folder(self) -> str:
         """Name of the folder of its runs, inside the folder of the comparison."""
         return re.sub(r"[^\w.=-]+", "_", self.label)
 
-    def run_directory(self, out: Path, seed: int) -> Path:
-        """Return the run directory for a seed, inside the folder ``out`` of a comparison."""
-        return out / self.folder / f"seed-{seed}"
-
     def config(self, base: RunConfig, seed: int) -> RunConfig:
-        """Return the configuration of its run with a seed.
-
-        Args:
-            base: the common configuration.
-            seed: seed of the run.
-        """
-        values = base.to_dict()
-        for section, changes in self.changes.items():
-            values[section] = {**values[section], **changes}
-        values["trainer"]["seed"] = seed
-        values["init_from"] = FROM_SCRATCH  # the packaged models all have the same mixer, which would be favoured
-        return RunConfig.from_dict(values)
+        """Return the configuration of its run with a seed; ``base``: the common configuration."""
+        # From scratch: the packaged models all have the same mixer, which would be favoured.
+        return base.with_options({**self.changes, "trainer.seed": seed, "init_from": FROM_SCRATCH})
 
 
 @dataclass(frozen=True)
@@ -126,10 +95,8 @@ def parse_variants(mixers: str, varied: Sequence[str] = ()) -> list[Variant]:
         mixer_class(name)  # raises InputError for an unknown name
         own = {key: parse_value(value) for key, value in (_parse_setting(setting, text) for setting in settings)}
         for combination in itertools.product(*options):
-            changes: dict[str, dict[str, Any]] = {"model": {"mixer": name, "mixer_settings": own or None}}
-            for key, value in combination:
-                section, _, option = key.partition(".")
-                changes.setdefault(section, {})[option] = parse_value(value)
+            changes = {"model.mixer": name, "model.mixer_settings": own or None}
+            changes |= {key: parse_value(value) for key, value in combination}
             words = [text, *(f"{key.split('.')[-1]}={value}" for key, value in combination)]
             variants.append(Variant(" ".join(words), changes))
     if not variants:
@@ -149,7 +116,7 @@ def _parse_setting(text: str, mixer: str) -> tuple[str, str]:
 def _parse_option(text: str) -> list[tuple[str, str]]:
     """Parse ``"option=value,value"`` into ``[(option, value), ...]``."""
     key, sign, values = text.partition("=")
-    known = [f"{section}.{name}" for section, options in RunConfig().to_dict().items() for name in options]
+    known = RunConfig().options()
     if sign and key not in known:
         raise InputError(f"cannot vary {key!r}: unknown option{nearest(key, known)}")
     if not sign or key in ("model.mixer", "model.mixer_settings", "trainer.seed"):
@@ -198,16 +165,9 @@ def uncompiled_mixers(runs: Sequence[Run]) -> list[str]:
 
 
 def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig, out: Path) -> list[Run]:
-    """List the runs of all variants with the first seed, then with the second, and so on.
-
-    Args:
-        variants: the variants to train.
-        seeds: seeds with which each variant is trained.
-        base: the common configuration.
-        out: folder of the comparison.
-    """
+    """List the runs of all variants with the first seed, then with the second, and so on, in the folder ``out``."""
     pairs = itertools.product(seeds, variants)
-    return [Run(variant, variant.config(base, seed), variant.run_directory(out, seed)) for seed, variant in pairs]
+    return [Run(variant, variant.config(base, seed), out / variant.folder / f"seed-{seed}") for seed, variant in pairs]
 
 
 def check_runs(runs: Sequence[Run]) -> None:
@@ -218,16 +178,14 @@ def check_runs(runs: Sequence[Run]) -> None:
             or a folder holds a run with other settings or other data.
     """
     from graphslice.data.dataset_loaders import load_dataset
-    from graphslice.evaluation.metrics import check_metric
-    from graphslice.nn.mixers import build_mixer, check_mixer, check_user_mixer
+    from graphslice.nn.mixers import build_mixer
     from graphslice.training.complete_config import fit_to_dataset
-    from graphslice.training.losses import check_losses
+    from graphslice.training.train_run import check_options, check_tasks
 
     for run in runs:
+        check_options(run.config)
         model = run.config.model
-        check_mixer(model.mixer, model.mixer_settings)
         build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
-        check_user_mixer(model.mixer, model.dim, model.heads, model.mixer_settings)
     read: dict[str, tuple[DataConfig, Sequence[Task]]] = {}  # every dataset is read only once
     for run in runs:
         key = repr(run.config.data)
@@ -235,9 +193,7 @@ def check_runs(runs: Sequence[Run]) -> None:
             dataset = load_dataset(run.config.data)
             read[key] = fit_to_dataset(run.config, dataset).data, dataset.tasks
         data, tasks = read[key]
-        if run.config.trainer.metric is not None:
-            check_metric(run.config.trainer.metric, tasks)
-        check_losses(run.config.trainer, tasks)
+        check_tasks(run.config, tasks)
         _check_folder(run, data)
 
 
@@ -246,20 +202,10 @@ def _check_folder(run: Run, data: DataConfig) -> None:
     if not (run.folder / CONFIG).exists():
         return
     # RunConfig.from_dict adds the defaults of options that an earlier version did not have.
-    existing, wanted = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).to_dict(), run.config.to_dict()
-    for name in ("tasks", "level", "descriptors"):  # determined by the data
-        existing["model"][name] = wanted["model"][name]
-    existing["trainer"]["refit"] = "off"  # runs of former versions have no such settings, but were trained so
-    existing["data"]["transform"] = existing["data"]["transform"] or "none"
-    wanted["data"] = {key: getattr(data, key) for key in _DATA_KEYS}
-    sections = {section: values for section, values in wanted.items() if isinstance(values, dict)}
-    for section, values in sections.items():
-        for key, value in values.items():
-            if (existing_value := existing[section].get(key)) == value:
-                continue
-            if key == "fingerprint":
-                raise InputError(f"the data of {run.folder} has changed since it was trained: choose another --out")
-            raise InputError(
-                f"{run.folder} holds a run with {section}.{key} {existing_value}, not {value}: "
-                "choose another --out, or give the same settings"
-            )
+    saved = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).options()
+    wanted = run.config.options() | {f"data.{name}": value for name, value in vars(data).items()}
+    # Determined by the data; and runs of former versions have no such settings, but were trained so.
+    ignored = [*(f"model.{name}" for name in ("tasks", "level", "descriptors")), "trainer.refit", "init_from"]
+    saved |= {name: wanted[name] for name in (*ignored, *(f"data.{name}" for name in _UNCOMPARED))}
+    saved["data.transform"] = saved["data.transform"] or "none"
+    check_same_settings(saved, wanted, run.folder, "run")

@@ -26,26 +26,14 @@ RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
 
 def describe_outcome(scores: dict) -> str:
-    """Describe the test score of a finished run in one line.
-
-    Args:
-        scores: scores of the run by split.
-    """
+    """Describe the test score of a finished run in one line."""
     name = scores.get("metric", "mae")  # runs of 0.1.0 have none
     value = scores.get("test", {}).get(name)
     return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
 
 def read_run(run: Run, reason: str | None) -> dict | None:
-    """Read the record of a run for ``comparison.json``.
-
-    Args:
-        run: a run of the comparison.
-        reason: error message if the run failed, else None.
-
-    Returns:
-        The record, or None if the run is not finished.
-    """
+    """Read the record of a run for ``comparison.json``; None if it is not finished. ``reason``: why it failed."""
     record: dict[str, Any] = {"variant": run.variant.label, "seed": run.config.trainer.seed}
     if reason is not None:
         return record | {"error": reason}
@@ -72,14 +60,7 @@ def _read_curve(folder: Path, logged: str) -> list[list[float]]:
 
 
 def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
-    """Return the contents of ``comparison.json``.
-
-    Args:
-        base: the common configuration.
-        budget: budget of each run, as the user wrote it.
-        jobs: number of parallel runs.
-        runs: records of :func:`read_run`.
-    """
+    """Return the contents of ``comparison.json``; ``budget`` as the user wrote it, ``runs`` from :func:`read_run`."""
     common = base.to_dict()
     data = common.pop("data")  # only its name and split are part of the result, not its path
     result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget}
@@ -121,34 +102,23 @@ def _metric(result: dict) -> Metric:
 
 
 def table(result: dict) -> str:
-    """Format a comparison as Markdown, with mean and standard deviation over the seeds for each variant.
-
-    Args:
-        result: contents of ``comparison.json``.
-    """
+    """Format the contents of ``comparison.json`` as Markdown: mean and standard deviation over the seeds by variant."""
     label = _metric(result).label
-    head = [
-        "mixer",
-        f"test {label}",
-        f"validation {label}",
-        "parameters",
-        "steps",
-        "molecules/s",
-        "peak memory",
-        "seeds",
-    ]
+    head = ["mixer", f"test {label}", f"validation {label}", "parameters", "steps", "molecules/s", "peak memory"]
+    head.append("seeds")
     rows = []
     for variant, runs in group_by_variant(result).items():
         steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
         memory = max(run["peak_memory_bytes"] or 0 for run in runs) / 2**30
-        cells = [
-            f"`{variant}`",
-            _mean_and_std(runs, "test"),
-            _mean_and_std(runs, "valid"),
+        cells = [f"`{variant}`", _mean_and_std(runs, "test"), _mean_and_std(runs, "valid")]
+        cells += [
             f"{runs[0]['parameters']:,}",
+            f"{steps:,.0f}",
+            f"{rate:,.0f}",
+            f"{memory:.2f} GiB" if memory else "",
+            str(len(runs)),
         ]
-        cells += [f"{steps:,.0f}", f"{rate:,.0f}", f"{memory:.2f} GiB" if memory else "", str(len(runs))]
         rows.append(cells)
     lines = [*markdown_table(head, rows)]
     lines += describe(differences(group_by_variant(result), _metric(result)), label)
@@ -188,12 +158,7 @@ def _align_curves(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np
 
 
 def draw(result: dict, path: Path) -> None:
-    """Plot the validation metric against training time: mean over the seeds as a line, their range shaded.
-
-    Args:
-        result: contents of ``comparison.json``.
-        path: path of the image.
-    """
+    """Plot the validation metric against training time: mean over the seeds as a line, their range shaded."""
     from matplotlib import colormaps
 
     from graphslice.evaluation.plots import new_figure, use_log_scale

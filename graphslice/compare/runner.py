@@ -10,12 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from graphslice.compare.plan import Variant, check_runs, parse_budget, plan_runs, uncompiled_mixers
-from graphslice.compare.report import (
-    describe_outcome,
-    read_run,
-    summary,
-    write_files,
-)
+from graphslice.compare.report import describe_outcome, read_run, summary, write_files
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.folder_lock import ENDING, locked
@@ -107,16 +102,7 @@ def compare(
 
 
 def train_run(config: RunConfig, folder: Path) -> None:
-    """Train a run, or resume it if it was interrupted.
-
-    Args:
-        config: configuration of the run.
-        folder: run directory.
-
-    Raises:
-        InputError: if it cannot be trained.
-        Interrupted: if it was interrupted; its state is saved in the run directory.
-    """
+    """Train a run, or resume it if it was interrupted; errors as of :func:`~graphslice.training.train_run.train`."""
     from graphslice.training.train_run import resume, train
 
     quiet = Console(quiet=True)

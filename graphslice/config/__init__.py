@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from graphslice.config.data import (
     split_columns,
     split_words,
 )
-from graphslice.config.optimizer import OptimizerConfig
 from graphslice.config.reading import (
     PRESETS,
     Section,
     check_keys,
+    check_same_settings,
+    flattened,
     merge_sections,
     parse_section,
     parse_value,
@@ -60,6 +62,8 @@ __all__ = [
     "RunConfig",
     "TrainerConfig",
     "check_keys",
+    "check_same_settings",
+    "flattened",
     "join_names",
     "merge_sections",
     "parse_value",
@@ -80,13 +84,7 @@ LOSSES = ("auto", "mae", "mse", "huber", "gaussian", "bce", "cross-entropy")
 #: Value of ``init_from`` for training from scratch.
 FROM_SCRATCH = "none"
 
-_CHOICES = {
-    "init": ("graphormer", "balanced"),
-    "norm": ("pre", "post"),
-    "head": ("linear", "mlp"),
-    "embedding_layout": ("ogb", "graphormer"),
-    "level": LEVELS,
-}
+_AUTO_ON_OFF = ("auto", "on", "off")
 
 
 @dataclass
@@ -165,14 +163,10 @@ class ModelConfig(Section):
                 )
         if "atomwise" in self.readout and self.level != MOLECULE:
             raise InputError(f"--level {self.level} needs another readout than atomwise: give --model.readout mean")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InputError(f"model.{name} must be {' or '.join(choices)}, not {shown(getattr(self, name))}")
-        for name in ("layers", "dim", "heads", "ffn_dim", "tasks", "max_path"):
-            if getattr(self, name) < 1:
-                raise InputError(f"model.{name} must be at least 1, not {getattr(self, name)}")
-        if self.descriptors < 0:
-            raise InputError(f"model.descriptors must be at least 0, not {self.descriptors}")
+        self._check_choices(init=("graphormer", "balanced"), norm=("pre", "post"), head=("linear", "mlp"))
+        self._check_choices(embedding_layout=("ogb", "graphormer"), level=LEVELS)
+        self._check_least(1, "layers", "dim", "heads", "ffn_dim", "tasks", "max_path")
+        self._check_least(0, "descriptors")
         if self.dim % self.heads:
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
         if self.max_path > self.num_path_positions:
@@ -189,6 +183,36 @@ class ModelConfig(Section):
     def preset(cls, name: str) -> ModelConfig:
         """Return the model configuration of a preset, such as ``"pcqm4m-slice"``; see :data:`PRESETS`."""
         return cls(**read_preset(name).get("model", {}))
+
+
+@dataclass
+class OptimizerConfig(Section):
+    """AdamW with linear warm-up and linear decay of the learning rate.
+
+    Attributes:
+        peak_lr: learning rate at the end of the warm-up.
+        end_lr: learning rate at the end of the decay.
+        warmup_steps: steps of the warm-up; default: 5% of the total.
+        total_steps: steps until the end of the decay; default: all steps of the run.
+        weight_decay: weight decay of AdamW.
+        structure_lr_factor: ratio of the learning rate of the spatial and edge encodings to that of other weights.
+            Attention scores have to change by several units to change the attention map, other weights by less.
+        layer_lr_decay: ratio of the learning rate of each block to that of the next block, and of the embeddings to
+            that of the first block; below 1 for fine-tuning.
+    """
+
+    peak_lr: float = 1e-3
+    end_lr: float = 1e-9
+    warmup_steps: int | None = None
+    total_steps: int | None = None
+    weight_decay: float = 0.01
+    structure_lr_factor: float = 1.0
+    layer_lr_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._check_positive("peak_lr", "structure_lr_factor", "layer_lr_decay")
+        self._check_least(0, "end_lr", "weight_decay", "warmup_steps")
+        self._check_least(1, "total_steps")
 
 
 @dataclass
@@ -255,37 +279,21 @@ class TrainerConfig(Section):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_epochs", "batch_size", "max_steps", "patience", "ensemble"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"trainer.{name} must be at least 1, not {value}")
+        self._check_least(1, "max_epochs", "batch_size", "max_steps", "patience", "ensemble")
+        self._check_least(0, "gradient_clip")
+        self._check_positive("checkpoint_minutes", "max_minutes")
         if not 0 <= self.seed < 2**32:  # as numpy and scikit-learn take them
             raise InputError(f"trainer.seed must be from 0 to {2**32 - 1}, not {self.seed}")
         if not 0 <= self.auxiliary_weight < float("inf"):
             raise InputError(f"trainer.auxiliary_weight must be a number from 0 up, not {self.auxiliary_weight}")
-        if not self.gradient_clip >= 0:
-            raise InputError(f"trainer.gradient_clip must be at least 0, not {self.gradient_clip}")
-        for name in ("checkpoint_minutes", "max_minutes"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"trainer.{name} must be more than 0, not {value}")
         if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
             raise InputError(f"trainer.freeze must be none, embeddings or blocks:N, not {shown(self.freeze)}")
         if self.workers != "auto" and not (self.workers.isascii() and self.workers.isdigit()):
             raise InputError(f"trainer.workers must be auto or a number, not {shown(self.workers)}")
         if self.metric is not None:
             self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")
-        if self.loss not in LOSSES:
-            raise InputError(f"trainer.loss must be {', '.join(LOSSES[:-1])} or {LOSSES[-1]}, not {shown(self.loss)}")
-        for name in ("baselines", "refit"):
-            if getattr(self, name) not in ("auto", "on", "off"):
-                raise InputError(f"trainer.{name} must be auto, on or off, not {shown(getattr(self, name))}")
-        if self.class_weights not in ("none", "balanced"):
-            raise InputError(f"trainer.class_weights must be none or balanced, not {shown(self.class_weights)}")
-        if self.compile not in ("auto", "on", "off"):
-            raise InputError(f"trainer.compile must be auto, on or off, not {shown(self.compile)}")
-        if self.precision not in ("auto", "32", "bf16-mixed", "16-mixed"):
-            raise InputError(f"trainer.precision must be auto, 32, bf16-mixed or 16-mixed, not {shown(self.precision)}")
+        self._check_choices(baselines=_AUTO_ON_OFF, refit=_AUTO_ON_OFF, compile=_AUTO_ON_OFF, loss=LOSSES)
+        self._check_choices(class_weights=("none", "balanced"), precision=("auto", "32", "bf16-mixed", "16-mixed"))
 
     @property
     def inference_device(self) -> str | None:
@@ -403,6 +411,18 @@ class RunConfig(Section):
         if self.init_from is None:
             del values["init_from"]
         return values
+
+    def options(self) -> dict[str, Any]:
+        """Return the settings of all sections by name, such as ``trainer.seed``."""
+        return flattened(self.to_dict())
+
+    def with_options(self, values: Mapping[str, Any]) -> RunConfig:
+        """Return the configuration with other values of some options, by name; errors as of :meth:`from_dict`."""
+        sections = self.to_dict()
+        for name, value in values.items():
+            section, _, key = name.rpartition(".")
+            (sections[section] if section else sections)[key] = value
+        return RunConfig.from_dict(sections)
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML."""

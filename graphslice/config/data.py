@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphslice.config.reading import Section
-from graphslice.errors import InputError, nearest, shown
+from graphslice.errors import InputError, shown
 
 #: Levels of targets: molecule-level, atom-level (node) or bond-level (edge) predictions.
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
@@ -130,23 +130,13 @@ class DataConfig(Section):
     def __post_init__(self) -> None:
         if len(set(self.descriptors)) < len(self.descriptors):
             raise InputError(f"data.features contains a duplicate name: {self.features}")
-        if self.level not in LEVELS:
-            raise InputError(
-                f"data.level must be {', '.join(LEVELS)}, not {shown(self.level)}{nearest(self.level, LEVELS)}"
-            )
-        if self.duplicates not in ("keep", "merge"):
-            raise InputError(f"data.duplicates must be keep or merge, not {shown(self.duplicates)}")
+        self._check_choices(level=LEVELS, duplicates=("keep", "merge"), rejected=("few", "any"))
+        self._check_choices(decimal=("comma", "point", None))
+        self._check_least(0, "seed", "carve")
         if self.duplicates == "merge" and self.weight_column is not None:
             raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
         self._check_auxiliary()
         self._check_split_sizes()
-        if self.decimal not in (None, "comma", "point"):
-            raise InputError(f"data.decimal must be comma or point, not {shown(self.decimal)}")
-        if self.rejected not in ("few", "any"):
-            raise InputError(f"data.rejected must be few or any, not {shown(self.rejected)}")
-        for name in ("seed", "carve"):
-            if getattr(self, name) < 0:
-                raise InputError(f"data.{name} must be at least 0, not {getattr(self, name)}")
         folds, repeats = self.folds_and_repeats
         if self.folds is not None and not (folds >= 2 and repeats >= 1):
             raise InputError(f"data.folds must be a number from 2, or such as 5x3 (repeats), not {shown(self.folds)}")
@@ -234,11 +224,7 @@ class GraphConfig(Section):
     standardize: str = "none"
 
     def __post_init__(self) -> None:
-        if self.atom_order not in ("canonical", "input"):
-            raise InputError(f"graph.atom_order must be canonical or input, not {shown(self.atom_order)}")
-        if self.path_ties not in ("mean", "floyd-warshall"):
-            raise InputError(f"graph.path_ties must be mean or floyd-warshall, not {shown(self.path_ties)}")
+        self._check_choices(atom_order=("canonical", "input"), path_ties=("mean", "floyd-warshall"))
+        self._check_choices(standardize=("none", "parent"))
         if not 1 <= self.max_atoms <= 65_535:
             raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
-        if self.standardize not in ("none", "parent"):
-            raise InputError(f"graph.standardize must be none or parent, not {shown(self.standardize)}")

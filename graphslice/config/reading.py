@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,31 @@ class Section:
         if name not in fields:
             raise InputError(f"{type(self).__name__} has no setting {name!r}{nearest(name, fields)}")
         super().__setattr__(name, value)
+
+    @property
+    def _section(self) -> str:
+        """Name of the section in a configuration, such as ``data``."""
+        return type(self).__name__.removesuffix("Config").lower()
+
+    def _check_choices(self, **choices: Sequence[str | None]) -> None:
+        """Raise :class:`InputError` for a setting that is none of its allowed values; None is not listed."""
+        for name, allowed in choices.items():
+            if (value := getattr(self, name)) not in allowed:
+                *others, last = known = [choice for choice in allowed if choice is not None]
+                choice = f"{', '.join(others)} or {last}"
+                raise InputError(f"{self._section}.{name} must be {choice}, not {shown(value)}{nearest(value, known)}")
+
+    def _check_least(self, least: float, *names: str) -> None:
+        """Raise :class:`InputError` for a number below ``least`` or nan; None is allowed."""
+        for name in names:
+            if (value := getattr(self, name)) is not None and not value >= least:
+                raise InputError(f"{self._section}.{name} must be at least {least}, not {value}")
+
+    def _check_positive(self, *names: str) -> None:
+        """Raise :class:`InputError` for a number that is not above 0; None is allowed."""
+        for name in names:
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise InputError(f"{self._section}.{name} must be more than 0, not {value}")
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -119,6 +145,39 @@ def merge_sections(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[s
     return merged
 
 
+def flattened(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all sections by name, such as ``trainer.seed``."""
+    flat: dict[str, Any] = {}
+    for section, values in sections.items():
+        flat |= (
+            {f"{section}.{key}": value for key, value in values.items()}
+            if isinstance(values, dict)
+            else {section: values}
+        )
+    return flat
+
+
+def check_same_settings(saved: dict[str, Any], wanted: dict[str, Any], folder: Path, what: str) -> None:
+    """Raise :class:`InputError` if the settings with which a folder was started differ from those that are given.
+
+    Args:
+        saved: settings of the folder by name.
+        wanted: settings that are given.
+        folder: folder of a run or a search.
+        what: ``"run"`` or ``"search"``.
+    """
+    # The fingerprint is last, since a difference in another option gives a more specific message.
+    for name in sorted(saved | wanted, key=lambda name: name == "data.fingerprint"):
+        if saved.get(name) == wanted.get(name):
+            continue
+        if name == "data.fingerprint":
+            raise InputError(f"the data of the {what} in {folder} has changed: choose another --out")
+        raise InputError(
+            f"{folder} holds a {what} with {name} {saved.get(name)}, not {wanted.get(name)}: choose another --out, or "
+            "give the same settings"
+        )
+
+
 def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
     """Raise :class:`InputError` for the first key that is not a field of the dataclass ``kind``."""
     hints = typing.get_type_hints(kind)
@@ -134,31 +193,26 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
             check_keys(value, hints[key], f"{where}{key}.")
 
 
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _converted(key: str, value: Any, allowed: tuple[type, ...]) -> Any:
+    """Convert a value to an allowed type where YAML or Python has another one for it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool):
+        return ("on" if value else "off") if key in _ON_OFF_KEYS else value
+    if float in allowed and isinstance(value, int | str):
+        with suppress(ValueError):
+            return float(value)  # YAML 1.1 reads 1e-3 as a string
+    return str(value) if str in allowed and isinstance(value, int) else value  # such as devices: 2
 
 
 def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
     """Build the dataclass of a configuration section; raise :class:`InputError` for a value of the wrong type."""
-    hints = typing.get_type_hints(kind)
-    values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+    hints, converted = typing.get_type_hints(kind), {}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
         if isinstance(value, int) and abs(value) >= 2**1023:
             raise InputError(f"{name}.{key} is too large a number")
-        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
-            values = {**values, key: float(value)}
-        elif float in allowed and isinstance(value, str) and _is_float(value):
-            values = {**values, key: float(value)}  # YAML 1.1 reads 1e-3 as a string
-        elif str in allowed and isinstance(value, int) and not isinstance(value, bool):
-            values = {**values, key: str(value)}  # such as devices: 2
-        elif key in _ON_OFF_KEYS and isinstance(value, bool):
-            values = {**values, key: "on" if value else "off"}
-        elif type(value) not in allowed:
+        converted[key] = _converted(key, value, allowed)
+        if type(converted[key]) not in allowed:
             names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
-            raise InputError(f"{name}.{key} must be {names}, not {shown(value)}")
-    return kind(**values)
+            raise InputError(f"{name}.{key} must be {names}, not {shown(converted[key])}")
+    return kind(**converted)

@@ -25,7 +25,6 @@ from graphslice.evaluation.prediction_tables import write_predictions
 from graphslice.inference.predictions import Predictions, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY
-from graphslice.package_data import is_packaged_model
 from graphslice.run_files import find_members, locate_dataset, read_splits, read_training_smiles, run_directory_of
 from graphslice.tasks import Task
 
@@ -49,20 +48,19 @@ def load_evaluation_data(
         InputError: if the dataset cannot be read, has other targets, or other molecules than at the training.
     """
     trained = predictor.config.data
-    if not trained.dataset and "dataset" not in overrides:
-        raise InputError(f"{model} was imported without its training data: give labelled molecules with --dataset")
-    trained = replace(
-        trained, dataset=locate_dataset(trained.dataset, None if model is None else run_directory_of(model))
-    )
+    folder = None if model is None else run_directory_of(model)
+    trained = replace(trained, dataset=locate_dataset(trained.dataset, folder))
     dataset = absolute_dataset(overrides.get("dataset", trained.dataset))
-    if model is not None and is_packaged_model(model) and "dataset" not in overrides:
-        raise InputError(
-            f"{model} comes with the package, without its training data: give labelled molecules with --dataset"
-        )
-    if dataset == "pyg":
-        raise InputError("the model was trained on PyG data: give labelled molecules with --dataset")
-    if "dataset" not in overrides and not (is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()):
-        raise InputError(f"the training data is no longer at {dataset}: give labelled molecules with --dataset")
+    if dataset == "pyg" or "dataset" not in overrides:
+        exists = is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()
+        reasons = {
+            "the model was trained on PyG data": dataset == "pyg",
+            f"{model} was imported without its training data": not trained.dataset,
+            f"{model} comes with the package, without its training data": model is not None and folder is None,
+            f"the training data is no longer at {dataset}": not exists,
+        }
+        if (reason := next((text for text, is_met in reasons.items() if is_met), None)) is not None:
+            raise InputError(f"{reason}: give labelled molecules with --dataset")
     targets, notes = overrides.get("targets"), []
     if dataset == trained.dataset:
         if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
@@ -92,7 +90,7 @@ def load_evaluation_data(
         return aligned, evaluation_splits(predictor, model, loaded)
     if overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"}:
         return aligned, None
-    if model is not None and _has_rows_of_run(loaded, run_directory_of(model)):
+    if model is not None and _has_rows_of_run(loaded, folder):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"
         return replace(aligned, notes=(*aligned.notes, note)), _run_splits(predictor, model, loaded)
     raise InputError(
@@ -271,14 +269,7 @@ def evaluation_notes(dataset: LabelledDataset) -> list[str]:
 def predict_rows(
     predictor: Predictor, dataset: LabelledDataset, rows: np.ndarray, interval: float | None = None
 ) -> Predictions:
-    """Predict rows of a dataset.
-
-    Args:
-        predictor: the model.
-        dataset: the molecules.
-        rows: ``int64 [R]``.
-        interval: coverage in percent of prediction intervals, or None.
-    """
+    """Predict rows ``int64 [R]`` of a dataset; ``interval``: coverage in percent of prediction intervals, or None."""
     if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
     smiles = [dataset.smiles[row] for row in rows]

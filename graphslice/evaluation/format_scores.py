@@ -42,7 +42,7 @@ def with_std(value: float, std: float) -> str:
     return f"{value:,.{places}f} ± {std:,.{places}f}".replace("-", MINUS)
 
 
-def mean_and_std(values: Sequence[float], decimals: int = 4) -> str:
+def mean_and_std(values: Sequence[float] | np.ndarray, decimals: int = 4) -> str:
     """Format the mean of values, and of several their standard deviation."""
     deviation = f" ± {np.std(values, ddof=1):.{decimals}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{decimals}f}{deviation}"
@@ -136,12 +136,7 @@ def describe_coverage(split: str, result: dict, level: int) -> list[str]:
 
 
 def describe_bounds(split: str, result: dict) -> list[str]:
-    """Format the number of bounds among the labels, and how many are respected: one line, if there are any.
-
-    Args:
-        split: name of the split.
-        result: scores of :func:`~graphslice.evaluation.metrics.score_rows`.
-    """
+    """Format the number of bounds among the labels, and how many are respected: one line, if there are any."""
     bounded = {name: one for name, one in result["targets"].items() if "bounds" in one}
     counts = [f"{pluralize(one['bounds'], 'bound')} of {name}" for name, one in list(bounded.items())[:_MAX_TARGETS]]
     if not bounded:

@@ -11,7 +11,6 @@ from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.splits import Splits
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor
-from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,8 @@ def predict_held_out(
             continue
         own = np.searchsorted(rows, own_rows)
         indices = ragged_indices(ptr, own)
-        values[model, indices], difficulty = predictor.predict_uncalibrated(store, own_rows)
-        if predictor.calibration is not None:
-            similarity = nearest_training_molecules(predictor.calibration.domain, store, own_rows)[0]
-            difficulty = difficulty_estimates(difficulty, similarity, counts[own], len(predictor.tasks))
+        domain = None if predictor.calibration is None else predictor.calibration.domain
+        values[model, indices], difficulty = predictor.predict_uncalibrated(store, own_rows, domain)
         for name, estimates in difficulty.items():
             sums.setdefault(name, np.zeros((len(values[model]), estimates.shape[1])))[indices] += estimates
     num_models = np.isfinite(values[..., 0]).sum(axis=0)[:, None]

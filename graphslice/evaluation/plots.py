@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+import warnings
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -15,7 +19,7 @@ from sklearn.metrics import roc_curve
 
 from graphslice.evaluation.format_scores import number, plain
 from graphslice.evaluation.metrics import METRICS, scores
-from graphslice.tasks import BINARY, REGRESSION, Task
+from graphslice.tasks import BINARY, REGRESSION, Task, output_slices
 
 #: Colours of light pages; a report replaces them by its CSS variables of these names.
 COLOURS = {"c1": "#0072b2", "c2": "#d55e00", "c3": "#00805c", "ink": "#1b1f24", "soft": "#59636e"}
@@ -24,6 +28,8 @@ COLOURS |= {"grid": "#e6e9ed", "on-heat": "#ffffff"}
 PANEL, SQUARE = (420 / 72, 310 / 72), (420 / 72, 420 / 72)
 # Maximum number of rows and columns of a confusion matrix, and of points of a curve.
 _MAX_CLASSES, _MAX_POINTS = 10, 300
+# Maximum number of panels; maximum characters of a target's name in a title, and of a line.
+_MAX_PANELS, _NAME, _LINE = 12, 64, 44
 
 _TEXT_STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "graphslice", "text.parse_math": False}
 _STYLE: dict[Any, Any] = {
@@ -73,6 +79,34 @@ def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
     names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
     known = (f"{METRICS[name].label} {number(results[name])}" for name in names if name in results)
     return ", ".join([f"n = {len(y):,}", *known])
+
+
+def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, predictions: np.ndarray) -> None:
+    """Plot predicted against true values, one panel for each of the first twelve targets.
+
+    Regression targets are shown as a scatter plot, binary ones as a ROC curve, multiclass ones as a confusion matrix,
+    each with the number of labels and its scores.
+
+    Args:
+        path: path of the PNG file.
+        tasks: T targets.
+        true: ``float64 [R, T]``, labels or class indices; nan where missing.
+        predictions: ``float32 [R, W]``.
+    """
+    shown, slices = tasks[:_MAX_PANELS], output_slices(tasks)
+    with report_style(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about characters that the font lacks
+        figure, panels = new_figure(len(shown), SQUARE)
+        for t, (axes, task) in enumerate(zip(panels, shown, strict=True)):
+            known = ~np.isnan(true[:, t])
+            y, predicted = true[known, t], predictions[known, slices[t]]
+            name = "\n".join(textwrap.wrap(shortened(task.name, _NAME), _LINE))
+            axes.set_title(f"{name}\n{score_caption(task, y, predicted)}")
+            if len(y):
+                draw_predictions(axes, task, y, predicted)
+        if (more := len(tasks) - len(shown)) > 0:
+            figure.supxlabel(f"and {more:,} more targets: see metrics.json")
+        figure.savefig(path, dpi=82)
 
 
 def draw_dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str = "c1", large: bool = False) -> None:

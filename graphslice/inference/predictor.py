@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
 
-from graphslice.calibration import Calibration, coverage_of_level
+from graphslice.calibration import ApplicabilityDomain, Calibration, coverage_of_level
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.descriptors import descriptor_kinds, descriptor_width, feature_column_names
 from graphslice.chem.molecule import MolGraph
@@ -26,7 +26,7 @@ from graphslice.inference.ensemble import network_predictions, stack_predictions
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
 from graphslice.inference.networks import Networks, load_networks
 from graphslice.inference.predictions import Predictions
-from graphslice.inference.uncertainty import estimate_uncertainty
+from graphslice.inference.uncertainty import difficulty_estimates, estimate_uncertainty, nearest_training_molecules
 from graphslice.run_files import MEMBER, read_training_smiles, run_directory_of
 from graphslice.tasks import prediction_columns
 
@@ -302,17 +302,24 @@ class Predictor:
         """
         return self._ensemble_mean(self._predict(store, rows)[0])
 
-    def predict_uncalibrated(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def predict_uncalibrated(
+        self, store: GraphStore, rows: np.ndarray, domain: ApplicabilityDomain | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return uncalibrated predictions and difficulty estimates, from which a calibration is fitted.
 
         Args:
             store, rows: as in :meth:`predict_store`.
+            domain: add the distance to its training molecules to the difficulty estimates.
 
         Returns:
             Predictions ``float32 [R, W]``, and by name the difficulty estimates ``float32 [R, T]``, which may scale the
             intervals. At atom or bond level both have S rows, as in :meth:`predict_store`.
         """
         member_values, difficulty = self._predict(store, rows)
+        if domain is not None:
+            similarity = nearest_training_molecules(domain, store, rows)[0]
+            counts = store.atom_bond_counts(self.level, rows)
+            difficulty = difficulty_estimates(difficulty, similarity, counts, len(self.tasks))
         return member_values.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
 
     def _ensemble_mean(self, member_values: np.ndarray) -> np.ndarray:

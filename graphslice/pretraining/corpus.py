@@ -107,7 +107,8 @@ def build_corpus(
     molecule = molecules.molecule_of_row[store_rows]
     own = group_means(rows.targets[molecule >= 0], molecule[molecule >= 0], len(molecules.rows))
     _check_labelled(own, molecule_labels)
-    targets = _choose_targets(store, molecules, labels)
+    training = molecules.rows[molecules.split == SPLITS.index("train")]
+    targets = choose_targets(store, random_subset(training, _MAX_SAMPLE), labels)
     if not (molecule_labels or targets.tasks):
         raise InputError("too few training molecules: no descriptor varies among them")
     for number, purpose in enumerate(("training", "validation")):
@@ -180,21 +181,8 @@ def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
             )
 
 
-def _choose_targets(store: GraphStore, molecules: _CorpusMolecules, exclude: Sequence[str]) -> PretrainingTargets:
-    """Choose the targets by the training set, or by a sample of it."""
-    sample = molecules.rows[molecules.split == SPLITS.index("train")]
-    return choose_targets(store, random_subset(sample, _MAX_SAMPLE), exclude)
-
-
 def split_by_hash(family: np.ndarray) -> np.ndarray:
-    """Assign molecules to splits by the hash of their family.
-
-    Args:
-        family: ``uint64 [G]``, family hash of each molecule.
-
-    Returns:
-        ``int8 [G]``, indices of ``SPLITS``.
-    """
+    """Return the splits of molecules by their family hash ``uint64 [G]``: indices of ``SPLITS``, ``int8 [G]``."""
     percentile = ((family * _HASH_MULTIPLIER) >> np.uint64(32)) % np.uint64(100)
     split = np.full(len(family), SPLITS.index("train"), np.int8)
     split[percentile < _VALID + _TEST] = SPLITS.index("test")

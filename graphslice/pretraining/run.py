@@ -15,27 +15,15 @@ from rich.console import Console
 from graphslice.config import FROM_SCRATCH, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import check_metric
 from graphslice.folder_lock import locked
-from graphslice.nn.mixers import check_mixer
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.processes import is_first_process
 from graphslice.progress import molecule_progress
-from graphslice.run_files import (
-    BEST,
-    CONFIG,
-    CORPUS,
-    LAST,
-    check_not_overwriting,
-    contains_run,
-    find_members,
-    resume_command,
-)
+from graphslice.run_files import BEST, CONFIG, CORPUS, LAST, check_not_overwriting, find_members
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
-from graphslice.training.losses import check_losses
 from graphslice.training.run import RunResult
-from graphslice.training.train_run import train
+from graphslice.training.train_run import check_options, check_tasks, train
 
 # Default metric, defined for regression and binary targets together.
 _METRIC = "loss"
@@ -75,9 +63,8 @@ def pretrain(
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)
     launched, machines = launched_processes(os.environ)
-    if (
-        overwrite and (launched or 1) * machines > 1 and (out / CORPUS).exists()
-    ):  # other processes would use the old one
+    several = (launched or 1) * machines > 1
+    if overwrite and several and (out / CORPUS).exists():  # other processes would use the old one
         raise InputError(
             f"{out} already holds a corpus, and several processes were launched at once: remove {out} first"
         )
@@ -86,12 +73,7 @@ def pretrain(
             time.sleep(1)
         return train(_corpus_config(config, out, labels), out, overwrite=overwrite, console=console)
     with locked(out):
-        if contains_run(out) and not overwrite:
-            raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with {resume_command(out)}, or give "
-                "--overwrite"
-            )
-        check_not_overwriting(out, [*tables, *without])
+        check_not_overwriting(out, [*tables, *without], overwrite=overwrite)
         with _replacing_previous_run(out):
             with molecule_progress("reading molecules", None, console) as advance:
                 corpus = build_corpus(
@@ -137,10 +119,10 @@ def _run_timestamps(out: Path) -> list[int]:
 
 def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
     """Raise :class:`InputError` for invalid settings before the corpus is built."""
-    check_mixer(config.model.mixer, config.model.mixer_settings)
+    check_options(config)
     choose_devices(config.trainer)
     tasks = [Task("number"), Task("question", BINARY, ("no", "yes"))]
-    check_metric(config.trainer.metric or _METRIC, tasks)
+    check_tasks(config, tasks)
     for name, is_set in (
         ("target_weights", config.trainer.target_weights),
         ("baselines", config.trainer.baselines == "on"),
@@ -152,7 +134,6 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
             "pretraining reads molecules as they are written: leave out --graph.standardize, and give --standardize "
             "parent when you fine-tune the model"
         )
-    check_losses(config.trainer, tasks)
     for label in labels:
         if re.search(r"[,=\"]", label):
             raise InputError(

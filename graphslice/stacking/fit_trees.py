@@ -67,21 +67,15 @@ def fit_forest(
     settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
     settings |= {"random_state": seed, "n_jobs": cores()}
     knots, labels = label_scores(y, kind)
+    model = (ExtraTreesRegressor if kind == "regression" else ExtraTreesClassifier)(**settings)
+    model.fit(inputs, labels, weights)
+    tree_arrays, checked = [_forest_tree(each.tree_, used) for each in model.estimators_], inputs[:_CHECKED_ROWS]
     if kind == "regression":
-        model = ExtraTreesRegressor(**settings).fit(inputs, labels, weights)
+        link, expected = NUMBER, model.predict(checked)[:, None]
     else:
-        model = ExtraTreesClassifier(**settings).fit(inputs, labels, weights)
-    checked = inputs[:_CHECKED_ROWS]
-    if kind == "regression":
-        expected = model.predict(checked)[:, None]
-    else:
-        expected = _all_class_columns(model.predict_proba(checked), model.classes_, kind, classes)
-    tree_arrays = [_forest_tree(estimator.tree_, used) for estimator in model.estimators_]
-    if kind != "regression":
-        tree_arrays = [
-            (*arrays[:3], _all_class_columns(arrays[3], model.classes_, kind, classes)) for arrays in tree_arrays
-        ]
-    link = NUMBER if kind == "regression" else TREE_FRACTIONS
+        link, present = TREE_FRACTIONS, model.classes_
+        expected = _all_class_columns(model.predict_proba(checked), present, kind, classes)
+        tree_arrays = [(*each[:3], _all_class_columns(each[3], present, kind, classes)) for each in tree_arrays]
     base, columns = np.zeros(classes if kind == "multiclass" else 1), np.zeros(len(tree_arrays), np.int16)
     trees = _assemble_trees(tree_arrays, columns, base, 1 / len(tree_arrays), knots, (x.shape[1], link))
     return _check_conversion(trees, x, expected, f"scikit-learn {sklearn.__version__}")

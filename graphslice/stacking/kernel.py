@@ -10,9 +10,9 @@ where z are the logarithms of the D descriptors, standardised on the training se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -23,6 +23,9 @@ from graphslice.normal_scores import interpolate
 from graphslice.stacking.fit_trees import label_scores, labelled_rows
 from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, Forms, array_error, check_names, logistic, shares
 from graphslice.threads import parallel_for
+
+if TYPE_CHECKING:
+    from sklearn.svm import SVR
 
 #: Largest number of training rows; of more, a random sample is used.
 MAX_ROWS = 4_000
@@ -199,7 +202,7 @@ def fit_kernel(
     kernel = kernel_matrix(rows, z)
     if kind == "regression":
         knots, scores = label_scores(y, kind)
-        model = _regression(kernel, scores, weights)
+        model = fit_regression(kernel, scores, weights)
         coefficients = np.zeros((len(y), 1))
         coefficients[model.support_, 0] = model.dual_coef_[0]
         return _machine(training, coefficients, model.intercept_, knots, NUMBER)
@@ -223,20 +226,14 @@ def training_kernel(x: np.ndarray, counts: int = FINGERPRINT_BITS) -> np.ndarray
     return kernel_matrix(rows, _standardise(logs, *_scale(logs)))
 
 
-def fit_regression(kernel: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Fit a support vector regression to standardised labels.
+def fit_regression(kernel: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> SVR:
+    """Fit a support vector regression to standardised labels ``float64 [R]``.
 
     Args:
-        kernel: ``float64 [R, R]``, of the training rows.
-        y: ``float64 [R]``.
-
-    Returns:
-        A function of the kernel ``float64 [Q, R]`` of other rows with these, which predicts ``float64 [Q]``.
+        kernel: ``float64 [R, R]``, of the training rows. The fit predicts other rows from their kernel with these.
+        y: labels.
+        weights: ``float64 [R]``, weight of each row; None if all are equal.
     """
-    return _regression(kernel, y).predict
-
-
-def _regression(kernel: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> Any:
     from sklearn.svm import SVR
 
     return SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, y, weights)

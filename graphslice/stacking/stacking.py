@@ -36,10 +36,6 @@ NAMES = {
 FITTERS: dict[str, Callable[..., BaseModel]] = {"forest": fit_forest, "boosting": fit_boosting, "kernel": fit_kernel}
 
 
-def _from_arrays(arrays: Mapping[str, np.ndarray]) -> BaseModel:
-    return (KernelMachine if "ptr" in arrays else Trees).from_arrays(arrays)
-
-
 @dataclass(frozen=True, eq=False)
 class Stacking:
     """Base models of each target, and the weights of network and base models in the stacked prediction.
@@ -107,7 +103,10 @@ class Stacking:
         """
         if set(values) != {"kinds", "models", "weights"} or values["kinds"] != [_GRAPH_INPUTS]:
             raise KeyError("kinds, models and weights")
-        models = {name: [_from_arrays(arrays) for arrays in of_name] for name, of_name in values["models"].items()}
+        models = {
+            name: [(KernelMachine if "ptr" in arrays else Trees).from_arrays(arrays) for arrays in of_name]
+            for name, of_name in values["models"].items()
+        }
         return cls(models, np.asarray(values["weights"], np.float64))
 
 

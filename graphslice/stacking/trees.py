@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from numba import njit
 
 from graphslice.errors import InputError
 from graphslice.normal_scores import interpolate
-from graphslice.stacking.traversal import add_leaves
 from graphslice.threads import parallel_for
 
 #: Link from the sum of the leaves to a prediction: number, fractions of trees per class, logistic function, softmax.
@@ -35,6 +35,8 @@ _FORMS: Forms = {
     "knots": (("float64",), 2),
     "settings": (("int64",), 1),
 }
+# Rows per block: a tree is read from the level-2 cache for all rows of a block.
+_BLOCK = 64
 _NODES_A_PATH = 16  # typical depth of a leaf: estimates the work, from which the number of threads is chosen
 
 
@@ -148,6 +150,39 @@ class Trees:
         """
         check_names(arrays, _FORMS, "valid trees")
         return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
+
+
+@njit(cache=True, nogil=True)
+def add_leaves(
+    x: np.ndarray,
+    feature: np.ndarray,
+    threshold: np.ndarray,
+    child: np.ndarray,
+    roots: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    out: np.ndarray,
+    begin: int,
+    end: int,
+) -> None:
+    """Add the leaf values of all trees, in their order, to rows ``begin`` to ``end`` of ``out``.
+
+    nan goes left, since no comparison with it is true.
+
+    Args:
+        x: float32 ``[R, F]``.
+        feature, threshold, child, roots, columns, values: see :class:`Trees`.
+        out: float64 ``[R, W]``, changed in place.
+        begin, end: range of rows.
+    """
+    for first in range(begin, end, _BLOCK):
+        for tree in range(columns.shape[0]):
+            for row in range(first, min(first + _BLOCK, end)):
+                node = np.int64(roots[tree])
+                while feature[node] >= 0:
+                    node = np.int64(child[node]) if x[row, feature[node]] > threshold[node] else node + 1
+                for k in range(values.shape[1]):
+                    out[row, columns[tree] + k] += values[child[node], k]
 
 
 def logistic(value: float) -> float:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from graphslice.censored import UNBOUNDED, is_bounded, within_bounds
-from graphslice.errors import InputError
+from graphslice.censored import is_bounded, within_bounds
 from graphslice.model_averaging import simplex_grid, within_standard_errors
 
 #: Grid steps of a weight from 0 to 1.
@@ -25,7 +22,6 @@ _SHARED_MOLECULES = 50
 _SMALLEST_PROBABILITY = 1e-3
 
 
-@dataclass(frozen=True)
 class HeldOutLosses:
     """Losses of the weighted averages of M models on held-out molecules, for one target.
 
@@ -37,52 +33,42 @@ class HeldOutLosses:
         squared: squared errors for regression.
         bounds: float64 ``[R, 2]``, bounds of labels that are nan (:mod:`graphslice.censored`); None if there are none.
         weights: float64 ``[R]``, weight of each row, above 0; None if all are equal. A molecule has that of its rows.
-
-    Raises:
-        InputError: if there are no predictions, or their rows do not match the labels.
     """
 
-    predictions: Sequence[np.ndarray]
-    y: np.ndarray
-    kind: str
-    molecules: np.ndarray | None = None
-    squared: bool = False
-    bounds: np.ndarray | None = None
-    weights: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        if self.bounds is not None:
-            bounded = np.isnan(self.y) & is_bounded(self.bounds)
-            object.__setattr__(self, "y", np.where(bounded, 0.0, self.y))  # replaced in `of`
-            bounds = np.where(bounded[:, None], self.bounds, UNBOUNDED)
-            object.__setattr__(self, "bounds", bounds[_known_rows(self.y, self.predictions)])
-        if self.weights is not None:
-            object.__setattr__(self, "weights", self.weights[_known_rows(self.y, self.predictions)])
-        y, stacked, molecule = _labelled_predictions(self.y, self.predictions, self.molecules)
-        for name, value in (("y", y), ("predictions", stacked), ("molecules", molecule)):
-            object.__setattr__(self, name, value)
+    def __init__(
+        self,
+        predictions: Sequence[np.ndarray],
+        y: np.ndarray,
+        kind: str,
+        molecules: np.ndarray | None = None,
+        squared: bool = False,
+        bounds: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+    ) -> None:
+        stacked = np.stack(predictions)
+        bounded = False if bounds is None else is_bounded(bounds)
+        known = (np.isfinite(y) | (np.isnan(y) & bounded)) & np.isfinite(stacked).all(axis=(0, 2))
+        molecules = np.arange(len(y)) if molecules is None else molecules
+        self.predictions, self.y, self.kind, self.squared = stacked[:, known], y[known], kind, squared
+        self.molecules = np.unique(molecules[known], return_inverse=True)[1]
+        self.bounds, self.weights = (None if each is None else each[known] for each in (bounds, weights))
 
     @property
     def is_known(self) -> bool:
         """True with at least 5 molecules, and labels of more than one class."""
         classes = self.kind == "regression" or len(np.unique(self.y)) > 1
-        return classes and len(self._molecule_counts) >= _MIN_MOLECULES
+        return classes and self.molecules.max(initial=-1) + 1 >= _MIN_MOLECULES
 
     def of(self, weights: np.ndarray) -> np.ndarray:
         """Return losses of the molecules with the weights float64 ``[M]``: float64 ``[K]``, whose mean is the loss."""
-        predicted, y = np.tensordot(weights, self.predictions, 1), self.y
-        if self.bounds is not None:
-            y = within_bounds(np.where(is_bounded(self.bounds), np.nan, y), self.bounds, predicted[:, 0])
+        predicted = np.tensordot(weights, self.predictions, 1)
+        y = self.y if self.bounds is None else within_bounds(self.y, self.bounds, predicted[:, 0])
         losses = _row_losses(predicted, y, self.kind)
-        molecules, losses = np.asarray(self.molecules, np.int64), losses**2 if self.squared else losses
+        losses = losses**2 if self.squared else losses
         if self.weights is None:
-            return np.bincount(molecules, losses) / self._molecule_counts
-        totals = np.bincount(molecules, self.weights)
-        return np.bincount(molecules, losses * self.weights) / totals.mean()
-
-    @property
-    def _molecule_counts(self) -> np.ndarray:
-        return np.bincount(np.asarray(self.molecules, np.int64))
+            return np.bincount(self.molecules, losses) / np.bincount(self.molecules)
+        totals = np.bincount(self.molecules, self.weights)
+        return np.bincount(self.molecules, losses * self.weights) / totals.mean()
 
 
 def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
@@ -101,14 +87,14 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     grid = np.array(list(simplex_grid(_STEPS, models))) / _STEPS
     alone = grid.max(axis=1) == 1
     losses = [np.stack([target.of(choice) for choice in grid]) if target.is_known else None for target in targets]
-    known = [each / max(each[alone].mean(axis=1).min(), 1e-300) for each in losses if each is not None]
+    relative = [None if each is None else each / max(each[alone].mean(axis=1).min(), 1e-300) for each in losses]
+    known = [each.mean(axis=1) for each in relative if each is not None]
     if not known:
         return np.full((models, len(targets)), 1 / models)
-    relative = np.mean([each.mean(axis=1) for each in known], axis=0)
-    shared = np.repeat(relative[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
-    columns, remaining = [], iter(known)
-    for target, own in zip(targets, losses, strict=True):
-        compared = shared if own is None else np.concatenate([next(remaining), shared], axis=1)
+    shared = np.repeat(np.mean(known, axis=0)[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
+    columns = []
+    for target, own, compared in zip(targets, losses, relative, strict=True):
+        compared = shared if compared is None else np.concatenate([compared, shared], axis=1)
         weights = grid[within_standard_errors(compared, _STANDARD_ERRORS)].mean(axis=0)
         weights /= weights.sum()
         if own is not None:
@@ -119,35 +105,6 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
                 weights = better[((better - weights) ** 2).sum(axis=1).argmin()]
         columns.append(weights)
     return np.stack(columns, axis=1)
-
-
-def _labelled_predictions(
-    y: np.ndarray, predictions: Sequence[np.ndarray], molecules: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, predictions ``[M, R, W]`` and molecules (numbered from 0) of the rows with label and predictions."""
-    y = np.asarray(y, np.float64)
-    if (
-        not predictions
-        or y.ndim != 1
-        or any(np.shape(each) != (len(y), *np.shape(predictions[0])[1:]) for each in predictions)
-    ):
-        shapes = ", ".join(str(np.shape(each)) for each in predictions)
-        raise InputError(
-            f"predictions of shapes {shapes or 'none'} do not match {len(y)} labels: expected [rows, width] per model"
-        )
-    width = math.prod(np.shape(predictions[0])[1:])
-    stacked = np.stack([np.asarray(each, np.float64).reshape(len(y), width) for each in predictions])
-    known = _known_rows(y, stacked)
-    molecule = np.arange(len(y)) if molecules is None else np.asarray(molecules)
-    if molecule.shape != y.shape:
-        raise InputError(f"molecules of shape {molecule.shape} do not match {len(y)} labels: expected one per label")
-    return y[known], stacked[:, known], np.unique(molecule[known], return_inverse=True)[1]
-
-
-def _known_rows(y: np.ndarray, predictions: Iterable[np.ndarray]) -> np.ndarray:
-    """Mask of rows with a label and all predictions."""
-    finite = [np.isfinite(each).all(axis=tuple(range(1, np.ndim(each)))) for each in predictions]
-    return np.isfinite(y) & np.all(finite, axis=0)
 
 
 def _row_losses(predictions: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import Task
 
 
 def describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task], alone: bool) -> str:
-    """Describe the weights of a stack; means over targets where there are several.
+    """Describe the weights ``float64 [M, T]`` of M models for T targets, by their mean over targets.
 
-    Args:
-        weights: ``float64 [M, T]``.
-        names: names of the M models.
-        tasks: T targets.
-        alone: the network predicts alone.
+    ``alone``: the network predicts alone.
     """
     if alone:
         return "weighted ensemble: 100% network (other models add little and are not used)"
@@ -33,19 +30,13 @@ def describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[
 
 
 def describe_baselines(split: str, metric: str, values: dict[str, float]) -> str:
-    """Describe the score of each model.
-
-    Args:
-        split: name of the split.
-        metric: metric of the run.
-        values: the metric by model.
-    """
+    """Describe the score of each model on a split; ``values``: the metric of the run by model."""
     scores = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in values.items())
     return f"{'held-out' if split == 'valid' else split} {METRICS[metric].label}: {scores}"
 
 
 def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
-    """Compare network and base models over several seeds or folds.
+    """Describe the scores of the network over several seeds or folds, and compare it with base models if there are any.
 
     Args:
         split: name of the split.
@@ -56,13 +47,15 @@ def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, 
     Returns:
         Lines to print; empty if there are fewer than two members or the network's metric is undefined.
     """
+    if len(scores) < 2:
+        return []
     # Undefined scores were read as None, which becomes nan.
     values = {name: np.array([member[name] for member in scores], np.float64) for name in scores[0]}
     means = {name: float(column.mean()) for name, column in values.items() if np.isfinite(column).all()}
-    if len(scores) < 2 or NETWORK not in means:
+    if NETWORK not in means:
         return []
-    spread = {name: float(values[name].std(ddof=1)) for name in means}
-    summary = ", ".join(f"{NAMES[name]} {mean:.4f} ± {spread[name]:.4f}" for name, mean in means.items())
+    named = [f"{NAMES[name]} {mean_and_std(values[name])}" for name in means]
+    summary = ", ".join(named) if len(scores[0]) > 1 else mean_and_std(values[NETWORK])
     lines = [
         f"{split} {METRICS[metric].label} of the {len(scores)} individual models (mean ± standard deviation): {summary}"
     ]

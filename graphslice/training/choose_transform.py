@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE, RunConfig, join_names
@@ -15,7 +16,14 @@ from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.stacking.kernel import fit_regression, training_kernel
-from graphslice.tasks import REGRESSION, fit_transforms, transformed, transformed_back
+from graphslice.tasks import (
+    REGRESSION,
+    TRANSFORMS,
+    fit_transforms,
+    parse_per_target,
+    transformed,
+    transformed_back,
+)
 
 # With fewer labelled molecules nothing is chosen; of more, a sample is compared; with more labels, nothing is chosen.
 # With more rows the network learned gaps worse on the logarithm that the quick model prefers (docs/log.md).
@@ -29,9 +37,11 @@ _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
 
 
 def choose_transforms(
-    config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: bool
-) -> tuple[RunConfig, list[str]]:
-    """Choose the transform of each regression target, unless the user set ``data.transform``.
+    config: RunConfig, data: MoleculeData, console: Console, is_single: bool = True
+) -> tuple[MoleculeData, RunConfig]:
+    """Choose the transform of each regression target on training and validation set, unless ``data.transform`` is set.
+
+    Nothing is chosen for a cross-validation, whose models would have different scales.
 
     Compared are none and, of positive labels, the logarithm, otherwise normal scores of ranks (docs/log.md). A support
     vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale, and its predictions, in the unit of
@@ -41,12 +51,26 @@ def choose_transforms(
     Args:
         config: configuration of a new run.
         data: molecules of the run.
-        rows: ``int64 [R]``, rows that may decide: none of the test set.
+        console: where to report.
         is_single: the run is a single model. The knots of ranks would differ between the members of an ensemble.
 
     Returns:
-        The configuration with the transforms, and lines to print.
+        The molecules and the configuration with the transforms.
     """
+    if config.data.is_cross_validation:
+        return data, config
+    rows = np.sort(np.concatenate([data.splits["train"], data.splits["valid"]]))
+    config, lines = _choose(config, data, rows, is_single)
+    for line in lines:
+        console.out(line, highlight=False)
+    names = [task.name for task in data.dataset.tasks]
+    transforms = parse_per_target(config.data.transform, names, TRANSFORMS, "--transform")
+    tasks = [replace(task, transform=transforms.get(task.name, task.transform)) for task in data.dataset.tasks]
+    return data.with_tasks(tasks), config
+
+
+def _choose(config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: bool) -> tuple[RunConfig, list[str]]:
+    """Return the configuration with the transforms chosen on some rows, and lines to print."""
     tasks = data.dataset.tasks
     labels = int((~np.isnan(data.dataset.targets[rows])).sum())
     too_many = labels > _MOST_LABELS or len(rows) > _MOST_ROWS
@@ -122,8 +146,8 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
             labels = transformed(y[train], task)
             # Robust, since a network that is trained by absolute errors is little disturbed by large labels.
             centre, width = np.median(labels), iqr(labels, scale="normal") or labels.std() or 1.0
-            decision = fit_regression(kernel[np.ix_(train, train)], (labels - centre) / width)
-            predicted = transformed_back(decision(kernel[np.ix_(test, train)]) * width + centre, task)
+            machine = fit_regression(kernel[np.ix_(train, train)], (labels - centre) / width)
+            predicted = transformed_back(machine.predict(kernel[np.ix_(test, train)]) * width + centre, task)
             scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
     return {name: np.array(values) for name, values in scores.items()}
 

@@ -69,25 +69,16 @@ class CompleteConfig:
 
 
 def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> CompleteConfig:
-    """Complete a configuration with what the molecules and the machine decide.
+    """Complete a configuration of :func:`fit_to_dataset` or :func:`member_configs` by the molecules and the machine.
 
-    Args:
-        config: configuration from :func:`fit_to_dataset` or :func:`member_configs`, or that of the run that is
-            continued.
-        data: molecules of the run.
-        fresh: the run is new; otherwise it is continued, and keeps its initial weights and learning rate.
-
-    Raises:
-        InputError: if this machine does not support the configuration.
+    Unless the run is ``fresh``, it keeps its initial weights and learning rate. Raises :class:`InputError` if this
+    machine does not support the configuration.
     """
-    rows = data.splits["train"]
     if fresh:
-        config = _choose_init_from(config, data.store, rows)
-    devices = choose_devices(config.trainer)
-    count = len(data.network_rows)
+        config = _choose_init_from(config, data.store, data.splits["train"])
+    devices, count = choose_devices(config.trainer), len(data.network_rows)
     steps_per_epoch = batches_per_epoch(count, config.trainer.batch_size, devices.total)
-    continued = config.trainer.refit == "on"
-    steps = run_steps(config, data.dataset.tasks, count, steps_per_epoch, continued)
+    steps = run_steps(config, data.dataset.tasks, count, steps_per_epoch, continued=config.trainer.refit == "on")
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
 

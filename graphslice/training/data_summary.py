@@ -48,45 +48,31 @@ _SPLIT_NAMES = {"train": "training", "valid": "validation"}
 
 
 def print_data_summary(console: Console, data: MoleculeData) -> None:
-    """Print the targets, the number of molecules in each split, and warnings about the data.
-
-    Args:
-        console: where to print.
-        data: molecules of the run.
-    """
+    """Print the targets, the number of molecules in each split, and warnings about the data."""
     if (count := data.num_development_rows) < _FEW_MOLECULES:
         advice = "" if data.config.data.folds else "; --folds 5 evaluates on all molecules"
         few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
+    lines = describe_tasks(tasks, labels)
     if (level := data.dataset.level) != MOLECULE:
-        console.print(
-            f"{level}-level targets of {len(labels):,} {level}s in {len(data.usable_rows):,} molecules:",
-            highlight=False,
-        )
-    for line in describe_tasks(tasks, labels):
-        console.print(line, highlight=False, markup=False)
+        molecules = f"{len(data.usable_rows):,} molecules"
+        lines.insert(0, f"{level}-level targets of {len(labels):,} {level}s in {molecules}:")
     if len(tasks) > 1:
         names = quoted_list([task.name for task in tasks], _MOST_NAMES, str)
-        console.print(
+        lines.append(
             f"one model of {len(tasks):,} targets ({names}); it is not compared with models of one target each, such "
-            f"as of --targets {quote_item(tasks[0].name)}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            f"as of --targets {quote_item(tasks[0].name)}"
         )
-    for line in describe_bounded(tasks, data.dataset.bounds(data.usable_rows)):
-        console.out(line, highlight=False)
+    lines += describe_bounded(tasks, data.dataset.bounds(data.usable_rows))
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
         if auxiliary_level == MOLECULE:
             count = int(auxiliary.known()[data.network_rows].sum())
-        console.print(
-            f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s",
-            highlight=False,
-            markup=False,
-        )
+        lines.append(f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s")
+    for line in lines:
+        console.out(line, highlight=False)
     pretraining = Path(data.config.data.dataset).name == CORPUS  # which has no cross-validation
     parts = {split: data.dataset.labels(rows) for split, rows in data.splits.items() if len(rows)}
     invalid = data.invalid_labels()
@@ -101,9 +87,8 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
-    rejected = ""
     wrong = {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}
-    unmerged = {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
+    rejected, unmerged = "", {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
     if unmerged:
         row = min(unmerged)
         rejected = f"; {pluralize(len(unmerged), 'row')} rejected (see {REJECTED}); row {row + 1}: {unmerged[row]}"
@@ -133,9 +118,6 @@ def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
     Args:
         tasks: T targets.
         labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
-
-    Returns:
-        Lines to print.
     """
     lines = []
     for kind in TASK_KINDS:
@@ -146,12 +128,7 @@ def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
 
 
 def describe_bounded(tasks: Sequence[Task], bounds: np.ndarray | None) -> list[str]:
-    """Describe the bounds among the labels; no line without any.
-
-    Args:
-        tasks: T targets.
-        bounds: ``float64 [R, T, 2]``, or None.
-    """
+    """Describe the bounds ``float64 [R, T, 2]`` among the labels; no line without any."""
     if bounds is None:
         return []
     counts = {task.name: int(is_bounded(bounds[:, t]).sum()) for t, task in enumerate(tasks)}
@@ -172,12 +149,7 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
 
 
 def mostly_invalid_notes(tasks: Sequence[Task], labels: np.ndarray, reasons: Iterable[str]) -> list[str]:
-    """Name the targets with more invalid labels than valid ones, one line each.
-
-    Args:
-        tasks, labels: as in :func:`describe_tasks`.
-        reasons: reasons of the invalid labels, one of each row.
-    """
+    """Name the targets with more invalid labels than valid ones; ``reasons``: one for each row with an invalid one."""
     notes, reasons = [], list(reasons)
     for task, valid in zip(tasks, (~np.isnan(labels)).sum(axis=0).tolist(), strict=True):
         invalid = sum(reason.startswith(f"target {task.name!r} ") for reason in reasons)
@@ -187,14 +159,7 @@ def mostly_invalid_notes(tasks: Sequence[Task], labels: np.ndarray, reasons: Ite
 
 
 def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """Check targets for suspicious values.
-
-    Args:
-        tasks, labels: as in :func:`describe_tasks`.
-
-    Returns:
-        At most one line per kind of problem, which names the targets.
-    """
+    """Check targets for suspicious values: at most one line per kind of problem, which names the targets."""
     targets_by_reason: dict[str, list[str]] = {}
     for t, task in enumerate(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
@@ -205,15 +170,7 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
 
 
 def limit_notes(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """Point out regression targets of which many labels equal the least or the greatest one, as at an assay limit.
-
-    Args:
-        tasks: T targets.
-        labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
-
-    Returns:
-        One line for each limit, of at most the first targets.
-    """
+    """Point out regression targets of which many labels equal the least or the greatest one, as at an assay limit."""
     notes = []
     for t, task in enumerate(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
@@ -242,16 +199,7 @@ def transform_notes(tasks: Sequence[Task]) -> list[str]:
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:
-    """Check for classification targets with a single class in the validation or test set.
-
-    Args:
-        tasks: T targets.
-        parts: ``float64 [R, T]``, the labels of each split.
-        folds: suggest cross-validation.
-
-    Returns:
-        At most one line per split, which names the targets.
-    """
+    """Name classification targets with a single class in the validation or test set; ``folds``: suggest folds."""
     lines = []
     for split, labels in parts.items():
         known = [np.unique(labels[~np.isnan(labels[:, t]), t]) for t in range(len(tasks))]

@@ -57,12 +57,8 @@ class Devices:
 def choose_devices(settings: TrainerConfig) -> Devices:
     """Choose the devices and the precision of a run on this machine.
 
-    Args:
-        settings: trainer configuration.
-
-    Raises:
-        InputError: if the GPUs do not support the configured precision, or several devices are configured where only
-            one process can run.
+    Raises :class:`InputError` if the GPUs do not support the configured precision, or several devices are configured
+    where only one process can run.
     """
     accelerator = default_device() if settings.accelerator == "auto" else settings.accelerator
     gpus = torch.cuda.device_count() if accelerator in ("cuda", "gpu") and torch.cuda.is_available() else 0
@@ -124,12 +120,7 @@ def launched_processes(environment: Mapping[str, str]) -> tuple[int | None, int]
 
 
 def worthwhile_gpus(gpus: int, batch_size: int) -> int:
-    """Return how many GPUs a batch can keep busy; 1 without GPUs (the CPU).
-
-    Args:
-        gpus: number of available GPUs.
-        batch_size: molecules per step, over all devices.
-    """
+    """Return how many of some GPUs a batch can keep busy, over all devices; 1 without GPUs (the CPU)."""
     return max(1, min(gpus, batch_size // MIN_MOLECULES_PER_GPU))
 
 
@@ -156,14 +147,7 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
 def make_fabric(devices: Devices, out: Path, *, fresh: bool, log: bool = True) -> Fabric:
     """Make the access to the devices of a run, and its loggers; every resumption has a log directory of its own.
 
-    Args:
-        devices: devices and precision.
-        out: run directory.
-        fresh: the run is new; otherwise it is continued.
-        log: write logs.
-
-    Raises:
-        InputError: if this machine does not support them.
+    Raises :class:`InputError` if this machine does not support the devices. ``log``: write logs to the folder ``out``.
     """
     version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     # All buffers are constants and equal on all devices, so they need no broadcast.

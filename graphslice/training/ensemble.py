@@ -21,19 +21,18 @@ from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
-from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
+from graphslice.evaluation.prediction_tables import as_predictions
 from graphslice.folder_lock import ENDING, holds_only_lock, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictor import Predictor, load
 from graphslice.processes import in_processes, is_first_process
 from graphslice.run_files import (
     CONFIG,
-    LAST,
     OUT_OF_FOLD,
     TEST_PREDICTIONS,
+    TRAINING,
     contains_run,
     find_members,
     is_finished,
@@ -41,10 +40,12 @@ from graphslice.run_files import (
     read_metrics,
     read_splits,
     read_training,
+    write_json,
     write_metrics,
-    write_training,
 )
+from graphslice.stacking.stacking import NETWORK
 from graphslice.training.baselines import describe_seeds
+from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import complete_config, member_configs
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
@@ -55,8 +56,6 @@ from graphslice.training.run import (
     init_run_directory,
     load_molecule_data,
     run,
-    saved_splits,
-    transform_targets,
 )
 
 if TYPE_CHECKING:
@@ -78,12 +77,9 @@ def train_ensemble(
 
     Args:
         members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
-        config: configuration of the ensemble.
-        dataset: labelled molecules.
+        config, dataset, fresh, command, console: as in :func:`~graphslice.training.run.run`.
         out: run directory; each member gets a subdirectory.
         graphs: PyG graphs, if the molecules are not in ``config.data``.
-        fresh: start a new run; otherwise continue the one in ``out``.
-        command, console: as in :func:`~graphslice.training.run.run`.
 
     Returns:
         The run directory, the scores and the training totals.
@@ -105,12 +101,10 @@ def train_ensemble(
         return finished_result(out, data, console)
     complete = complete_config(first, data, fresh=fresh)
     if fresh:
-        if not config.data.is_cross_validation:  # whose members would each need a choice without its fold
-            rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-            own = replace(complete.config, data=replace(complete.config.data, transform=config.data.transform))
-            data, chosen = transform_targets(own, data, rows, console, is_single=False)
-            config = replace(config, data=replace(config.data, transform=chosen.data.transform))
-            members = member_configs(config)
+        own = replace(config, init_from=complete.config.init_from)
+        data, chosen = choose_transforms(own, data, console, is_single=False)
+        config = replace(config, data=chosen.data)
+        members = member_configs(config)
         for member in members.values():  # before any is trained
             data.check_split(member)
         for folder in (out / name for name in members):
@@ -140,27 +134,20 @@ def _check_begun(out: Path, names: Sequence[str]) -> None:
 
 
 def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
-    """Train an ensemble member, or continue it where it was stopped.
+    """Train an ensemble member, or continue it where it was stopped; errors as of :func:`train_ensemble`.
 
     Args:
         config: configuration of the member.
         folder: run directory of the member.
         graphs: PyG graphs, if the molecules are not in ``config.data``.
         target_names: names of the targets of ``graphs``.
-
-    Raises:
-        InputError: if it cannot be trained.
-        Interrupted: if it was stopped; its progress is saved in the directory.
     """
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
         fresh = not (folder / CONFIG).exists()
         if not fresh:  # its saved configuration includes the initial weights and learning rate
             config = replace(read_config(folder), data=config.data)
-            if (folder / LAST).exists():
-                read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
-        splits = None if fresh else saved_splits(config, folder)
-        run(config, dataset, folder, fresh=fresh, splits=splits, console=Console(quiet=True))
+        run(config, dataset, folder, fresh=fresh, console=Console(quiet=True))
 
 
 def train_members(
@@ -173,17 +160,8 @@ def train_members(
 ) -> None:
     """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
 
-    Args:
-        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
-        out: run directory of the ensemble; each member gets a subdirectory.
-        metric: metric that selects the best epoch of each member.
-        console: where to report.
-        graphs: PyG graphs, if the molecules are not in ``config.data``.
-        target_names: names of the targets of ``graphs``.
-
-    Raises:
-        InputError: if a member could not be trained.
-        KeyboardInterrupt: if training was stopped; the same call continues it.
+    Arguments and errors are those of :func:`train_ensemble` and :func:`train_member`; ``metric`` selects the best epoch
+    of each member. The same call continues a training that was interrupted.
     """
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
@@ -215,12 +193,6 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
 
     In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds it.
 
-    Args:
-        out: run directory.
-        data: molecules of the run.
-        metric: metric that is reported first.
-        console: where to report.
-
     Returns:
         Contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
     """
@@ -236,19 +208,16 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
         rows = rows_in_split(splits, split)
         if not dataset.all_labels.known()[rows].any():
             continue
-        predictions = calibration.probabilities(
-            predict_held_out(models, splits, split, data.store, rows).mean, dataset.tasks
-        )
-        interval = None
-        if split == "test" and not data_config.is_cross_validation:
+        mean = predict_held_out(models, splits, split, data.store, rows).mean
+        predicted, file = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks)), None
+        if split == "test":
+            file = OUT_OF_FOLD if data_config.is_cross_validation else TEST_PREDICTIONS
+        if file == TEST_PREDICTIONS:
             ensemble = Predictor(checkpoints, device, calibration=calibration)
-            predicted = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
-            interval = predicted.interval
-            write_predictions(out / TEST_PREDICTIONS, dataset, rows, replace(predicted, values=predictions), data.store)
-        arguments = (out, dataset, split, rows, predictions, metric, console)
-        metrics[split] = evaluate_split(*arguments, calibration, interval)
-        if split == "test" and data_config.is_cross_validation:
-            write_predictions(out / OUT_OF_FOLD, dataset, rows, as_predictions(dataset, rows, predictions), data.store)
+            with_intervals = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
+            predicted = replace(with_intervals, values=predicted.values)
+        metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file=file)
+        if file == OUT_OF_FOLD:
             note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
             console.print(note, highlight=False)
             if (repeats := data_config.folds_and_repeats[1]) > 1:
@@ -258,7 +227,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
     folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
     _describe_members(folders, metrics["members"], metric, folds, console)
-    write_training(out, _training_totals(folders))
+    write_json(out / TRAINING, _training_totals(folders))
     write_metrics(out, metrics)
     console.out(f"model: {out}", highlight=False)
     return metrics
@@ -272,17 +241,11 @@ def _describe_members(
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
     baselines = [own.get("baselines", {}) if own.get("metric", "mae") == metric else {} for own in member_metrics]
     for split in SPLITS[1:3]:
-        if all(split in scores for scores in baselines):
-            for line in describe_seeds(split, [scores[split] for scores in baselines], metric, folds):
-                console.print(line, highlight=False, soft_wrap=True)
-            continue
-        values = [scores[split] for scores in members.values() if split in scores]
-        if len(values) > 1:
-            console.print(
-                f"{split} {METRICS[metric].label} of the {len(values)} individual models (mean ± standard deviation): "
-                f"{mean_and_std(values)}",
-                highlight=False,
-            )
+        scores = [{NETWORK: scores[split]} for scores in members.values() if split in scores]
+        if all(split in by_model for by_model in baselines):
+            scores = [by_model[split] for by_model in baselines]
+        for line in describe_seeds(split, scores, metric, folds):
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:

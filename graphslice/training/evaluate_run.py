@@ -13,7 +13,6 @@ from rich.console import Console
 from graphslice.calibration import ApplicabilityDomain, Calibration, fit_calibration, temperature_scaled
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset import LabelledDataset
 from graphslice.data.molecule_keys import molecule_ids
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError
@@ -22,39 +21,40 @@ from graphslice.evaluation.format_scores import describe_bounds, describe_covera
 from graphslice.evaluation.metrics import score, score_rows
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
-from graphslice.inference.predictions import PredictionInterval
+from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, TEST_PREDICTIONS, write_metrics
 from graphslice.tasks import each_target
-from graphslice.training.plots import plot_predicted_vs_true
 from graphslice.training.stack import MAX_CALIBRATION_ROWS, HeldOut, fit_domain
 
 
 def evaluate_split(
     folder: Path,
-    dataset: LabelledDataset,
+    data: MoleculeData,
     split: str,
     rows: np.ndarray,
-    predictions: np.ndarray,
+    predicted: Predictions,
     metric: str,
     console: Console,
     calibration: Calibration,
-    interval: PredictionInterval | None,
+    *,
+    file: str | None = None,
     title: str = "",
 ) -> dict:
-    """Score and print the predictions of a split, and plot those of the test set.
+    """Score, print and write the predictions of a split, and plot those of the test set.
 
     Args:
         folder: run directory.
-        dataset: labelled dataset.
+        data: molecules of the run.
         split: name of the split.
         rows: ``int64 [R]``, rows of the dataset in the split.
-        predictions: ``float32 [R, W]``; for atom- or bond-level targets ``[M, W]``, row by row.
+        predicted: their predictions, with intervals at :data:`COVERAGE_LEVEL` percent unless the molecules were used
+            for calibration.
         metric: metric that is reported first.
         console: where to report.
         calibration: calibration of the model.
-        interval: prediction intervals at :data:`COVERAGE_LEVEL` percent; None for molecules used for calibration.
+        file: name of the table of labels and predictions to write, if any.
         title: what to print in place of the name of the split.
 
     Returns:
@@ -62,6 +62,9 @@ def evaluate_split(
         in the interval or prediction set (None if it is unbounded), and its mean width ``width_90`` or size
         ``classes_90``; for classes ``temperature``, and ``calibration_error_before`` temperature scaling.
     """
+    dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
+    if not np.isfinite(predictions).all():
+        raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
     title = title or split
@@ -79,7 +82,11 @@ def evaluate_split(
         for line in describe_coverage(split, scores, COVERAGE_LEVEL):
             console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
+        from graphslice.evaluation.plots import plot_predicted_vs_true  # imports matplotlib
+
         plot_predicted_vs_true(folder / TEST_PLOT, dataset.tasks, true, predictions)
+    if file is not None:
+        write_predictions(folder / file, dataset, rows, predicted, data.store)
     return scores
 
 
@@ -95,11 +102,8 @@ def evaluate_run(
     """Calibrate the best checkpoint, evaluate it on held-out molecules and the test set, and write ``metrics.json``.
 
     Args:
-        folder: run directory.
-        data: molecules of the run.
-        metric: metric of the run.
+        folder, data, metric, console: as for :func:`evaluate_split`.
         device: device that predicts.
-        console: where to report.
         baselines: scores of the network, the base models and the stack, by split.
         held_out: predictions of held-out molecules; None if the model predicts the validation set.
 
@@ -121,23 +125,14 @@ def evaluate_run(
     valid, predictions = held_out.rows, calibration.probabilities(held_out.predictions, dataset.tasks)
     known = dataset.all_labels.known()
     if known[valid].any():
-        if not np.isfinite(predictions).all():
-            raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
-        title = "" if len(data.splits["valid"]) else "held-out folds:"
-        metrics["valid"] = evaluate_split(
-            folder, dataset, "valid", valid, predictions, metric, console, calibration, None, title
-        )
-        if title:
-            held_out_predictions = as_predictions(dataset, valid, predictions)
-            write_predictions(folder / OUT_OF_FOLD, dataset, valid, held_out_predictions, data.store)
+        arguments = (folder, data, "valid", valid, as_predictions(dataset, valid, predictions), metric, console)
+        file, title = (None, "") if len(data.splits["valid"]) else (OUT_OF_FOLD, "held-out folds:")
+        metrics["valid"] = evaluate_split(*arguments, calibration, file=file, title=title)
     test = data.splits.get("test", np.empty(0, np.int64))
     if known[test].any():
         predicted = predictor.predict_store_rows(data.store, test, interval=COVERAGE_LEVEL)
-        if any(predicted.errors):
-            raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
-        arguments = (folder, dataset, "test", test, predicted.values, metric, console)
-        metrics["test"] = evaluate_split(*arguments, calibration, predicted.interval)
-        write_predictions(folder / TEST_PREDICTIONS, dataset, test, predicted, data.store)
+        arguments = (folder, data, "test", test, predicted, metric, console)
+        metrics["test"] = evaluate_split(*arguments, calibration, file=TEST_PREDICTIONS)
     if baselines is not None:
         metrics["baselines"] = baselines
     if (origin := predictor.config.origin) is not None:
@@ -177,9 +172,6 @@ def calibrate_ensemble(
         splits: split of each member.
         split: name of the split whose molecules each member held out.
         data: molecules of the run.
-
-    Returns:
-        The calibration.
     """
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
@@ -188,10 +180,7 @@ def calibrate_ensemble(
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
         predictor = Predictor(checkpoints, models[0].device)
-        predictions, estimates = predictor.predict_uncalibrated(data.store, rows)
-        similarity = nearest_training_molecules(domain, data.store, rows)[0]
-        counts = data.store.atom_bond_counts(predictor.level, rows)
-        difficulty = difficulty_estimates(estimates, similarity, counts, len(predictor.tasks))
+        predictions, difficulty = predictor.predict_uncalibrated(data.store, rows, domain)
     else:
         held_out = predict_held_out(models, splits, split, data.store, rows)
         predictions, difficulty = held_out.mean, held_out.difficulty

@@ -52,12 +52,8 @@ class FastSteps:
     largest molecules. A resumed run decides anew.
 
     Args:
-        module: the model on its device.
-        data: molecules of the run.
-        fabric: devices of the run.
-        steps: length of the run in optimiser steps.
+        module, data, fabric, steps, console: as for :class:`~graphslice.training.loop.TrainingLoop`.
         seconds_left: returns the seconds until the time limit of the run; None without a limit.
-        console: where to report that compiled steps fail or differ from eager steps.
 
     Attributes:
         compiled: True once the steps are compiled.
@@ -143,5 +139,4 @@ class FastSteps:
         return is_worth_compiling(left, self.config.model.layers, self.data.num_train_widths(device_share(self.fabric)))
 
     def _report(self, message: str) -> None:
-        text = f"{message} (graphslice doctor shows details)"
-        self.console.out(text, highlight=False)
+        self.console.out(f"{message} (graphslice doctor shows details)", highlight=False)

@@ -34,6 +34,7 @@ _MIN_RANK_CORRELATION, _MIN_COMPARED, _MAX_COMPARED = 0.95, 50, 500
 # Words in names of targets, and the pretraining targets that they denote.
 _QUANTITIES = {"gap": "gap", "homo": "homo", "lumo": "lumo", "dipole": "dipole", "mu": "dipole", "logp": "MolLogP"}
 _TARGET_STATISTICS = ("target_mean", "target_std")
+_ALL_COPIED = "all weights copied, including the output head (same targets)"
 # Maximum number of training and of validation molecules of a probe; of more, a random sample is used.
 _MAX_PROBE_ROWS = 5_000
 # Ridge penalties, relative to the mean square of the embeddings; with the last one the mean is predicted.
@@ -50,10 +51,6 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     """Return a note on targets that a pretrained model was already trained on, or similar ones; None without any.
 
     Quantum-chemical targets and logP are recognised by name, RDKit descriptors by rank correlation.
-
-    Args:
-        origin: the pretrained model.
-        data: molecules of the run that is fine-tuned from it.
     """
     if data.dataset.level != MOLECULE:
         return None
@@ -77,15 +74,10 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
 
 
 def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
-    """Return a note on molecules for validation and test that a checkpoint was trained on; None without any.
+    """Return a note on molecules for validation and test that the checkpoint ``name`` was trained on; None without any.
 
     Without a validation set the scores are those of held-out folds of the training set. Molecules are recognised by
     their Morgan fingerprints, of which a checkpoint keeps at most 10,000.
-
-    Args:
-        origin: the checkpoint that is fine-tuned.
-        name: its name, for the note.
-        data: molecules of the run.
     """
     if origin.calibration is None:
         return None
@@ -131,7 +123,7 @@ def _most_correlated(labels: np.ndarray, descriptors: Mapping[str, np.ndarray]) 
 
 def load_pretrained_weights(
     model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
-) -> str:
+) -> tuple[str, bool]:
     """Copy the weights of a pretrained checkpoint into a model.
 
     With the same targets the output head is copied too, with the mean and standard deviation of the targets, so that
@@ -147,7 +139,7 @@ def load_pretrained_weights(
             checkpoint, the weights that depend on them are newly initialised.
 
     Returns:
-        A description of what was copied.
+        A description of what was copied, and whether that is all: if not, a part of the output head is new.
 
     Raises:
         InputError: if the weights do not fit; the message names the option that differs.
@@ -159,32 +151,32 @@ def load_pretrained_weights(
     same_readout = model.config.readout == origin.config.model.readout
     mlp = model.config.head == "mlp"
     first, last = ("head.transform.", "head.output.") if mlp else ("head.", "head.")
-    renewed: tuple[str, ...] = () if same_targets else (last, *_TARGET_STATISTICS)
-    if not same_descriptors:  # the input of the head differs
-        renewed += ("descriptors.", first)
-    if not same_readout:
-        renewed += ("atomwise.", first)
+    renewed: tuple[str, ...] = ()
+    new = []
+    if not same_targets:
+        renewed += (last, *_TARGET_STATISTICS)
+        named = ", ".join(task.name for task in tasks)
+        new.append(f"the output {'layer' if same_level else 'head'} (newly initialised for {named})")
     if not same_level:  # the input of the head is one row per molecule, or one per atom or bond
         renewed += ("sites.", "head.")
-    state = model.state_dict()
-    copied = {name: value for name, value in state.items() if not name.startswith(renewed)}
-    for name, value in copied.items():
-        if name not in origin.weights or origin.weights[name].shape != value.shape:
-            difference = (_differences(model, origin) or ["they do not match the configuration of the checkpoint"])[0]
-            raise InputError(f"the weights of --init-from do not fit: {difference}")
-    model.load_state_dict(state | {name: torch.from_numpy(origin.weights[name]) for name in copied})
-    others = _other_settings(model, origin)
-    if same_targets and same_descriptors and same_readout:
-        return f"all weights copied, including the output head (same targets){others}"
-    named = ", ".join(task.name for task in tasks)
-    part = "output layer" if same_level else "output head"
-    new = [] if same_targets else [f"the {part} (newly initialised for {named})"]
-    if not same_descriptors:
+    if not same_descriptors:  # the input of the head differs
+        renewed += ("descriptors.", first)
         old, own = (", ".join(names) or "none" for names in (origin.config.data.descriptors, descriptors))
         new.append(f"the descriptor layers and the first layer of the head (descriptors before: {old}; now: {own})")
     if not same_readout:
+        renewed += ("atomwise.", first)
         new.append("the first layer of the head (another readout)")
-    return f"all weights copied except {' and '.join(new)}{others}"
+    state, differences = model.state_dict(), _differences(model, origin)
+    copied = {name: value for name, value in state.items() if not name.startswith(renewed)}
+    for name, value in copied.items():
+        if name not in origin.weights or origin.weights[name].shape != value.shape:
+            difference = next(iter(differences), "they do not match the configuration of the checkpoint")
+            raise InputError(f"the weights of --init-from do not fit: {difference}")
+    model.load_state_dict(state | {name: torch.from_numpy(origin.weights[name]) for name in copied})
+    text = f"all weights copied except {' and '.join(new)}" if new else _ALL_COPIED
+    if differences:
+        text += f"; they were trained in another architecture: {', and '.join(differences)}"
+    return text, not new
 
 
 def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
@@ -197,18 +189,12 @@ def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
     ]
 
 
-def _other_settings(model: GraphTransformer, origin: Checkpoint) -> str:
-    """Say that the weights come from another architecture, if they do."""
-    differences = _differences(model, origin)
-    return f"; they were trained in another architecture: {', and '.join(differences)}" if differences else ""
-
-
 def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set.
 
     The penalty of each output is chosen on the validation set, or without one on a tenth of the training set. Nothing
-    is fitted for an MLP head, atom- or bond-level
-    targets, or a head with descriptors; nor are regression targets of which the fit explains little variance.
+    is fitted for an MLP head, atom- or bond-level targets, or a head with descriptors; nor are regression targets of
+    which the fit explains little variance.
 
     Args:
         model: pretrained model on the CPU, with the mean and standard deviation of its targets.

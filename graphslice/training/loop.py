@@ -126,8 +126,9 @@ class TrainingLoop:
         out: Path,
         steps: int,
         console: Console,
-        profile: bool,
-        evaluated: bool,
+        *,
+        profile: bool = False,
+        evaluated: bool = False,
         part: Part | None = None,
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
@@ -149,7 +150,7 @@ class TrainingLoop:
         fused = share.precision != "16-mixed"  # gradients are scaled
         self.optimizer, self.schedule = make_optimizer(module, steps, lambda: budget.fraction, fused=fused)
         self._saved = time.monotonic()
-        self._signals = StopSignals()
+        self._signals: list[int] = []  # received, and still to take effect
 
     def run(self, last: Path | None) -> None:
         """Train the model from scratch, or from the last checkpoint of a run.
@@ -158,7 +159,8 @@ class TrainingLoop:
             Interrupted: if the run is stopped by a signal.
             KeyboardInterrupt: if it is stopped by a second signal, at once.
         """
-        with self._signals:
+        numbers = (signal.SIGTERM, *([signal.SIGINT] if interrupts_are_handled() else []))
+        with signals_handled(self._receive_signal, numbers):
             if last is not None:
                 self._restore(last)
             self.fast.check_backends()
@@ -290,15 +292,24 @@ class TrainingLoop:
         if self.budget.limit is not None:
             self.budget.update(self.fabric.broadcast(self.budget.seconds))
 
+    def _receive_signal(self, number: int, frame: object) -> None:
+        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second signal stops it at once.
+
+        An exception that a signal raises anywhere could leave a file half-written, or strike compiled code.
+        """
+        if self._signals:
+            raise KeyboardInterrupt
+        self._signals.append(number)
+
     def _stop_if_signalled(self) -> None:
         """Save the state and stop all devices if one of them has received a signal."""
-        if self.fabric.strategy.reduce_boolean_decision(bool(self._signals.received), all=False):
+        if self.fabric.strategy.reduce_boolean_decision(bool(self._signals), all=False):
             self._save_last()
             raise Interrupted
 
     def _stop_if_alone(self) -> None:
         """Do so with the only device, without waiting for the step at which several would agree."""
-        if self.fabric.world_size == 1 and self._signals.received:
+        if self.fabric.world_size == 1 and self._signals:
             self._save_last()
             raise Interrupted
 
@@ -337,30 +348,3 @@ class TrainingLoop:
         if contents["precision"]:  # empty unless the run was trained in float16 before
             self.fabric.strategy.precision.load_state_dict(contents["precision"])
         self.state = TrainingState(**contents["training"])
-
-
-class StopSignals:
-    """Context manager in which Ctrl-C and SIGTERM stop a run between two steps; a second signal stops it at once.
-
-    An exception that a signal raises anywhere could leave a file half-written, or strike compiled code.
-
-    Attributes:
-        received: the signals that are still to take effect.
-    """
-
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        numbers = (signal.SIGTERM, *([signal.SIGINT] if interrupts_are_handled() else []))
-        self._handled = signals_handled(self._handle, numbers)
-
-    def __enter__(self) -> StopSignals:
-        self._handled.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handled.__exit__(None, None, None)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.received:
-            raise KeyboardInterrupt
-        self.received.append(number)

@@ -108,11 +108,7 @@ class Loss(nn.Module):
 
 
 def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
-    """Check the loss and the target weights of a configuration.
-
-    Raises:
-        InputError: if the loss suits no target, or a weight is given for an unknown target.
-    """
+    """Raise :class:`InputError` if the loss suits no target, or a weight is given for an unknown target."""
     for task in tasks:
         _loss_name(task, config.loss, tasks)
     _target_weights(config.target_weights, [task.name for task in tasks])
@@ -146,8 +142,7 @@ def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:
 def _loss_name(task: Task, name: str, tasks: Sequence[Task]) -> str:
     """Return the loss of a target: the configured one if it suits the task type, else the default.
 
-    Raises:
-        InputError: if the configured loss suits no target.
+    Raises :class:`InputError` if it suits no target.
     """
     regression = dict.fromkeys(("mae", "mse", "huber", GAUSSIAN), REGRESSION)
     kinds = {**regression, "bce": BINARY, "cross-entropy": MULTICLASS}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,19 +57,13 @@ def train_without(
     console: Console,
     after_epoch: Callable[[TrainingLoop], object] | None = None,
 ) -> Predictor:
-    """Train the network without a fold of the training set, or continue its training.
+    """Train the network without a fold of the training set, or continue its training; return its predictor.
 
     Args:
         fold: ``int64``, rows of the fold.
-        complete: configuration of the run.
-        data: molecules of the run.
+        complete, data: configuration and molecules of the run.
         folder: where its checkpoints are written.
-        part: its part of the whole work.
-        console: where to report.
-        after_epoch: called with the loop after every epoch; an exception ends the training.
-
-    Returns:
-        The predictor of the network.
+        part, console, after_epoch: as for :class:`TrainingLoop`.
     """
     rest = data.without(fold)
     steps = fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
@@ -79,16 +73,15 @@ def train_without(
         last = folder / LAST if (folder / LAST).exists() else None
         module = new_module(complete, rest)
         initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
-        loop = partial(TrainingLoop, fabric, module, rest, folder, steps, console, False, False, part, after_epoch)
-        run_loop(loop, fabric, last)
+        run_loop(last, fabric, module, rest, folder, steps, console, part=part, after_epoch=after_epoch)
     return Predictor(read_checkpoint(folder / BEST), fabric.device)
 
 
-def run_loop(make_loop: Callable[[], TrainingLoop], fabric: Fabric, last: Path | None) -> TrainingLoop:
-    """Make and run a training loop on all devices, from scratch or from a checkpoint; return it."""
+def run_loop(last: Path | None, fabric: Fabric, *arguments: Any, **options: Any) -> TrainingLoop:
+    """Make and run a :class:`TrainingLoop` on all devices, from scratch or from the checkpoint ``last``; return it."""
     on_cpu = fabric.device.type == "cpu"
     with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
-        loop = make_loop()
+        loop = TrainingLoop(fabric, *arguments, **options)
         loop.run(last)
     return loop
 
@@ -120,20 +113,17 @@ def initialise_weights(
         return
     if fresh:
         origin = read_checkpoint(config.origin)
-        message = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
-        same = (module.tasks, config.model.readout) == (origin.tasks, origin.config.model.readout)
-        if not same and fit_linear_probe(module.model, data):
+        message, is_all = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
+        if not is_all and fit_linear_probe(module.model, data):
             message += "; a linear probe initialises the output layer"
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.out(message, highlight=False)
-        note = None
         if not console.quiet:  # descriptors take a second
-            packaged = is_packaged_model(str(config.init_from))
-            note = (
-                seen_in_pretraining(origin, data) if packaged else known_molecules(origin, str(config.init_from), data)
-            )
-        if note is not None:
-            console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
+            name = str(config.init_from)
+            is_packaged = is_packaged_model(name)
+            note = seen_in_pretraining(origin, data) if is_packaged else known_molecules(origin, name, data)
+            if note is not None:
+                console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

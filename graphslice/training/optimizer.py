@@ -95,14 +95,9 @@ def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list
 
 
 def freeze(model: GraphTransformer, frozen: str) -> None:
-    """Freeze parts of a model, by setting ``requires_grad`` of their parameters to False.
+    """Freeze ``"none"``, ``"embeddings"``, or ``"blocks:N"`` of a model: the embeddings and the first N blocks.
 
-    Args:
-        model: the model.
-        frozen: ``"none"``, ``"embeddings"``, or ``"blocks:N"``: the embeddings and the first N blocks.
-
-    Raises:
-        InputError: if the model has fewer than N blocks.
+    Sets ``requires_grad`` of the parameters to False. Raises :class:`InputError` if there are fewer than N blocks.
     """
     if frozen == "none":
         return

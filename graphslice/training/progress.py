@@ -37,8 +37,7 @@ class RunProgress:
     the bar at the end.
 
     Args:
-        steps: length of the run in optimiser steps.
-        batch_size: molecules per step.
+        steps, batch_size: length of the run in optimiser steps, and molecules per step.
         metric: metric that selects the best epoch.
         console: where to print; a quiet one in all but the first process.
         elapsed: returns the fraction of the run's time limit that has passed.
@@ -46,16 +45,9 @@ class RunProgress:
     """
 
     def __init__(
-        self,
-        steps: int,
-        batch_size: int,
-        metric: str,
-        console: Console,
-        elapsed: Callable[[], float],
-        part: Part,
+        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float], part: Part
     ) -> None:
-        self.steps, self.batch_size, self.console, self.elapsed = steps, batch_size, console, elapsed
-        self.part = part
+        self.steps, self.batch_size, self.console, self.elapsed, self.part = steps, batch_size, console, elapsed, part
         self.logged, self.label = f"val_{metric}", f"validation {METRICS[metric].label}"
         self.bar = Progress(
             TextColumn(part.name),

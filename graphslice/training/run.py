@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +35,7 @@ from graphslice.run_files import (
     REJECTED,
     REPORT,
     START_FILE,
+    TRAINING,
     is_finished,
     read_metrics,
     read_splits,
@@ -44,9 +44,7 @@ from graphslice.run_files import (
     write_csv,
     write_json,
     write_splits,
-    write_training,
 )
-from graphslice.tasks import TRANSFORMS, parse_per_target
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
@@ -91,7 +89,6 @@ def run(
     out: Path,
     *,
     fresh: bool,
-    splits: Splits | None = None,
     profile: bool = False,
     command: str | None = None,
     console: Console | None,
@@ -103,7 +100,6 @@ def run(
         dataset: labelled molecules.
         out: run directory.
         fresh: start a new run; otherwise continue the one in ``out``.
-        splits: split of the run that is continued.
         profile: report the time per stage of a training step at the end.
         command: command line that started the run, or None if started from Python.
         console: where to report; by default standard error.
@@ -116,21 +112,22 @@ def run(
         Interrupted: if the user stops the run.
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
-    data = load_molecule_data(config, dataset, console, splits)
+    # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
+    last = None if fresh or not (out / LAST).exists() else out / LAST
+    if last is not None:
+        read_checkpoint(last)  # raises an InputError if it is damaged
+    data = load_molecule_data(config, dataset, console, None if fresh else saved_splits(config, out))
     if fresh:
         data.check_size()
     complete = complete_config(config, data, fresh=fresh)
-    if fresh and not config.data.is_cross_validation:  # whose models would have different scales
-        rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-        data, config = transform_targets(complete.config, data, rows, console)
+    if fresh:
+        data, config = choose_transforms(complete.config, data, console)
         complete = replace(complete, config=config)
     config, devices, metric = complete.config, complete.devices, complete.metric
     evaluated = not fresh and is_finished(out) and (out / BEST).exists()
     if evaluated and config.trainer.refit == "on":
         return finished_result(out, data, console)
     module = new_module(complete, data)
-    # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
-    last = None if fresh or not (out / LAST).exists() else out / LAST
     initialise_weights(config, module, data, last is None, console)
     with quiet_lightning():
         fabric = make_fabric(devices, out, fresh=fresh)
@@ -148,32 +145,19 @@ def run(
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        final = partial(TrainingLoop, fabric, module, data, out, complete.steps, console, profile, evaluated, parts[-1])
-        loop = run_loop(final, fabric, last)
+        options = {"profile": profile, "evaluated": evaluated, "part": parts[-1]}
+        loop = run_loop(last, fabric, module, data, out, complete.steps, console, **options)
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     if evaluated and loop.steps_done == 0:
         return finished_result(out, data, console)
     training = _training_summary(module, fabric, loop)
-    write_training(out, training)
+    write_json(out / TRAINING, training)
     scores, held_out = stack.finish(out, metric, fabric.device, networks) if stack is not None else (None, None)
     metrics = evaluate_run(out, data, metric, fabric.device, console, scores, held_out)
     for number in range(len(folds)):
         shutil.rmtree(out / f"{HELD_OUT}{number + 1}", ignore_errors=True)
     return RunResult(out, metrics, training, data)
-
-
-def transform_targets(
-    config: RunConfig, data: MoleculeData, rows: np.ndarray, console: Console, is_single: bool = True
-) -> tuple[MoleculeData, RunConfig]:
-    """Choose the transforms of the targets; arguments as of :func:`choose_transforms`."""
-    config, lines = choose_transforms(config, data, np.sort(rows), is_single)
-    for line in lines:
-        console.out(line, highlight=False)
-    names = [task.name for task in data.dataset.tasks]
-    transforms = parse_per_target(config.data.transform, names, TRANSFORMS, "--transform")
-    tasks = [replace(task, transform=transforms.get(task.name, task.transform)) for task in data.dataset.tasks]
-    return data.with_tasks(tasks), config
 
 
 def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:
@@ -193,14 +177,7 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
     """Create a run directory with everything known before training, and remove a previous run in it.
 
-    Args:
-        folder: run directory.
-        config: resolved configuration.
-        data: molecules of the run.
-        command: command line that started the run, or None if started from Python.
-
-    Raises:
-        InputError: if the directory cannot be written.
+    Raises :class:`InputError` if it cannot be written. ``command``: command line that started the run, if one did.
     """
     dataset, settings = data.dataset, config.to_yaml()
     try:
@@ -246,13 +223,9 @@ def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
 def load_molecule_data(
     config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
 ) -> MoleculeData:
-    """Featurize and split the molecules of a run, with a progress bar.
+    """Featurize the molecules of a run, with a progress bar, and split them, or take the splits of a run.
 
-    Args:
-        config, dataset, console, splits: as in :func:`run`.
-
-    Raises:
-        InputError: if the molecules cannot be used, or not be split as configured.
+    Raises :class:`InputError` if the molecules cannot be used, or not be split as configured.
     """
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:

@@ -25,7 +25,6 @@ from graphslice.data.molecule_keys import fingerprint_rows, graph_input_rows, mo
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import score
 from graphslice.inference.predictor import Predictor
-from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
@@ -165,9 +164,7 @@ class Stack:
         """Choose the weights, add the stack to the best checkpoint, and report the scores.
 
         Args:
-            folder: run directory, whose network is trained.
-            metric: metric of the run.
-            device: device of the network.
+            folder, metric, device: run directory, whose network is trained; metric of the run; device of the network.
             fold_networks: the network that was trained without each fold; empty if the validation set is held out.
 
         Returns:
@@ -213,18 +210,15 @@ class Stack:
         self, networks: Sequence[Predictor], metric: str
     ) -> tuple[dict[str, np.ndarray], HeldOut, np.ndarray]:
         """Return the held-out predictions of each model ``float32 [R, W]``, those of the stack, and the weights."""
-        data, dataset = self.data, self.data.dataset
+        data = self.data
         parts: list[dict[str, np.ndarray]] = []
         estimates: list[dict[str, np.ndarray]] = []
         for held, train, network, models in zip(
             self.held_out, self.train_rows, networks, self.fold_models, strict=True
         ):
-            values, difficulty = network.predict_uncalibrated(data.store, held)
+            values, difficulty = network.predict_uncalibrated(data.store, held, fit_domain(data, train))
             parts.append({NETWORK: values} | predict_rows(models, data, held))
-            domain = fit_domain(data, train)
-            similarity = nearest_training_molecules(domain, data.store, held)[0]
-            ones = np.ones(len(held), np.int64)
-            estimates.append(difficulty_estimates(difficulty, similarity, ones, len(dataset.tasks)))
+            estimates.append(difficulty)
         all_rows = np.concatenate(self.held_out)
         order = np.argsort(all_rows, kind="stable")
         rows = all_rows[order]

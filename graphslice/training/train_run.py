@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset
@@ -30,18 +29,17 @@ from graphslice.run_files import (
     LAST,
     MOLECULES,
     check_not_overwriting,
-    contains_run,
     find_checkpoint,
     find_members,
     read_config,
-    resume_command,
 )
+from graphslice.tasks import Task
 from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
 from graphslice.training.data_summary import transform_notes
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
-from graphslice.training.run import RunResult, run, saved_splits
+from graphslice.training.run import RunResult, run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,61 +81,51 @@ def train(
             nothing is written then.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"cannot write the run directory {out}: it is a file")
     with _lock(out):
         # Mistakes in options and columns come first: an existing run would hide them.
-        model = config.model
-        check_mixer(model.mixer, model.mixer_settings)
-        check_user_mixer(model.mixer, model.dim, model.heads, model.mixer_settings)
-        check_atom_bond_options(config)
+        check_options(config)
         with quiet_lightning():
             make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
         given = config
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
         dataset = replace(dataset, notes=(*dataset.notes, *transform_notes(dataset.tasks)))
-        config = fit_and_check(config, dataset)
+        config = fit_to_dataset(config, dataset)
+        check_tasks(config, dataset.tasks)
         _check_output(out, given, overwrite=overwrite, frame=is_frame(data))
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
 
 
-def fit_and_check(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
-    """Complete a configuration with what the dataset decides, and check that targets, metric and losses fit together.
+def check_options(config: RunConfig) -> None:
+    """Raise :class:`InputError` for a mixer or options that no dataset makes valid."""
+    model = config.model
+    check_mixer(model.mixer, model.mixer_settings)
+    check_user_mixer(model.mixer, model.dim, model.heads, model.mixer_settings)
+    check_atom_bond_options(config)
 
-    Raises:
-        InputError: if they do not.
-    """
-    config = fit_to_dataset(config, dataset)
-    check_output_columns(dataset.tasks)
+
+def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
+    """Raise :class:`InputError` if the targets do not fit the metric and the losses."""
+    check_output_columns(tasks)
     if config.trainer.metric is not None:
-        check_metric(config.trainer.metric, dataset.tasks)
-    check_losses(config.trainer, dataset.tasks)
-    if config.num_models > 1 and any(task.transform == "rank" for task in dataset.tasks):
+        check_metric(config.trainer.metric, tasks)
+    check_losses(config.trainer, tasks)
+    if config.num_models > 1 and any(task.transform == "rank" for task in tasks):
         raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
-    return config
 
 
 def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool) -> None:
-    """Check that a run would not overwrite another one, its own inputs, or files that no run wrote.
+    """Raise :class:`InputError` if a run would overwrite another one, its own inputs, or files that no run wrote.
 
     Args:
         out: run directory.
         config: configuration of the user.
         overwrite: a run in the directory may be replaced.
         frame: the data is a data frame, of which a copy is saved in the run directory.
-
-    Raises:
-        InputError: if the run would overwrite such a file.
     """
     if is_first_process():
-        if contains_run(out) and not overwrite:
-            raise InputError(
-                f"{out} holds a run already: choose another --out, continue it with "
-                f"{resume_command(out)}, or give --overwrite"
-            )
-        check_run_directory(out, config.data, frame=frame)
+        check_run_directory(out, config.data, frame=frame, overwrite=overwrite)
     if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
         raise InputError(
             f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
@@ -145,19 +133,17 @@ def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool)
         )
 
 
-def check_run_directory(folder: Path, config: DataConfig, *, frame: bool) -> None:
-    """Check that a run would not overwrite its input files, or files that no run wrote.
+def check_run_directory(folder: Path, config: DataConfig, *, frame: bool = False, overwrite: bool = True) -> None:
+    """Raise :class:`InputError` as :func:`~graphslice.run_files.check_not_overwriting`, for the input files of a run.
 
     Args:
         folder: run directory.
         config: data configuration.
-        frame: the data is a data frame, of which a copy is saved in the run directory.
-
-    Raises:
-        InputError: if the run would overwrite such a file.
+        frame, overwrite: as for :func:`_check_output`.
     """
     inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
-    check_not_overwriting(folder, filter(None, inputs), keep={CORPUS} if frame else {CORPUS, MOLECULES})
+    keep = {CORPUS} if frame else {CORPUS, MOLECULES}
+    check_not_overwriting(folder, filter(None, inputs), keep, overwrite=overwrite)
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:
@@ -224,6 +210,4 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             raise InputError(f"the data of {folder} has changed since the run was started: start a new run instead")
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, folder, data, fresh=False, console=console)
-        if (folder / LAST).exists():
-            read_checkpoint(folder / LAST)  # raises an InputError if it is damaged
-        return run(config, dataset, folder, fresh=False, splits=saved_splits(config, folder), console=console)
+        return run(config, dataset, folder, fresh=False, console=console)

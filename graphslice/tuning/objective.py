@@ -111,10 +111,7 @@ class Objective:
     def _reporter(self, report: Report, rows: np.ndarray, first: int) -> Callable[[TrainingLoop], None]:
         """Return a function that reports the score of a network whenever another fifth of its training is done.
 
-        Args:
-            report: where to report.
-            rows: rows of the held-out fold.
-            first: number of the first report.
+        ``rows`` are those of the held-out fold, and ``first`` is the number of the first report.
         """
         last = 0
 

@@ -18,12 +18,13 @@ from graphslice.errors import InputError, first_line
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
 from graphslice.processes import is_first_process
-from graphslice.training.complete_config import check_atom_bond_options, complete_config
+from graphslice.training.choose_transform import choose_transforms
+from graphslice.training.complete_config import complete_config, fit_to_dataset
 from graphslice.training.data_summary import print_data_summary
-from graphslice.training.run import load_molecule_data, transform_targets
-from graphslice.training.train_run import fit_and_check
+from graphslice.training.run import load_molecule_data
+from graphslice.training.train_run import check_options, check_tasks
 from graphslice.tuning.objective import Objective
-from graphslice.tuning.space import Space, search_space, values_of, with_values
+from graphslice.tuning.space import Space, search_space, with_values
 from graphslice.tuning.study import (
     STOPPED,
     Record,
@@ -89,15 +90,9 @@ class Setup:
 
 
 def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
-    """Read the molecules, complete the configuration, and make objective and search space.
+    """Read the molecules, complete the configuration of the user, and make objective and search space.
 
-    Args:
-        config: configuration of the user.
-        mixers: mixers to search.
-        console: where to report.
-
-    Raises:
-        InputError: if the data or the configuration cannot be used.
+    Raises :class:`InputError` if the data or the configuration cannot be used.
     """
     if config.data.folds is not None:
         raise InputError(
@@ -106,16 +101,16 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
         )
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         raise InputError("each trial of a search trains on a single device: leave out --trainer.devices")
-    for mixer, settings in [(config.model.mixer, config.model.mixer_settings), *((name, None) for name in mixers)]:
-        check_mixer(mixer, settings)
-    check_atom_bond_options(config)
+    check_options(config)
+    for mixer in mixers:
+        check_mixer(mixer)
     user_config, dataset = config, load_dataset(config.data)
-    config = fit_and_check(config, dataset)
+    config = fit_to_dataset(config, dataset)
+    check_tasks(config, dataset.tasks)
     single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
     data = load_molecule_data(single, dataset, console)
     complete = complete_config(single, data, fresh=True).config
-    rows = np.concatenate([data.splits["train"], data.splits["valid"]])
-    data, complete = transform_targets(complete, data, rows, console, config.num_models == 1)
+    data, complete = choose_transforms(complete, data, console, config.num_models == 1)
     complete = replace(complete, init_from=complete.init_from or FROM_SCRATCH)
     print_data_summary(console, data)
     objective = Objective(complete, data.with_config(complete), console)
@@ -123,20 +118,13 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     trainer = replace(complete.trainer, ensemble=config.trainer.ensemble, devices=config.trainer.devices)
     paths = replace(config.data, transform=user_config.data.transform, fingerprint=None)
     user_config = replace(user_config, data=paths, optimizer=complete.optimizer, init_from=complete.init_from)
-    defaults = values_of(complete, list(space))
+    options = complete.options()
+    defaults = {name: options[name] for name in space}
     return Setup(user_config, replace(complete, trainer=trainer), complete, objective, space, defaults)
 
 
 def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
-    """Run trials until the budget is used up.
-
-    Args:
-        setup: what is searched.
-        out: folder of the search.
-        limits: limits of the search.
-        index: index of this process.
-        console: where to report.
-    """
+    """Run trials until the budget is used up; ``index``: of this process."""
     study = open_study(out)
     while _has_budget(records(study), limits, setup.defaults):
         trial = ask(study, setup.space, setup.config.trainer.seed + 1_000_003 * index)
@@ -210,11 +198,7 @@ def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
 
 
 def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
-    """Train the defaults and the best trials with further seeds, which also hold out other folds.
-
-    Args:
-        setup, out, limits, index, console: as in :func:`search`.
-    """
+    """Train the defaults and the best trials with further seeds, which also hold out other folds."""
     study = open_study(out)
     trials = finalists(records(study), setup)
     pairs = [(seed, trial) for seed in range(1, 1 + limits.seeds) for trial in trials]

@@ -80,15 +80,9 @@ def search_space(config: RunConfig, tasks: Sequence[Task], epochs: int, mixers: 
         choices[_DIM] = tuple(dim for dim in choices[_DIM] if dim % config.model.heads == 0)
     if mixers:
         choices[_MIXER] = tuple(mixers)
-    present = values_of(config, choices)
+    present = config.options()
     space: Space = {_RATE: LogRange(rate / _RATE_FACTOR, rate * _RATE_FACTOR)}
     return space | {name: tuple(dict.fromkeys([present[name], *values])) for name, values in choices.items()}
-
-
-def values_of(config: RunConfig, options: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of some options, such as ``optimizer.peak_lr``, by name."""
-    sections = config.to_dict()
-    return {name: sections[name.split(".")[0]][name.split(".")[1]] for name in options}
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -96,15 +90,11 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
     Another ``model.dim`` scales ``model.ffn_dim``, and another ``model.mixer`` has its default settings.
     """
-    sections = config.to_dict()
-    for name, value in values.items():
-        section, key = name.split(".")
-        sections[section][key] = value
-    model = sections["model"]
-    model["ffn_dim"] = max(1, config.model.ffn_dim * model["dim"] // config.model.dim)
-    if model["mixer"] != config.model.mixer:
-        model["mixer_settings"] = None
-    return RunConfig.from_dict(sections)
+    dim = values.get(_DIM, config.model.dim)
+    changes = {**values, "model.ffn_dim": max(1, config.model.ffn_dim * dim // config.model.dim)}
+    if values.get(_MIXER, config.model.mixer) != config.model.mixer:
+        changes["model.mixer_settings"] = None
+    return config.with_options(changes)
 
 
 def to_plain(space: Space) -> dict[str, list]:

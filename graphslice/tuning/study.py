@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphslice.config import check_same_settings, flattened
 from graphslice.errors import InputError, first_line
 from graphslice.tuning.space import LogRange, Space
 
@@ -67,14 +68,9 @@ def import_optuna() -> Any:
 
 
 def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
-    """Open the study of a folder.
+    """Open the study of a folder, or create one if the direction of its metric is given.
 
-    Args:
-        folder: the folder of the search.
-        higher_is_better: direction of the metric, with which a study is created if there is none.
-
-    Raises:
-        InputError: if there is no study and none is to be created, or its file cannot be read.
+    Raises :class:`InputError` if there is no study and none is to be created, or its file cannot be read.
     """
     optuna = import_optuna()
     path = folder / STUDY
@@ -119,17 +115,7 @@ def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> N
             raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
         study.set_user_attr(_IDENTITY, dict(identity))
         return
-    before, now = _flat(saved["config"]), _flat(identity["config"])
-    # The fingerprint is last, since a difference in another option gives a more specific message.
-    for name in sorted(before | now, key=lambda name: name == "data.fingerprint"):
-        if before.get(name) == now.get(name):
-            continue
-        if name == "data.fingerprint":
-            raise InputError(f"the data of the search in {folder} has changed: choose another --out")
-        raise InputError(
-            f"{folder} holds a search with {name} {before.get(name)}, not {now.get(name)}: choose another --out, or "
-            "give the same settings"
-        )
+    check_same_settings(flattened(saved["config"]), flattened(identity["config"]), folder, "search")
     if saved["space"] != identity["space"]:
         raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
 
@@ -140,23 +126,10 @@ def write_options(study: Study, options: Mapping[str, Any]) -> None:
 
 
 def read_options(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the options that :func:`write_options` saved.
-
-    Raises:
-        InputError: if the study of the folder was not written by ``graphslice tune``.
-    """
+    """Return the options that :func:`write_options` saved; raise :class:`InputError` if there are none."""
     if _OPTIONS not in study.user_attrs:
         raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
     return dict(study.user_attrs[_OPTIONS])
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of all sections by name, such as ``trainer.seed``."""
-    flat = {}
-    for section, values in config.items():
-        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
-            flat[f"{section}.{key}".removesuffix(".")] = value
-    return flat
 
 
 def spent_seconds(study: Study) -> float:
@@ -183,9 +156,7 @@ def _distributions(space: Space) -> dict[str, Any]:
 def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
     """Enqueue the trials that were stopped, those of a killed process too, and the defaults unless they are complete.
 
-    Args:
-        study: the study, which no other process uses.
-        defaults: the values of all hyperparameters in the configuration of the user.
+    No other process may use the study.
     """
     for trial in records(study):
         if trial.state == "running":

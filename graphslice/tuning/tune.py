@@ -92,12 +92,10 @@ def tune(
     import_optuna()
     out, console = Path(out), console or Console(stderr=True, soft_wrap=True)
     _check_options(minutes, trials, seeds, processes)
-    if out.exists() and not out.is_dir():
-        raise InputError(f"cannot write the folder {out}: it is a file")
     if contains_run(out):
         raise InputError(f"{out} holds a run, no search: choose another --out")
     with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
-        check_run_directory(out / RUN, config.data, frame=False)
+        check_run_directory(out / RUN, config.data)
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
         check_identity(study, {"config": setup.config.to_dict(), "space": to_plain(setup.space)}, out)

@@ -105,6 +105,10 @@ def test_scores_and_intervals_use_the_same_scale(molecules):
     assert np.mean(inside) == pytest.approx(ideal, abs=0.015)
 
 
+# Names of the difficulty estimates.
+KINDS = ("constant", "hard")
+
+
 def results(calibration: Calibration, seed: int) -> list[np.ndarray]:
     """Return the intervals and the sets of simulated predictions."""
     predictions, difficulty, _ = simulate(50, seed)
@@ -117,10 +121,12 @@ def test_round_trip(level, calibration, atom_and_molecule_calibrations):
     calibration = atom_and_molecule_calibrations[0] if level == "atom" else calibration
     values = calibration.to_dict()
     assert ("counts" in values["targets"][0]) == (level == "atom")
-    for found, expected in zip(results(Calibration.from_dict(values, TASKS), 4), results(calibration, 4), strict=True):
+    for found, expected in zip(
+        results(Calibration.from_dict(values, TASKS, KINDS), 4), results(calibration, 4), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(ValueError, match="other targets"):
-        Calibration.from_dict(values, TASKS[::-1])
+        Calibration.from_dict(values, TASKS[::-1], KINDS)
 
 
 WEIGHTS = [
@@ -142,16 +148,16 @@ INVALID = [
 @pytest.mark.parametrize(("t", "change"), INVALID)
 def test_invalid_calibration_is_rejected(t, change, calibration):
     values = calibration.to_dict()
-    Calibration.from_dict(values, TASKS, ("constant", "hard"))
+    Calibration.from_dict(values, TASKS, KINDS)
     values["targets"][t] = values["targets"][t] | change
     with pytest.raises((ValueError, KeyError)):
-        Calibration.from_dict(values, TASKS, ("constant", "hard"))
+        Calibration.from_dict(values, TASKS, KINDS)
 
 
 def test_unbounded_intervals_survive_round_trip():
     """With so few molecules no finite score has the required coverage."""
     few = fit(*simulate(3, 0))
-    restored = Calibration.from_dict(few.to_dict(), TASKS, ("constant", "hard"))
+    restored = Calibration.from_dict(few.to_dict(), TASKS, KINDS)
     predictions, difficulty, _ = simulate(3, 1)
     low, high = restored.prediction_intervals(predictions, difficulty, TASKS, 0.9)
     assert (low[:, 0] == -np.inf).all() and (high[:, 0] == np.inf).all()

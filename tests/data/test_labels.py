@@ -210,7 +210,7 @@ def test_data_without_lists_is_rejected(tmp_path, demo_csv):
         with pytest.raises(InputError, match="needs a table with lists"):
             load_dataset(DataConfig(dataset=dataset, level="atom"))
     with pytest.raises(
-        InputError, match=r"data\.level must be molecule, atom, bond, not 'atoms' \(did you mean 'atom'"
+        InputError, match=r"data\.level must be molecule, atom or bond, not 'atoms' \(did you mean 'atom'"
     ):
         DataConfig(level="atoms")
 

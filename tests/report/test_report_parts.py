@@ -12,12 +12,11 @@ import pytest
 
 from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import number, plain, with_std
-from graphslice.evaluation.plots import confusion_matrix, report_style
+from graphslice.evaluation.plots import confusion_matrix, plot_predicted_vs_true, report_style
 from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
 from graphslice.report.figures import error_by_similarity, histogram, new_panel, target_figures, to_svg
 from graphslice.report.molecule_errors import combine_targets, error_scales, errors_by_target, std_by_target
 from graphslice.tasks import Task
-from graphslice.training.plots import plot_predicted_vs_true
 
 
 def test_errors_of_all_task_kinds_match_manual_computation():

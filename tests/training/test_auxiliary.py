@@ -21,7 +21,7 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
-from graphslice.run_files import write_training
+from graphslice.run_files import TRAINING, write_json
 from graphslice.training import resume, train
 from graphslice.training.ensemble import _training_totals
 from graphslice.training.losses import AuxiliaryHead, AuxiliaryHeads
@@ -150,7 +150,7 @@ def test_targets_without_validation_labels_in_a_member_are_not_averaged(tmp_path
     training |= {"device": "cpu", "devices": 1, "precision": "32-true", "compiled": False}
     for name, errors in (("a", {"charge": 1.0, "order": 2.0}), ("b", {"charge": 3.0})):
         (tmp_path / name).mkdir()
-        write_training(tmp_path / name, training | {"auxiliary_mae": errors})
+        write_json(tmp_path / name / TRAINING, training | {"auxiliary_mae": errors})
     assert _training_totals([tmp_path / "a", tmp_path / "b"])["auxiliary_mae"] == {"charge": 2.0}
 
 

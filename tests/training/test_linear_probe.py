@@ -54,3 +54,13 @@ def test_only_explained_targets_are_fitted(cli, two_targets, tmp_path):
     assert np.corrcoef(values["gap_ev"], rows["gap_ev"])[0, 1] > 0.85
     assert ((values["wide_prob_yes"] > 0.5) == (rows["wide"] == "yes")).mean() > 0.8
     assert np.ptp(values["chance"]) < 0.5
+
+
+def test_a_head_that_is_new_for_another_loss_is_fitted_too(cli, two_targets, tmp_path):
+    """With the targets of the checkpoint, and standard deviations as further outputs."""
+    flags = ["--baselines", "off", "--trainer.max_steps", "1", "--optimizer.peak_lr", "1e-9"]
+    table = ["train", "--dataset", two_targets, "--targets", "gap_ev", "--transform", "none"]
+    assert cli(*table, "-o", tmp_path / "mae", *flags, "--init-from", "small")[0] == 0
+    again = ["--init-from", tmp_path / "mae", "--trainer.loss", "gaussian"]
+    code, _, err = cli(*table, "-o", tmp_path / "gaussian", *flags, *again)
+    assert code == 0 and "a linear probe initialises the output layer" in err

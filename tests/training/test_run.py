@@ -307,7 +307,7 @@ def test_rejected_run_keeps_the_old_one(tmp_path, demo_csv, tiny_config, section
 
 def test_run_directory_that_is_a_file_is_rejected(tmp_path, demo_csv, tiny_config):
     (tmp_path / "run").touch()
-    with pytest.raises(InputError, match="cannot write the run directory"):
+    with pytest.raises(InputError, match="it is a file"):
         train(tiny_config(demo_csv), tmp_path / "run")
 
 

@@ -3,7 +3,7 @@ import pytest
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.tasks import Task, regression_tasks
-from graphslice.tuning.space import LogRange, search_space, to_plain, values_of, with_values
+from graphslice.tuning.space import LogRange, search_space, to_plain, with_values
 
 TASKS = regression_tasks(["y"])
 
@@ -16,7 +16,7 @@ def scratch(tiny_config) -> RunConfig:
 def test_every_choice_begins_with_the_default(scratch):
     space = search_space(scratch, TASKS, 30)
     for name, values in space.items():
-        default = values_of(scratch, [name])[name]
+        default = scratch.options()[name]
         if isinstance(values, LogRange):
             assert values.low == default / 4 and values.high == default * 4
         else:
@@ -64,8 +64,8 @@ def test_mixers_of_a_fine_tuned_model_raise(scratch):
 def test_values_change_only_their_options(scratch):
     config = with_values(scratch, {"optimizer.peak_lr": 0.5, "trainer.max_epochs": 7})
     assert (config.optimizer.peak_lr, config.trainer.max_epochs) == (0.5, 7)
-    restored = with_values(config, values_of(scratch, ["optimizer.peak_lr", "trainer.max_epochs"]))
-    assert restored == scratch
+    before = scratch.options()
+    assert with_values(config, {name: before[name] for name in ("optimizer.peak_lr", "trainer.max_epochs")}) == scratch
 
 
 def test_width_scales_the_feed_forward_network(tiny_config):

@@ -7,7 +7,8 @@ import atexit
 import os
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -327,6 +328,16 @@ def _standard_input() -> str:
     file.flush()
     atexit.register(file.close)
     return file.name
+
+
+def file_progress(what: str, table: Path | None) -> AbstractContextManager[Callable[[int], None]]:
+    """Return the progress bar of a command that reads a table; on a terminal the rows are counted for it."""
+    from graphslice.data.tables import count_rows
+    from graphslice.progress import molecule_progress
+
+    console = Console(stderr=True)
+    total = count_rows(table) if table is not None and console.is_terminal else None
+    return molecule_progress(what, total, console)
 
 
 def add_output_file(parser: ArgumentParser, text: str) -> None:

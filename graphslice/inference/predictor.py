@@ -22,9 +22,9 @@ from graphslice.data.store import GraphStore
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
+from graphslice.inference.compiled_networks import Networks, load_networks
 from graphslice.inference.ensemble import network_predictions, stack_predictions
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
-from graphslice.inference.networks import Networks, load_networks
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.uncertainty import estimate_uncertainty
 from graphslice.run_files import MEMBER, read_training_smiles, run_directory_of
@@ -368,8 +368,9 @@ class Predictor:
         predictions = Predictions(values, errors, self.tasks, std, ptr=None if self.level == MOLECULE else ptr)
         if interval is not None or nearest:
             assert self.calibration is not None
-            arguments = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
-            predictions.interval, predictions.neighbours, indices = estimate_uncertainty(*arguments, interval)
+            predictions.interval, predictions.neighbours, indices = estimate_uncertainty(
+                self.calibration, predictions, store, rows, ptr, difficulty, interval
+            )
             if nearest:
                 names = self._training_molecule_names
                 predictions.neighbours.nearest = [None if i < 0 else names[i] for i in indices.tolist()]

@@ -14,6 +14,7 @@ from graphslice.cli.options import (
     add_decimal_option,
     add_engine_options,
     add_features_option,
+    add_smiles_column,
     file_progress,
 )
 from graphslice.config import DataConfig, GraphConfig
@@ -31,9 +32,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
     )
-    parser.add_argument(
-        "--smiles_column", "--smiles-column", help="column of the SMILES (default: detected by its name)"
-    )
+    add_smiles_column(parser, "default: detected by its name")
     parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
     add_decimal_option(parser)
     add_features_option(parser)

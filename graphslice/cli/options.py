@@ -138,8 +138,11 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
         group.add_argument(*_option_strings(name), type=kinds.get(name, str), help=text)
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
-    names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
-    base = _base_config(*(_given_value(arguments, *options) for options in names))
+    # The defaults of the settings depend on these, which are read before.
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("preset", "config", "dataset", "init_from"):
+        first.add_argument(*_option_strings(name), nargs="?")
+    base = _base_config(**vars(first.parse_known_args(arguments)[0]))
     parser.set_defaults({key: value for key, value in _flat(base).items() if key.split(".")[0] in _SECTIONS})
     if HELP_ALL not in arguments:
         _hide_sections(parser)
@@ -248,9 +251,11 @@ def add_features_option(parser: ArgumentParser) -> None:
     parser.add_argument("--features", help=_DATA_OPTIONS["columns and tasks"]["features"])
 
 
-def _base_config(preset: str | None, file: str | None, dataset: str | None, init_from: str | None = None) -> RunConfig:
+def _base_config(
+    preset: str | None, config: str | None, dataset: str | None, init_from: str | None = None
+) -> RunConfig:
     """Build the configuration before flags: preset, then the run that weights are taken from, then the YAML file."""
-    from_file = read_yaml(Path(file)) if file is not None else {}
+    from_file = read_yaml(Path(config)) if config is not None else {}
     check_keys(from_file, RunConfig)
     if init_from is not None:  # the flag overrides the file
         from_file = {name: value for name, value in from_file.items() if name != "init_from"}
@@ -263,24 +268,13 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
         from graphslice.checkpoint import fine_tuning_preset
 
         merged = fine_tuning_preset(merged, init_from)
-    config = RunConfig.from_dict(merge_sections(merged, from_file))
-    return replace(config, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else config
+    base = RunConfig.from_dict(merge_sections(merged, from_file))
+    return replace(base, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else base
 
 
 def _flat(config: RunConfig) -> dict[str, object]:
     sections = {name: values for name, values in config.to_dict().items() if isinstance(values, dict)}
     return {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
-
-
-def _given_value(arguments: list[str], *options: str) -> str | None:
-    """Return the value of an option, or None; needed before the parser, whose defaults depend on it, is built."""
-    value = None  # the last one wins, as in argparse
-    for i, argument in enumerate(arguments):
-        if argument in options and i + 1 < len(arguments):
-            value = arguments[i + 1]
-        elif argument.split("=", 1)[0] in options and "=" in argument:
-            value = argument.split("=", 1)[1]
-    return value
 
 
 def add_engine_options(parser: ArgumentParser) -> None:

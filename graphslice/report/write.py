@@ -61,10 +61,7 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
 def report_after_training(folder: Path, data: MoleculeData | None, console: Console) -> None:
     """Write the report of a run after training, and print its path; an error here never fails the run.
 
-    Args:
-        folder: the run directory.
-        data: molecules of the run; None in all processes but the first, which alone writes the report.
-        console: console for messages.
+    ``data`` is None in all processes but the first, which alone writes the report.
     """
     if data is None:
         return

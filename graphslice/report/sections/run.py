@@ -101,12 +101,8 @@ def training_command(run: Run) -> Code:
 
 def scores_section(run: Run) -> Section:
     """Build the section on scores: per split, per target, and of network and base models separately."""
-    section = Section("scores", "Scores")
-    section.parts.append(_table_of_means(run))
-    section.parts += _targets(run)
-    section.parts += _component_scores(run)
-    section.parts += _intervals(run)
-    return section
+    parts = [_table_of_means(run), *_targets(run), *_component_scores(run), *_intervals(run)]
+    return Section("scores", "Scores", parts)
 
 
 _OF_TEMPERATURES = "; temperature of the probabilities, and calibration error before and after temperature scaling."

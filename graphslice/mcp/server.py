@@ -249,15 +249,7 @@ def _error(message: str) -> types.CallToolResult:
 
 
 def serve(folder: str | Path, models: Sequence[str]) -> None:
-    """Serve the tools until standard input is closed.
-
-    Args:
-        folder: what the tools may read and write.
-        models: names or paths of models; the first one is the default.
-
-    Raises:
-        InputError: if there is no such folder, or a model cannot be read.
-    """
+    """Serve the tools until standard input is closed; arguments and errors as of :class:`Folder` and :class:`Tools`."""
     server = make_server(Tools(Folder(folder), models))
 
     async def run() -> None:

@@ -47,10 +47,10 @@ _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerC
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
 _DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point)"
-# Options by group title and name; a name is that of the DataConfig field that it sets.
 # Endings of files that are no tables; a word with one of them is no SMILES.
 _OTHER_FILES = (".txt", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
 
+# Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {
     "columns and tasks": {
         "targets": "target columns, separated by commas (default: the only column that can be a target)",

@@ -159,15 +159,19 @@ def _example_molecules(run: Run) -> list[Part]:
     }
     cards = []
     for row in rows.tolist():
-        smiles = run.smiles[row]
         where = "" if run.folds else f", {split_name(split_of.get(row, 'no split'))}"
-        svg = draw_molecule(smiles, f"molecule of row {row + 1}")
-        cards.append(Card(svg, smiles, f"{run.name_of(row)}{where}", labels_of(run, row)))
+        cards.append(molecule_card(run, row, f"{run.name_of(row)}{where}", labels_of(run, row)))
     return [
         *parts,
         Cards(cards),
         Text(f"{len(cards)} of {len(usable_rows):,} molecules, chosen at random. Rows count from 1."),
     ]
+
+
+def molecule_card(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
+    """Return the card of a molecule, drawn if it has a SMILES."""
+    smiles = run.smiles[row] if run.smiles else ""
+    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, title, facts)
 
 
 def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:

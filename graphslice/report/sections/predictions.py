@@ -31,7 +31,7 @@ from graphslice.report.predictions import (
     predict_split,
     read_out_of_fold,
 )
-from graphslice.report.sections.data import label_text
+from graphslice.report.sections.data import label_text, molecule_card
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task, output_slices, predicted_classes
@@ -221,13 +221,10 @@ def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: 
         if compare and run.smiles is not None:
             label = dataset.targets[training_row, t]
             known = [] if np.isnan(label) else [("true", label_text(task, label))]
-            compared = _drawn(run, training_row, f"nearest training molecule: {run.name_of(training_row)}", known)
-    return replace(_drawn(run, row, run.name_of(row), facts), compared=compared)
-
-
-def _drawn(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
-    smiles = run.smiles[row] if run.smiles else ""
-    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, title, facts)
+            compared = molecule_card(
+                run, training_row, f"nearest training molecule: {run.name_of(training_row)}", known
+            )
+    return replace(molecule_card(run, row, run.name_of(row), facts), compared=compared)
 
 
 def _prediction_text(task: Task, values: np.ndarray) -> str:

@@ -30,24 +30,17 @@ if TYPE_CHECKING:
 
 # Imported on first use: the model needs no RDKit, the chemistry no torch.
 _LAZY_EXPORTS = {
-    "GraphSliceClassifier": "graphslice.api.estimators",
-    "GraphSliceRegressor": "graphslice.api.estimators",
-    "GraphSliceTransformer": "graphslice.api.estimators",
-    "GraphTransformer": "graphslice.nn",
-    "InputError": "graphslice.errors",
-    "ModelConfig": "graphslice.config",
-    "MolGraph": "graphslice.chem",
-    "MoleculeError": "graphslice.chem",
-    "Model": "graphslice.api.model",
-    "Predictor": "graphslice.inference",
-    "RunConfig": "graphslice.config",
-    "fit": "graphslice.api.fitting",
-    "load": "graphslice.api.model",
-    "onnx_inputs": "graphslice.inference.onnx_inputs",
-    "ops": "graphslice.ops",
-    "smiles_to_graph": "graphslice.chem",
-    "train": "graphslice.api.fitting",
-    "write_report": "graphslice.report.write",
+    "graphslice.api.estimators": ("GraphSliceClassifier", "GraphSliceRegressor", "GraphSliceTransformer"),
+    "graphslice.api.fitting": ("fit", "train"),
+    "graphslice.api.model": ("Model", "load"),
+    "graphslice.chem": ("MolGraph", "MoleculeError", "smiles_to_graph"),
+    "graphslice.config": ("ModelConfig", "RunConfig"),
+    "graphslice.errors": ("InputError",),
+    "graphslice.inference": ("Predictor",),
+    "graphslice.inference.onnx_inputs": ("onnx_inputs",),
+    "graphslice.nn": ("GraphTransformer",),
+    "graphslice.ops": ("ops",),
+    "graphslice.report.write": ("write_report",),
 }
 
 __all__ = [
@@ -100,8 +93,9 @@ class _Module(ModuleType):
         return import_module, (self.__name__,)
 
 
-for _name, _module_name in _LAZY_EXPORTS.items():
-    setattr(_Module, _name, _Lazy(_name, _module_name))
+for _module_name, _names in _LAZY_EXPORTS.items():
+    for _name in _names:
+        setattr(_Module, _name, _Lazy(_name, _module_name))
 sys.modules[__name__].__class__ = _Module
 
 

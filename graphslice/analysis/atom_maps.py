@@ -32,13 +32,7 @@ _PANEL, _COLUMNS = (2.7, 2.3), 4
 def draw_atoms(smiles: str, explanation: Explanation, path: Path) -> list[Path]:
     """Draw a molecule with coloured discs and numbers at its atoms, the prediction above and a colour bar below.
 
-    Args:
-        smiles: SMILES of the molecule.
-        explanation: contributions of its atoms, in SMILES order.
-        path: path of the figure; its suffix is replaced.
-
-    Returns:
-        Paths of the PNG and SVG files.
+    Returns the paths of the PNG and SVG files: ``path`` with these suffixes.
     """
     layout = depict(smiles)
     left, bottom, right, top = layout.box
@@ -73,16 +67,9 @@ def draw_atoms(smiles: str, explanation: Explanation, path: Path) -> list[Path]:
 def draw_overview(
     smiles: Sequence[str], explanation: Sequence[Explanation], path: Path, numbers: Sequence[int]
 ) -> list[Path]:
-    """Draw several molecules on one page (PNG) with a common colour scale and without numbers at the atoms.
+    """Draw several molecules on one page with a common colour scale and without numbers at the atoms.
 
-    Args:
-        smiles: SMILES of the molecules.
-        explanation: contributions of their atoms.
-        path: path of the figure; its suffix is replaced.
-        numbers: number of each molecule, for its title.
-
-    Returns:
-        Path of the PNG file.
+    The title of each has its number. Returns the path of the PNG file: ``path`` with this suffix.
     """
     columns = min(_COLUMNS, len(smiles))
     lines = -(-len(smiles) // columns)

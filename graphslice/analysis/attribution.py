@@ -163,10 +163,6 @@ def require_molecule_level(predictor: Predictor) -> None:
 def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
     """Build the graph of a SMILES with the settings of a model.
 
-    Args:
-        predictor: model.
-        smiles: SMILES of the molecule.
-
     Returns:
         The graph, and ``int64 [N]``: the row in the graph of each atom of the SMILES.
 

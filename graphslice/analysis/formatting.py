@@ -131,12 +131,7 @@ def explain_target(
 ) -> Explanation:
     """Describe the contributions to one target of a molecule; of several classes, the most probable one is explained.
 
-    Args:
-        attribution: contributions to the W network outputs.
-        predictions: ``float32 [W]``, predictions of the complete model.
-        tasks: T targets.
-        target: index of the target.
-        models: number of averaged networks.
+    ``predictions``: ``float32 [W]``, those of the complete model; ``models``: number of averaged networks.
     """
     task, where = tasks[target], output_slices(tasks)[target]
     column = where.start + (int(np.argmax(predictions[where])) if task.kind == MULTICLASS else 0)
@@ -212,14 +207,9 @@ def weight_warning(weight: float) -> str:
 
 
 def match_target(text: str | None, names: Sequence[str]) -> int:
-    """Find a target by its name or an unambiguous part of it, ignoring case unless the name matches exactly.
+    """Return the index of a target, given its name or an unambiguous part of it; None is the first target.
 
-    Args:
-        text: name or part of a name; None for the first target.
-        names: names of the targets.
-
-    Returns:
-        Index of the target.
+    Case is ignored unless the name matches exactly.
 
     Raises:
         InputError: if no target matches, or more than one.

@@ -155,18 +155,13 @@ def _candidates(layout: Depiction, atom: int, size: tuple[float, float]) -> tupl
     left, bottom, right, top = x - DISC, y - DISC, x + DISC, y + DISC
     for box in layout.labels[layout.label_atoms == atom]:
         left, bottom, right, top = min(left, box[0]), min(bottom, box[1]), max(right, box[2]), max(top, box[3])
-    half = np.array(size) / 2
-    boxes, costs = [], []
-    for gap in _GAPS:
-        for angle in _ANGLES:
-            direction = np.array([np.cos(angle), np.sin(angle)])
-            # Distance at which the box just leaves the box of disc and label, at a side or a corner.
-            limits = np.where(direction > 0, np.array([right - x, top - y]), np.array([x - left, y - bottom])) + half
-            distance = np.min(limits / np.maximum(np.abs(direction), 1e-9)) + gap
-            centre = np.array([x, y]) + direction * distance
-            boxes.append([*(centre - half), *(centre + half)])
-            costs.append(distance + gap)
-    return np.array(boxes), np.array(costs)
+    half, directions = np.array(size) / 2, np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
+    # Distance at which the box just leaves the box of disc and label, at a side or a corner.
+    limits = np.where(directions > 0, (right - x, top - y), (x - left, y - bottom)) + half
+    nearest = (limits / np.maximum(np.abs(directions), 1e-9)).min(axis=1)
+    distances = nearest + np.array(_GAPS)[:, None]
+    centres = (np.array([x, y]) + directions * distances[:, :, None]).reshape(-1, 2)
+    return np.hstack([centres - half, centres + half]), (distances + np.array(_GAPS)[:, None]).ravel()
 
 
 def _fixed_costs(layout: Depiction, atom: int, boxes: np.ndarray) -> np.ndarray:

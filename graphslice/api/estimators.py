@@ -137,14 +137,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
     nine tenths, and the others choose the best epoch.
 
     Args:
-        features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, or both.
-        ensemble: number of ensemble members, whose mean is predicted.
-        preset: one of :data:`graphslice.config.PRESETS`. Default: ``small``.
-        init_from: the model to fine-tune, as in :func:`graphslice.fit`.
-        epochs: number of passes over the training set. Default: depends on its size.
-        minutes: upper limit of the training time, in minutes.
-        baselines: stack the network with base models of other kinds, as in :func:`graphslice.fit`.
-        config: all other settings, as in :func:`graphslice.fit`.
+        features, ensemble, preset, init_from, epochs, minutes, baselines, config: as in :func:`graphslice.fit`.
         random_state: seed of the validation set, the initial weights and the order of the molecules.
         verbose: print progress during training.
 

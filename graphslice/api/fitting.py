@@ -18,7 +18,7 @@ from rich.console import Console
 
 from graphslice import compile_note
 from graphslice.api.keywords import suggest_keywords
-from graphslice.api.model import Model, load
+from graphslice.api.model import Model, load, name_setting
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import (
     FROM_SCRATCH,
@@ -118,7 +118,7 @@ def fit(
     data_settings = {
         "smiles_column": smiles,
         "level": level,
-        "features": features if features is None or isinstance(features, str) else join_names([*map(str, features)]),
+        "features": name_setting(features),
         "split": split,
         "weight_column": weights,
         "folds": None if folds is None else str(folds),
@@ -162,7 +162,7 @@ def fit(
 
 def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
     """Return a data frame (None if the dataset is a file), and the settings that name its dataset and columns."""
-    target_setting = targets if targets is None or isinstance(targets, str) else join_names(_name_list(targets) or [])
+    target_setting = name_setting(targets)
     if isinstance(data, tuple):
         if len(data) != 2:
             raise InputError(f"expected a pair of SMILES and labels, fit((smiles, y)), not a tuple of {len(data)}")

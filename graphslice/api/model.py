@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -71,12 +71,7 @@ class Model(Predictor):
         folder: the run directory, if there is one.
         calibration: calibration of the ensemble. A single model uses that of its checkpoint.
 
-    Attributes:
-        tasks: the T prediction tasks, one per target.
-        config: the :class:`~graphslice.config.RunConfig` of the (first) model.
-        calibration: the :class:`~graphslice.calibration.Calibration`, or None.
-        device: the torch device.
-        folder: the run directory, or None.
+    Attributes: those of :class:`~graphslice.inference.Predictor`.
     """
 
     def __init__(
@@ -266,7 +261,7 @@ class Model(Predictor):
         """
         from graphslice.evaluation.evaluate import evaluate, evaluation_notes
 
-        fields = {"targets": _names(targets), "smiles_column": smiles}
+        fields = {"targets": name_setting(targets), "smiles_column": smiles}
         overrides = {name: value for name, value in fields.items() if value is not None}
         dataset, splits = self._load_dataset(data, overrides, split)
         if split is None:
@@ -442,6 +437,8 @@ def _kind(task: Task) -> str:
     return task.kind + classes
 
 
-def _names(targets: str | Sequence[str] | None) -> str | None:
-    """Join column names in the form of a configuration."""
-    return targets if targets is None or isinstance(targets, str) else join_names([str(name) for name in targets])
+def name_setting(names: Any) -> str | None:
+    """Return one or several column names, which may be numbers, as a configuration has them."""
+    if names is None or isinstance(names, str):
+        return names
+    return join_names([str(name) for name in names]) if isinstance(names, Iterable) else str(names)

@@ -21,13 +21,8 @@ MODULE = "graphslice.doctor.diagnosis"
 # The start of most runs, and a model of the published size. Their operators are nearly all.
 _DEFAULT_PRESETS = ("small", "pcqm4m-slice")
 _STEP_COLUMNS = (
-    "batch",
-    "ms a step",
-    "molecules/s",
-    "MB a molecule",
-    "largest batch",
-    "s to compile",
-    "compiled speed",
+    *("batch", "ms a step", "molecules/s", "MB a molecule"),
+    *("largest batch", "s to compile", "compiled speed"),
 )
 
 
@@ -89,9 +84,8 @@ def _print_operators(found: Diagnosis, console: Console) -> None:
     from rich.table import Table
 
     dtypes = list(dict.fromkeys(one.dtype for one in found.operators))
-    operators = Table(
-        "operator", *dtypes, title=f"Operators on {found.device}: backend, largest difference, speed over torch"
-    )
+    title = f"Operators on {found.device}: backend, largest difference, speed over torch"
+    operators = Table("operator", *dtypes, title=title)
     for name in dict.fromkeys(one.operator for one in found.operators):
         cells = {one.dtype: _cell(one) for one in found.operators if one.operator == name}
         operators.add_row(name, *(cells.get(dtype, "") for dtype in dtypes))
@@ -99,14 +93,12 @@ def _print_operators(found: Diagnosis, console: Console) -> None:
 
 
 def _print_presets(found: Diagnosis, console: Console) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     dtype = found.presets[0].dtype if found.presets else ""
-    presets = Table(title=f"Training steps on {found.device}, {dtype}")
-    presets.add_column("preset", no_wrap=True)
-    for name in _STEP_COLUMNS:
-        presets.add_column(name, justify="right")
-    presets.add_column("")
+    numbers = (Column(name, justify="right") for name in _STEP_COLUMNS)
+    title = f"Training steps on {found.device}, {dtype}"
+    presets = Table(Column("preset", no_wrap=True), *numbers, "", title=title)
     for step in found.presets:
         rate = step.batch_size / step.eager_seconds if step.batch_size and step.eager_seconds else None
         presets.add_row(

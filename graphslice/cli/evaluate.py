@@ -40,9 +40,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits, out)
     print(describe_scores(f"{dataset.name} {split}:", result, digits=6))
-    for line in describe_bounds(split, result):
-        print(line)
-    for line in describe_coverage(split, result, COVERAGE_LEVEL):
+    for line in (*describe_bounds(split, result), *describe_coverage(split, result, COVERAGE_LEVEL)):
         print(line)
     notes, lost = evaluation_notes(dataset), dataset.unreadable()
     for note in notes:

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
-from graphslice.cli.options import STANDARDIZE, add_decimal_option, add_engine_options, add_features_option
+from graphslice.cli.options import (
+    STANDARDIZE,
+    add_decimal_option,
+    add_engine_options,
+    add_features_option,
+    add_smiles_column,
+    file_progress,
+)
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.progress import molecule_progress
 
 MODULE = "graphslice.data.featurize"
 
@@ -27,9 +32,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
     )
-    parser.add_argument(
-        "--smiles_column", "--smiles-column", help="column of the SMILES (default: detected by its name)"
-    )
+    add_smiles_column(parser, "default: detected by its name")
     parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
     add_decimal_option(parser)
     add_features_option(parser)
@@ -42,13 +45,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write a preprocessed dataset and print its rows and size; raise InputError for unusable input."""
     from graphslice.data.preprocess import featurize_dataset
-    from graphslice.data.tables import count_rows
 
     names = ("dataset", "root", "smiles_column", "decimal", "targets", "features", "split")
     data = DataConfig(**{name: options[name] for name in names})
-    console = Console(stderr=True)
-    total = count_rows(Path(options.dataset)) if console.is_terminal else None
-    with molecule_progress("featurizing", total, console) as advance:
+    with file_progress("featurizing", Path(options.dataset)) as advance:
         graph = GraphConfig(**options.graph.as_dict())
         graph = graph if options.standardize is None else replace(graph, standardize=options.standardize)
         store = featurize_dataset(

@@ -6,19 +6,18 @@ import sys
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli.options import (
     add_model,
     add_output_file,
     add_smiles_column,
+    file_progress,
     load_model,
     output_file,
     table_document,
     table_path,
 )
 from graphslice.errors import InputError
-from graphslice.progress import molecule_progress
 
 MODULE = "graphslice.cli.prediction_modules"
 
@@ -37,14 +36,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the embeddings of molecules; raise InputError for unusable input."""
-    from graphslice.data.tables import count_rows
     from graphslice.inference.embedding import embed_file
 
     predictor, table = load_model(options), table_path(options.molecules)
     out = output_file(options, table)
-    console = Console(stderr=True)
-    total = count_rows(table) if table is not None and console.is_terminal else None
-    with molecule_progress("embedding", total, console) as advance:
+    with file_progress("embedding", table) as advance:
         report = embed_file(
             predictor,
             options.molecules if table is None else table,

@@ -238,7 +238,7 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
     """Turn an error of the parser into one sentence with the nearest valid name."""
     if not arguments:
         return "no command given: see graphslice --help"
-    known = [option for action in _actions(parser, arguments) for option in action.option_strings]
+    known = [option for action in _actions(parser, arguments[0]) for option in action.option_strings]
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
         if not option.startswith("-"):
@@ -260,12 +260,8 @@ def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> 
         return f"{arguments[0]} needs {' and '.join(names)}: see graphslice {arguments[0]} --help"
     if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
         return f"--{match.group(1)}: {_type_error_message(match.group(2)) or match.group(2)}"
-    if arguments and not arguments[0].startswith("-") and "command" in message.lower():
-        commands = [name for action in _subcommands(parser) for name in action.choices]
-        if arguments[0] not in commands:
-            return (
-                f"unknown command {arguments[0]!r}{nearest(arguments[0], commands)}: choose from {', '.join(commands)}"
-            )
+    if not arguments[0].startswith("-") and "command" in message.lower() and arguments[0] not in COMMANDS:
+        return f"unknown command {arguments[0]!r}{nearest(arguments[0], COMMANDS)}: choose from {', '.join(COMMANDS)}"
     return message
 
 
@@ -277,16 +273,13 @@ def _type_error_message(message: str) -> str | None:
     return f"{value.group(1).strip()!r} is not {' or '.join(kinds)}" if value and kinds else None
 
 
-def _actions(parser: ArgumentParser, arguments: list[str]) -> list[argparse.Action]:
+def _actions(parser: ArgumentParser, command: str) -> list[argparse.Action]:
+    """Return the actions of the parser and of a command."""
     actions = list(parser._actions)
-    for action in _subcommands(parser):
-        if arguments and arguments[0] in action.choices:
-            actions += action.choices[arguments[0]]._actions
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and command in action.choices:
+            actions += action.choices[command]._actions
     return actions
-
-
-def _subcommands(parser: ArgumentParser) -> list[argparse._SubParsersAction]:
-    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
 def console() -> None:

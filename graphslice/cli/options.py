@@ -7,7 +7,8 @@ import atexit
 import os
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -46,10 +47,10 @@ _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerC
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
 
 _DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point)"
-# Options by group title and name; a name is that of the DataConfig field that it sets.
 # Endings of files that are no tables; a word with one of them is no SMILES.
 _OTHER_FILES = (".txt", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
 
+# Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {
     "columns and tasks": {
         "targets": "target columns, separated by commas (default: the only column that can be a target)",
@@ -137,8 +138,11 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
         group.add_argument(*_option_strings(name), type=kinds.get(name, str), help=text)
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
-    names = (("--preset",), ("--config",), ("--dataset",), ("--init-from", "--init_from"))
-    base = _base_config(*(_given_value(arguments, *options) for options in names))
+    # The defaults of the settings depend on these, which are read before.
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("preset", "config", "dataset", "init_from"):
+        first.add_argument(*_option_strings(name), nargs="?")
+    base = _base_config(**vars(first.parse_known_args(arguments)[0]))
     parser.set_defaults({key: value for key, value in base.options().items() if key.split(".")[0] in _SECTIONS})
     if HELP_ALL not in arguments:
         _hide_sections(parser)
@@ -247,9 +251,11 @@ def add_features_option(parser: ArgumentParser) -> None:
     parser.add_argument("--features", help=_DATA_OPTIONS["columns and tasks"]["features"])
 
 
-def _base_config(preset: str | None, file: str | None, dataset: str | None, init_from: str | None = None) -> RunConfig:
+def _base_config(
+    preset: str | None, config: str | None, dataset: str | None, init_from: str | None = None
+) -> RunConfig:
     """Build the configuration before flags: preset, then the run that weights are taken from, then the YAML file."""
-    from_file = read_yaml(Path(file)) if file is not None else {}
+    from_file = read_yaml(Path(config)) if config is not None else {}
     check_keys(from_file, RunConfig)
     if init_from is not None:  # the flag overrides the file
         from_file = {name: value for name, value in from_file.items() if name != "init_from"}
@@ -262,19 +268,8 @@ def _base_config(preset: str | None, file: str | None, dataset: str | None, init
         from graphslice.checkpoint import fine_tuning_preset
 
         merged = fine_tuning_preset(merged, init_from)
-    config = RunConfig.from_dict(merge_sections(merged, from_file))
-    return replace(config, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else config
-
-
-def _given_value(arguments: list[str], *options: str) -> str | None:
-    """Return the value of an option, or None; needed before the parser, whose defaults depend on it, is built."""
-    value = None  # the last one wins, as in argparse
-    for i, argument in enumerate(arguments):
-        if argument in options and i + 1 < len(arguments):
-            value = arguments[i + 1]
-        elif argument.split("=", 1)[0] in options and "=" in argument:
-            value = argument.split("=", 1)[1]
-    return value
+    base = RunConfig.from_dict(merge_sections(merged, from_file))
+    return replace(base, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else base
 
 
 def add_engine_options(parser: ArgumentParser) -> None:
@@ -322,6 +317,16 @@ def _standard_input() -> str:
     file.flush()
     atexit.register(file.close)
     return file.name
+
+
+def file_progress(what: str, table: Path | None) -> AbstractContextManager[Callable[[int], None]]:
+    """Return the progress bar of a command that reads a table; on a terminal the rows are counted for it."""
+    from graphslice.data.tables import count_rows
+    from graphslice.progress import molecule_progress
+
+    console = Console(stderr=True)
+    total = count_rows(table) if table is not None and console.is_terminal else None
+    return molecule_progress(what, total, console)
 
 
 def add_output_file(parser: ArgumentParser, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from graphslice.cli.options import (
     add_model,
     add_output_file,
     add_smiles_column,
+    file_progress,
     load_model,
     output_file,
     reject_pretrained,
@@ -63,11 +65,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Predict and write a table to a file or to standard output; raise InputError for unusable input."""
-    import pyarrow as pa
-
-    from graphslice.data.arrow import text_array
-    from graphslice.data.tables import count_rows
-    from graphslice.inference.files import interval_notes, predict_file, with_predictions, write_rows
+    from graphslice.inference.files import interval_notes, predict_file
     from graphslice.inference.predictions import output_columns
 
     reject_pretrained(options.model)
@@ -84,31 +82,19 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         if table is not None:
             molecules = _first_smiles(predictor, table, options.smiles_column, notes)
         return print_summaries(predictor, molecules, options.interval, notes)
-    if table is not None:
-        from rich.console import Console
-
-        from graphslice.progress import molecule_progress
-
-        console = Console(stderr=True)
-        total = count_rows(table) if console.is_terminal else None
-        with molecule_progress("predicting", total, console) as advance:
-            report = predict_file(
-                predictor,
-                table,
-                out,
-                smiles_column=options.smiles_column,
-                engine=options.engine,
-                workers=options.workers,
-                interval=options.interval,
-                nearest=options.nearest,
-                overwrite=options.overwrite,
-                progress=advance,
-            )
-    else:
-        if options.smiles_column is not None:
-            raise InputError("--smiles-column names a column of a table, but the input is SMILES: leave it out")
-        predictions = predictor.predict(molecules, details=True, interval=options.interval, nearest=options.nearest)
-        report = write_rows(iter([with_predictions(pa.table({"smiles": text_array(molecules)}), predictions)]), out)
+    with nullcontext() if table is None else file_progress("predicting", table) as advance:
+        report = predict_file(
+            predictor,
+            molecules if table is None else table,
+            out,
+            smiles_column=options.smiles_column,
+            engine=options.engine,
+            workers=options.workers,
+            interval=options.interval,
+            nearest=options.nearest,
+            overwrite=options.overwrite,
+            progress=advance,
+        )
     sys.stdout.flush()
     report.notes += interval_notes(predictor, options.interval)
     for note in report.notes:

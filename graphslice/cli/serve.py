@@ -62,9 +62,10 @@ def _load_models(paths: list[str], device: str | None) -> list:
     """Load models; return pairs of a name, the last part of the path or all of it where that is not unique."""
     from graphslice.api.model import load
 
+    paths = list(dict.fromkeys(paths))
     counts = Counter(Path(path).resolve().name for path in paths)
     models = []
-    for path in dict.fromkeys(paths):
+    for path in paths:
         reject_pretrained(path)
         name = Path(path).resolve().name
         models.append((name if counts[name] == 1 else path, load(path, inference_device(device))))

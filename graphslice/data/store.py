@@ -323,7 +323,7 @@ class GraphStore(Sequence[MolGraph]):
         offsets = [np.frombuffer(b.column(column).buffers()[1], np.int32, b.num_rows + 1) for b in not_empty]
         return np.concatenate([np.empty(0, np.int32), *map(np.diff, offsets)])
 
-    @property
+    @cached_property
     def errors(self) -> dict[int, str]:
         """Error messages by row, of the rows that have one."""
         errors: dict[int, str] = {}

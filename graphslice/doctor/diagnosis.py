@@ -71,9 +71,10 @@ def describe_machine() -> dict[str, Any]:
                 "processors": properties.multi_processor_count,
             }
         )
+    hardware = hardware_info()
     return {
-        "processor": hardware_info()["machine"],
-        "cores": hardware_info()["cores"],
+        "processor": hardware["machine"],
+        "cores": hardware["cores"],
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -90,14 +91,9 @@ def describe_machine() -> dict[str, Any]:
 def check_operators(
     device: torch.device, progress: Callable[[str], None] = lambda description: None
 ) -> list[OperatorCheck]:
-    """Check every operator that has a backend for a device, in a child process.
+    """Check every operator that has a backend for a device in every dtype, in a child process.
 
-    Args:
-        device: the CPU or a GPU.
-        progress: called with a description of each check before it starts.
-
-    Returns:
-        One check per operator and dtype.
+    ``progress`` is called with a description of each check before it starts.
     """
     names = operators_on(device)
     parts = run_in_child(
@@ -109,15 +105,9 @@ def check_operators(
 def check_presets(
     device: torch.device, presets: Sequence[str], progress: Callable[[str], None] = lambda description: None
 ) -> list[PresetCheck]:
-    """Check the training steps of presets on a device, eager and compiled, in child processes.
+    """Check the training steps of presets on a device, eager and compiled, in child processes: one check per preset.
 
-    Args:
-        device: the CPU or a GPU.
-        presets: names of :data:`~graphslice.config.PRESETS`.
-        progress: called with a description of each check before it starts.
-
-    Returns:
-        One check per preset.
+    ``progress`` is called with a description of each check before it starts.
     """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]

@@ -7,9 +7,8 @@ that no product and no sum is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,22 +39,6 @@ CASES: dict[str, Callable[[torch.Generator], list[Case]]] = {}
 TYPICAL: dict[str, Callable[[torch.Generator, int, int, list[int]], Case]] = {}
 
 
-def _cases_of(name: str):
-    def add(make: Callable[[torch.Generator], list[Case]]):
-        CASES[name] = make
-        return make
-
-    return add
-
-
-def _typical_of(name: str):
-    def add(make: Callable[[torch.Generator, int, int, list[int]], Case]):
-        TYPICAL[name] = make
-        return make
-
-    return add
-
-
 # Heads, channels per head, and lengths of the samples: one row; 8 channels; 16 channels, with full and partial vectors
 # of columns; 32 channels; 24 channels, which are no whole number of vectors.
 SHAPES = [(1, 16, [1]), (2, 8, [7, 1, 3]), (4, 16, [19, 11]), (1, 32, [16, 9]), (2, 24, [35, 2])]
@@ -71,6 +54,47 @@ def _with_ties(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randint(-4, 5, shape, generator=generator).float()
 
 
+def _typical_of(name: str, *shapes: tuple, not_by_numba: Sequence[tuple] = ()):
+    """Register a function that makes a typical case; its cases are those of the shapes, if there are any."""
+
+    def add(make: Callable[..., Case]):
+        def cases(generator: torch.Generator) -> list[Case]:
+            narrow = [replace(make(generator, *shape), unsupported_by=("numba",)) for shape in not_by_numba]
+            return narrow + [make(generator, *shape) for shape in shapes]
+
+        TYPICAL[name] = make
+        if shapes:
+            CASES[name] = cases
+        return make
+
+    return add
+
+
+def _cases_of(name: str):
+    """Register a function that makes the cases."""
+
+    def add(make: Callable[[torch.Generator], list[Case]]):
+        CASES[name] = make
+        return make
+
+    return add
+
+
+def _pooled(name: str):
+    """Register a function that makes a case from drawn values ``[B, N, C]``, without and with equal ones."""
+    shapes = [(1, 16, [1]), (3, 16, [19, 11])]
+    narrow = (1, 9, [7, 1, 3])
+    draws = (_normal, _with_ties)
+    return _typical_of(
+        name, *((*s, draw) for s in shapes for draw in draws), not_by_numba=[(*narrow, draw) for draw in draws]
+    )
+
+
+def _rows(generator, heads, head_dim, lengths, draw=_normal):
+    """Draw values ``[B, N, C]``, and return them with the lengths."""
+    return draw(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)
+
+
 def _mask_of(lengths: list[int]) -> Tensor:
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
@@ -82,88 +106,66 @@ def _weights(generator: torch.Generator, heads: int, lengths: list[int]) -> Tens
     return weights * _mask_of(lengths)[:, None, None]
 
 
-@_typical_of("aggregate")
-def _aggregate_case(generator, heads, head_dim, lengths, unsupported_by=()):
+@_typical_of("aggregate", *SHAPES, not_by_numba=[NARROW_HEADS])
+def _aggregate(generator, heads, head_dim, lengths):
     weights = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
-    return Case((weights, _normal(generator, len(lengths), max(lengths), heads * head_dim)), unsupported_by)
+    return Case((weights, _rows(generator, heads, head_dim, lengths)[0]))
 
 
-@_cases_of("aggregate")
-def _aggregate_cases(generator):
-    case = partial(_aggregate_case, generator)
-    return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",))]
+@_typical_of(
+    "aggregate_sort",
+    *(SHAPES[0], SHAPES[1], (1, 24, [19]), (2, 10, [5, 2]), NARROW_HEADS),
+    *((2, 8, [4, 7], order) for order in ("descending", torch.arange(16) % 3 == 1)),
+)
+def _aggregate_sort(generator, heads, head_dim, lengths, order="ascending"):
+    v, rows = _rows(generator, heads, head_dim, lengths, _with_ties)
+    return Case((_weights(generator, heads, lengths), v, rows, order), valid=_mask_of(lengths), same_dtype=True)
 
 
-@_typical_of("aggregate_sort")
-def _aggregate_sort_case(generator, heads, head_dim, lengths, order="ascending"):
-    v = _with_ties(generator, len(lengths), max(lengths), heads * head_dim)
-    args = (_weights(generator, heads, lengths), v, torch.tensor(lengths), order)
-    return Case(args, valid=_mask_of(lengths), same_dtype=True)
-
-
-@_cases_of("aggregate_sort")
-def _aggregate_sort_cases(generator):
-    case = partial(_aggregate_sort_case, generator)
-    return [
-        *(case(*shape) for shape in (SHAPES[0], SHAPES[1], (1, 24, [19]), (2, 10, [5, 2]))),
-        case(*NARROW_HEADS),
-        case(2, 8, [4, 7], order="descending"),
-        case(2, 8, [4, 7], order=torch.arange(16) % 3 == 1),
-    ]
-
-
-@_typical_of("attention")
-def _attention_case(generator, heads, head_dim, lengths, unsupported_by=(), bias_shape=None):
+@_typical_of("attention", *SHAPES, not_by_numba=[NARROW_HEADS, (2, 8, [4, 9], (2, 1, 1, 9))])
+def _attention(generator, heads, head_dim, lengths, bias_shape=None):
     batch, width = len(lengths), max(lengths)
     bias = 3 * _normal(generator, *(bias_shape or (batch, heads, width, width)))
     bias = bias.masked_fill(~_mask_of(lengths)[:, None, None], -torch.inf)
-    return Case((*(_normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads), unsupported_by)
+    return Case((*(_normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads))
 
 
-@_cases_of("attention")
-def _attention_cases(generator):
-    case = partial(_attention_case, generator)
-    shared = case(2, 8, [4, 9], ("numba",), (2, 1, 1, 9))
-    return [*(case(*shape) for shape in SHAPES), case(*NARROW_HEADS, ("numba",)), shared]
-
-
-def _bond_messages_case(generator, heads, head_dim, lengths, unsupported_by=()):
+@_typical_of("bond_messages", (1, 16, [1]), (2, 24, [7, 1, 3]), not_by_numba=[(1, 8, [4, 9])])
+def _bond_messages(generator, heads, head_dim, lengths):
     width, channels = max(lengths), heads * head_dim
     # A fifth of the pairs are bonded, with 3 bond types and 2 ring classes.
     upper = torch.randint(0, 30, (len(lengths), width, width), generator=generator).triu(1)
     upper = torch.where(upper <= 6, upper, 0)
     tables = _with_ties(generator, 3, channels), _with_ties(generator, 2, channels)
     x = _with_ties(generator, len(lengths), width, channels)  # exact, so that rounding does not change signs
-    return Case((x, (upper + upper.mT).to(torch.int16), *tables), unsupported_by)
+    return Case((x, (upper + upper.mT).to(torch.int16), *tables))
 
 
-@_cases_of("bond_messages")
-def _bond_messages_cases(generator):
-    case = partial(_bond_messages_case, generator)
-    return [case(1, 16, [1]), case(2, 24, [7, 1, 3]), case(1, 8, [4, 9], ("numba",))]
+@_pooled("broadcast_max")
+def _broadcast_max(generator, heads, head_dim, lengths, draw=_normal):
+    v, rows = _rows(generator, heads, head_dim, lengths, draw)
+    return Case((v, rows, torch.arange(v.shape[2]) % 2 == 0))
 
 
-def _pooling_sizes(generator):
-    """Yield values ``[B, N, C]``, lengths and the backends that do not support the number of channels."""
-    for channels, lengths, unsupported_by in ((16, [1], ()), (9, [7, 1, 3], ("numba",)), (48, [19, 11], ())):
-        for draw in (_normal, _with_ties):
-            yield draw(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), unsupported_by
+@_pooled("max_exchange")
+def _max_exchange(generator, heads, head_dim, lengths, draw=_normal):
+    return Case(_rows(generator, heads, head_dim, lengths, draw))
 
 
-@_cases_of("broadcast_max")
-def _broadcast_max_cases(generator):
-    return [
-        Case((v, lengths, torch.arange(v.shape[2]) % 2 == 0), unsupported_by)
-        for v, lengths, unsupported_by in _pooling_sizes(generator)
-    ]
+@_pooled("sort_by_first")
+def _sort_by_first(generator, heads, head_dim, lengths, draw=_with_ties):
+    return Case(_rows(generator, heads, head_dim, lengths, draw), same_dtype=True)
+
+
+@_typical_of("column_sort")
+def _column_sort(generator, heads, head_dim, lengths):
+    return Case(_rows(generator, heads, head_dim, lengths, _with_ties))
 
 
 @_cases_of("column_sort")
 def _column_sort_cases(generator):
     cases = [
-        Case(
-            (_with_ties(generator, len(lengths), max(lengths), channels), torch.tensor(lengths), order), unsupported_by
-        )
+        Case((*_rows(generator, 1, channels, lengths, _with_ties), order), unsupported_by)
         for channels, lengths, order, unsupported_by in (
             (16, [1], "ascending", ()),
             (5, [7, 0, 3], "descending", ("numba",)),
@@ -177,21 +179,19 @@ def _column_sort_cases(generator):
     return [*cases, Case((special, torch.tensor([8, 6]))), *large]
 
 
-@_cases_of("sort_by_first")
-def _sort_by_first_cases(generator):
-    return [
-        Case((v, lengths), unsupported_by, same_dtype=True) for v, lengths, unsupported_by in _pooling_sizes(generator)
-    ]
-
-
-@_typical_of("sort_by_first")
-def _sort_by_first_case(generator, heads, head_dim, lengths):
-    return Case((_with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
+@_typical_of("dropout")
+def _dropout(generator, heads, head_dim, lengths):
+    return Case((_rows(generator, heads, head_dim, lengths)[0], 0.0))
 
 
 @_cases_of("dropout")
 def _dropout_cases(generator):
     return [Case((_normal(generator, *shape), 0.0)) for shape in ((16,), (4, 8), (2, 3, 32))]
+
+
+@_typical_of("gelu")
+def _gelu(generator, heads, head_dim, lengths):
+    return Case((3 * _rows(generator, heads, head_dim, lengths)[0],))
 
 
 @_cases_of("gelu")
@@ -200,42 +200,26 @@ def _gelu_cases(generator):
     return [Case((3 * _normal(generator, *shape),), unsupported_by) for shape, unsupported_by in shapes.items()]
 
 
-@_typical_of("linear_attention")
-def _linear_attention_case(generator, heads, head_dim, lengths, unsupported_by=()):
+@_typical_of("linear_attention", *SHAPES, (2, 8, [4, 0, 1]), not_by_numba=[NARROW_HEADS, (1, 8, [257, 3])])
+def _linear_attention(generator, heads, head_dim, lengths):
     tensors = (_normal(generator, len(lengths), max(lengths), heads * head_dim) for _ in range(3))
-    return Case((*tensors, torch.tensor(lengths), heads), unsupported_by)
+    return Case((*tensors, torch.tensor(lengths), heads))
 
 
-@_cases_of("linear_attention")
-def _linear_attention_cases(generator):
-    case = partial(_linear_attention_case, generator)
-    return [
-        *(case(*shape) for shape in SHAPES),
-        case(2, 8, [4, 0, 1]),
-        case(*NARROW_HEADS, ("numba",)),
-        case(1, 8, [257, 3], ("numba",)),
-    ]
-
-
-@_cases_of("max_exchange")
-def _max_exchange_cases(generator):
-    return [Case((v, lengths), unsupported_by) for v, lengths, unsupported_by in _pooling_sizes(generator)]
+@_typical_of("read_out")
+def _read_out(generator, heads, head_dim, lengths):
+    # A molecule has an atom and its graph token.
+    return Case((*_rows(generator, heads, head_dim, [length + 1 for length in lengths]), ("mean", "max")))
 
 
 @_cases_of("read_out")
 def _read_out_cases(generator):
-    return [
-        Case((v, lengths, *rest), unsupported_by)
-        for v, lengths, unsupported_by in _pooling_sizes(generator)
-        if lengths.min() > 1  # a molecule has an atom
-        for rest in ((("mean", "max"),), (("sum", "atomwise", "token", "mean"), _normal(generator, *v.shape)))
-    ] + [Case((_normal(generator, 1, 4, 16), torch.tensor([4]), ("quantiles",)), ("numba",))]
-
-
-@_typical_of("read_out")
-def _read_out_case(generator, heads, head_dim, lengths):
-    values = _normal(generator, len(lengths), max(lengths) + 1, heads * head_dim)
-    return Case((values, torch.tensor(lengths) + 1, ("mean", "max")))
+    cases = []
+    for draw in (_normal, _with_ties):
+        values, rows = _rows(generator, 3, 16, [19, 11], draw)
+        parts = "sum", "atomwise", "token", "mean"
+        cases += [Case((values, rows, ("mean", "max"))), Case((values, rows, parts, _normal(generator, 2, 19, 48)))]
+    return [*cases, Case((_normal(generator, 1, 4, 16), torch.tensor([4]), ("quantiles",)), ("numba",))]
 
 
 def _path_types(generator, types, lengths):
@@ -262,74 +246,31 @@ def _path_bias_cases(generator):
     ]
 
 
-@_cases_of("embed_atoms")
-def _embed_atoms_cases(generator):
-    return [_embed_atoms_case(generator, 1, 24, [3], ("numba",)), _embed_atoms_case(generator, 2, 24, [5, 5])]
+@_typical_of("path_softmax")
+def _path_softmax(generator, heads, head_dim, lengths):
+    return Case((_normal(generator, 401, heads), *_path_types(generator, 400, lengths)))
 
 
-@_typical_of("embed_atoms")
-def _embed_atoms_case(generator, heads, head_dim, lengths, unsupported_by=()):
+@_typical_of("path_bias")
+def _path_bias(generator, heads, head_dim, lengths):
+    # The rows of the padding are undefined.
+    return _path_softmax(generator, heads, head_dim, [max(lengths)] * len(lengths))
+
+
+@_typical_of("embed_atoms", (2, 24, [5, 5]), not_by_numba=[(1, 24, [3])])
+def _embed_atoms(generator, heads, head_dim, lengths):
     shape, channels = (len(lengths), max(lengths)), heads * head_dim
     features = torch.randint(0, 4, (*shape, 9), generator=generator).to(torch.uint8)
     degrees = torch.randint(0, 9, shape, generator=generator).to(torch.uint8)
     tables = [_normal(generator, rows, channels) for rows in (36, 6, 6, 1)]
     inputs = features, degrees, torch.tensor(lengths) + 1, 4 * torch.arange(9)
-    return Case((*inputs, *tables), unsupported_by, _mask_of([length + 1 for length in lengths]))
+    return Case((*inputs, *tables), valid=_mask_of([length + 1 for length in lengths]))
 
 
-@_cases_of("head_norm")
-def _head_norm_cases(generator):
-    return [
-        *(_head_norm_case(generator, *shape) for shape in SHAPES),
-        _head_norm_case(generator, *NARROW_HEADS, ("numba",)),
-    ]
-
-
-@_typical_of("head_norm")
-def _head_norm_case(generator, heads, head_dim, lengths, unsupported_by=()):
-    x = _normal(generator, len(lengths), max(lengths), heads * head_dim)
-    return Case((x, *(_normal(generator, 2, heads, head_dim) for _ in range(2)), 1), unsupported_by)
-
-
-@_typical_of("gelu")
-def _gelu_case(generator, heads, head_dim, lengths):
-    return Case((3 * _normal(generator, len(lengths), max(lengths), heads * head_dim),))
-
-
-@_typical_of("dropout")
-def _dropout_case(generator, heads, head_dim, lengths):
-    return Case((_normal(generator, len(lengths), max(lengths), heads * head_dim), 0.0))
-
-
-@_typical_of("column_sort")
-def _column_sort_case(generator, heads, head_dim, lengths):
-    return Case((_with_ties(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
-
-
-_typical_of("bond_messages")(_bond_messages_case)
-
-
-@_typical_of("broadcast_max")
-def _broadcast_max_case(generator, heads, head_dim, lengths):
-    channels = heads * head_dim
-    x = _normal(generator, len(lengths), max(lengths), channels)
-    return Case((x, torch.tensor(lengths), torch.arange(channels) % 2 == 0))
-
-
-@_typical_of("max_exchange")
-def _max_exchange_case(generator, heads, head_dim, lengths):
-    return Case((_normal(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)))
-
-
-@_typical_of("path_softmax")
-def _path_softmax_case(generator, heads, head_dim, lengths):
-    return Case((_normal(generator, 401, heads), *_path_types(generator, 400, lengths)))
-
-
-@_typical_of("path_bias")
-def _path_bias_case(generator, heads, head_dim, lengths):
-    # The rows of the padding are undefined.
-    return _path_softmax_case(generator, heads, head_dim, [max(lengths)] * len(lengths))
+@_typical_of("head_norm", *SHAPES, not_by_numba=[NARROW_HEADS])
+def _head_norm(generator, heads, head_dim, lengths):
+    x, _ = _rows(generator, heads, head_dim, lengths)
+    return Case((x, *(_normal(generator, 2, heads, head_dim) for _ in range(2)), 1))
 
 
 def _path_values_arguments(generator, heads, positions, paths, entries):
@@ -354,5 +295,5 @@ def _path_values_cases(generator):
 
 
 @_typical_of("path_values")
-def _path_values_case(generator, heads, head_dim, lengths):
+def _path_values(generator, heads, head_dim, lengths):
     return _path_values_arguments(generator, -(-heads // 8) * 8, 5, 10 * sum(lengths), 40 * sum(lengths))

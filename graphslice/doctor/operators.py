@@ -40,22 +40,12 @@ class OperatorCheck:
     speed: float | None = None
 
 
-def check_operator(name: str, device: torch.device, heads: int = 8, head_dim: int = 16) -> Iterator[OperatorCheck]:
-    """Check an operator in every dtype of :data:`TOLERANCES`.
-
-    Args:
-        name: a key of :data:`~graphslice.ops.dispatch.OPERATORS`.
-        device: the device whose backends are checked.
-        heads: number of heads of the batch that is timed.
-        head_dim: number of channels per head of that batch.
-
-    Yields:
-        One check per dtype.
-    """
+def check_operator(name: str, device: torch.device) -> Iterator[OperatorCheck]:
+    """Check the backends that a device has of an operator: one check per dtype of :data:`TOLERANCES`."""
     op = OPERATORS[name]
     for dtype in TOLERANCES:
         label = str(dtype).removeprefix("torch.")
-        typical = TYPICAL[name](torch.Generator().manual_seed(0), heads, head_dim, [24, 20, 17, 14] * 16)
+        typical = TYPICAL[name](torch.Generator().manual_seed(0), 8, 16, [24, 20, 17, 14] * 16)
         try:
             backend = op.choose(*arguments(typical, dtype, device))
             if backend == "torch":

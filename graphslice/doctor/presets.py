@@ -64,14 +64,9 @@ class PresetCheck:
 
 
 def check_eager(preset: str, device: torch.device, dtype: torch.dtype) -> Iterator[PresetCheck]:
-    """Measure time and memory of an eager step, then compare its backends with plain torch.
+    """Measure time and memory of an eager step, then compare its backends with plain torch, with products in ``dtype``.
 
     Call it in a process of its own, because the peak memory is that of the lifetime of the process.
-
-    Args:
-        preset: name of the preset.
-        device: the CPU or a GPU.
-        dtype: dtype of the matrix products.
 
     Yields:
         The check after each of the two parts; the iteration ends at the first problem.

@@ -1,9 +1,10 @@
-"""Networks of a molecule-level model, run on a CPU as a compiled program, without torch."""
+"""Networks of a model: run by torch, or on a CPU as a compiled program without torch, at molecule level."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
@@ -102,14 +103,37 @@ class CompiledNetworks:
         return np.flatnonzero(~fits)
 
 
-def compile_networks(
-    checkpoints: Sequence[Checkpoint], as_torch: Callable[[], TorchNetworks]
-) -> CompiledNetworks | None:
-    """Return the networks of a model as a compiled program; None where there is none, or the weights do not fit.
+#: The networks of a model with M members.
+Networks: TypeAlias = Union[CompiledNetworks, "TorchNetworks"]
+
+
+def load_networks(checkpoints: Sequence[Checkpoint], device: str) -> Networks:
+    """Load the networks of a model onto a device.
+
+    On a CPU they run as a compiled program if there is one for their configuration; else torch runs them.
 
     Args:
-        checkpoints, as_torch: as for :class:`CompiledNetworks`.
+        checkpoints: one per member.
+        device: name of a torch device.
+
+    Raises:
+        InputError: if the weights of a checkpoint do not fit its configuration.
     """
+
+    @cache
+    def load() -> TorchNetworks:
+        from graphslice.inference.torch_networks import TorchNetworks  # takes a second to import
+
+        return TorchNetworks(checkpoints, device)
+
+    compiled = _compile_networks(checkpoints, load) if device == "cpu" else None
+    return compiled or load()
+
+
+def _compile_networks(
+    checkpoints: Sequence[Checkpoint], as_torch: Callable[[], TorchNetworks]
+) -> CompiledNetworks | None:
+    """Return the networks as a compiled program; None where there is none, or the weights do not fit."""
     config = checkpoints[0].config.model
     if config.level != MOLECULE or any(checkpoint.config.model != config for checkpoint in checkpoints):
         return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +11,9 @@ import pyarrow as pa
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import number_array, text_array
-from graphslice.data.columns import FeatureColumns
-from graphslice.data.featurize import Pool, featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import TableSink, TableStream, file_columns, malformed_rows, open_table
-from graphslice.inference.files import FileReport, check_output, chunk_smiles, input_columns, write_rows
+from graphslice.data.tables import TableSink, file_columns, malformed_rows
+from graphslice.inference.files import FileReport, check_output, featurized_table, write_rows
 from graphslice.inference.predictor import Predictor
 
 #: Suffix of an output file that holds only the embedding matrix.
@@ -68,24 +64,15 @@ def embed_file(
     Raises:
         InputError: if the input cannot be read or the output cannot be written.
     """
-    check_output(source if isinstance(source, Path) else None, out, overwrite)
-    name = str(source) if isinstance(source, Path) else "the list of SMILES"
-    if isinstance(source, Path):
-        opened: AbstractContextManager[TableStream] = open_table(source)
-    else:
-        chunks = iter([pa.table({"smiles": text_array(source)})])
-        opened = nullcontext(TableStream(["smiles"], chunks, len(source)))
-    with opened as table:
-        new_columns = [*map(embedding_column, range(predictor.networks.width)), "error"]
-        matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
-        column, features = input_columns(predictor, table, smiles_column, name, [] if matrix else new_columns)
-        with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
-            chunks = _embed_chunks(predictor, table, column, features, pool)
-            if matrix is not None:
-                report = _write_matrix(chunks, matrix, progress)
-            else:
-                report = write_rows((_append_embeddings(*chunk) for chunk in chunks), out, progress)
-        return replace(report, notes=[*table.notes, *features.notes()])
+    check_output(source, out, overwrite)
+    matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
+    new_columns = [] if matrix else [*map(embedding_column, range(predictor.networks.width)), "error"]
+    with featurized_table(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
+        if matrix is not None:
+            report = _write_matrix(predictor, chunks, matrix, progress)
+        else:
+            report = write_rows((_append_embeddings(predictor, *one) for one in chunks), out, progress)
+        return replace(report, notes=notes())
 
 
 def embedding_column(number: int) -> str:
@@ -93,40 +80,34 @@ def embedding_column(number: int) -> str:
     return f"embedding_{number}"
 
 
-def _embed_chunks(
-    predictor: Predictor, table: TableStream, column: int, features: FeatureColumns, pool: Pool
-) -> Iterator[tuple[pa.Table, np.ndarray, list[str | None]]]:
-    """Yield the chunks of a table with the embeddings and error messages of their rows."""
-    originals, for_smiles, *for_features = itertools.tee(table.chunks, 3 if features.names else 2)
-    columns = None
-    if features.names:
-        columns = (dict(zip(features.names, features.parse(chunk).T, strict=True)) for chunk in for_features[0])
-    smiles = (chunk_smiles(chunk, column) for chunk in for_smiles)
-    stores = featurize_stream(smiles, predictor.config.graph, pool=pool, kinds=predictor.kinds, columns=columns)
-    for chunk, (store, messages) in zip(originals, stores, strict=True):
-        malformed = malformed_rows(chunk)
-        errors = [malformed.get(row, message) for row, message in enumerate(messages)]
-        yield file_columns(chunk), compute_embeddings(predictor, store), errors
-
-
-def _append_embeddings(chunk: pa.Table, embeddings: np.ndarray, errors: list[str | None]) -> pa.Table:
+def _append_embeddings(predictor: Predictor, chunk: pa.Table, store: GraphStore) -> pa.Table:
     """Append embedding columns and the column ``error`` to a chunk of a table."""
-    for c, values in enumerate(embeddings.T):
+    errors = _row_errors(chunk, store)
+    chunk = file_columns(chunk)
+    for c, values in enumerate(compute_embeddings(predictor, store).T):
         chunk = chunk.append_column(embedding_column(c), number_array(values, np.isfinite(values)))
     return chunk.append_column("error", text_array(errors))
 
 
 def _write_matrix(
-    chunks: Iterator[tuple[pa.Table, np.ndarray, list[str | None]]], out: Path, progress: Callable[[int], None] | None
+    predictor: Predictor,
+    chunks: Iterable[tuple[pa.Table, GraphStore]],
+    out: Path,
+    progress: Callable[[int], None] | None,
 ) -> FileReport:
     """Write the embeddings of all chunks to one ``.npy`` file."""
-    report, parts = FileReport(0, 0, None), []
+    report, parts = FileReport(), []
     with atomic_write(out) as temporary:
-        for _, embeddings, errors in chunks:
-            parts.append(embeddings)
-            report.add(errors)
+        for chunk, store in chunks:
+            parts.append(compute_embeddings(predictor, store))
+            report.add(_row_errors(chunk, store))
             if progress:
-                progress(len(errors))
+                progress(len(chunk))
         with temporary.open("wb") as file:
             np.save(file, np.concatenate(parts))
     return report
+
+
+def _row_errors(chunk: pa.Table, store: GraphStore) -> list[str | None]:
+    errors = store.errors | malformed_rows(chunk)
+    return [errors.get(row) for row in range(len(chunk))]

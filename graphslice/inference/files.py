@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,9 @@ class FileReport:
         notes: further remarks for the user.
     """
 
-    rows: int
-    failed: int
-    first_error: str | None
+    rows: int = 0
+    failed: int = 0
+    first_error: str | None = None
     notes: list[str] = field(default_factory=list)
 
     def add(self, errors: Sequence[str | None]) -> None:
@@ -62,7 +63,7 @@ class FileReport:
 
 def predict_file(
     predictor: Predictor,
-    source: str | Path,
+    source: str | Path | Sequence[str],
     out: str | Path | TableSink | None,
     *,
     smiles_column: str | None = None,
@@ -91,7 +92,7 @@ def predict_file(
 
     Args:
         predictor: the model.
-        source: the input file or folder.
+        source: the input file or folder, or a list of SMILES.
         out: a CSV, TSV or Parquet file, written atomically; or a sink. None writes CSV to stdout.
         smiles_column: the SMILES column. Default: that of the training data if the file has it, else detected by name.
             The feature columns of the model must exist; cells that are empty or not numbers are replaced by the mean
@@ -108,36 +109,83 @@ def predict_file(
     Raises:
         InputError: if the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
-    source, out = Path(source), Path(out) if isinstance(out, str) else out
+    source = Path(source) if isinstance(source, str) else source
+    out = Path(out) if isinstance(out, str) else out
     predictor.check_calibrated(interval, nearest)
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
     check_output(source, out, overwrite)
-    if source.name.endswith(STORE_SUFFIX):
+    new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
+    if isinstance(source, Path) and source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
             raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
         return write_rows(_predict_store(predictor, source, workers, options), out, progress)
-    with open_table(source) as table:
-        new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
-        column, features = input_columns(predictor, table, smiles_column, str(source), new_columns)
-        if engine == "ray":
-            return write_rows(_predict_on_ray(predictor, source, column, workers, options), out, progress)
+    if isinstance(source, Path) and engine == "ray":
+        with open_table(source) as table:
+            column, _ = input_columns(predictor, table, smiles_column, str(source), new_columns)
+        return write_rows(_predict_on_ray(predictor, source, column, workers, options), out, progress)
+
+    with featurized_table(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
+        predicted = (with_predictions(chunk, predictor.predict_featurized(store, **options)) for chunk, store in chunks)
+        report = write_rows(predicted, out, progress)
+        return replace(report, notes=notes())
+
+
+@contextmanager
+def featurized_table(
+    predictor: Predictor,
+    source: Path | Sequence[str],
+    smiles_column: str | None,
+    new_columns: Iterable[str],
+    workers: int | None,
+) -> Iterator[tuple[Iterator[tuple[pa.Table, GraphStore]], Callable[[], list[str]]]]:
+    """Context manager that reads and featurizes a table; arguments and errors as in :func:`predict_file`.
+
+    Yields:
+        The chunks of the table with their featurized rows, and a function that returns the notes when all are read.
+    """
+    if isinstance(source, Path):
+        opened: AbstractContextManager[TableStream] = open_table(source)
+    elif smiles_column is not None:
+        raise InputError("--smiles-column names a column of a table, but the input is SMILES: leave it out")
+    else:
+        opened = nullcontext(TableStream(["smiles"], iter([pa.table({"smiles": text_array(source)})]), len(source)))
+    with opened as table:
+        name = str(source) if isinstance(source, Path) else "the list of SMILES"
+        column, features = input_columns(predictor, table, smiles_column, name, new_columns)
         with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
-            chunks = _predict_chunks(predictor, table.chunks, column, features, options, pool)
-            report = write_rows(chunks, out, progress)
-        return replace(report, notes=[*table.notes, *features.notes()])
+            chunks = _featurize_chunks(predictor, table.chunks, column, features, pool)
+            yield chunks, lambda: [*table.notes, *features.notes()]
 
 
-def check_output(source: Path | None, out: Path | TableSink | None, overwrite: bool) -> None:
+def _featurize_chunks(
+    predictor: Predictor, chunks: Iterator[pa.Table], column: int, features: FeatureColumns, pool: Pool = None
+) -> Iterator[tuple[pa.Table, GraphStore]]:
+    copies = 3 if features.names else 2  # an unused copy of the iterator would keep all chunks in memory
+    originals, for_smiles, *for_features = itertools.tee(chunks, copies)
+    columns = map(features.parse, for_features[0]) if features.names else None
+    smiles = (_chunk_smiles(chunk, column) for chunk in for_smiles)
+    return zip(originals, predictor.featurize_chunks(smiles, pool, columns), strict=True)
+
+
+def _chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
+    """Return the SMILES of a chunk; empty for malformed rows, whose cells may belong to other columns."""
+    smiles = texts(chunk.column(column))
+    for row in malformed_rows(chunk):
+        smiles[row] = ""
+    return smiles
+
+
+def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | None, overwrite: bool) -> None:
     """Raise :class:`InputError` if the output is an input file, or exists and may not be replaced.
 
     Args:
-        source: the input file or folder; None if there is none.
+        source: the input file or folder; a list of SMILES or None if there is none.
         out: the output file; None or a sink for others.
         overwrite: an existing file may be replaced.
     """
     if not isinstance(out, Path) or not out.exists():
         return
-    if source is not None and source.exists() and any(map(out.samefile, table_files(source))):
+    if isinstance(source, Path) and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is an input file: choose another output")
     if out.is_file() and not overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
@@ -180,7 +228,7 @@ def write_rows(
     chunks: Iterable[pa.Table], out: Path | TableSink | None, progress: Callable[[int], None] | None = None
 ) -> FileReport:
     """Write chunks of a table with a column ``error``; arguments and errors as in :func:`predict_file`."""
-    report = FileReport(0, 0, None)
+    report = FileReport()
     with write_table(out) as sink:
         for chunk in chunks:
             sink.write(chunk)
@@ -218,30 +266,6 @@ def with_predictions(chunk: pa.Table, predictions: Predictions) -> pa.Table:
     return chunk
 
 
-def _predict_chunks(
-    predictor: Predictor,
-    chunks: Iterator[pa.Table],
-    column: int,
-    features: FeatureColumns,
-    options: dict[str, Any],
-    pool: Pool = None,
-) -> Iterator[pa.Table]:
-    """Predict chunks of a table and append the predictions."""
-    copies = 3 if features.names else 2  # an unused copy of the iterator would keep all chunks in memory
-    originals, for_smiles, *for_features = itertools.tee(chunks, copies)
-    columns = map(features.parse, for_features[0]) if features.names else None
-    smiles = (chunk_smiles(chunk, column) for chunk in for_smiles)
-    return map(with_predictions, originals, predictor.predict_stream(smiles, pool, columns, **options))
-
-
-def chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
-    """Return the SMILES of a chunk; empty for malformed rows, whose cells may belong to other columns."""
-    smiles = texts(chunk.column(column))
-    for row in malformed_rows(chunk):
-        smiles[row] = ""
-    return smiles
-
-
 def _predict_store(
     predictor: Predictor, path: Path, workers: int | None, options: dict[str, Any]
 ) -> Iterator[pa.Table]:
@@ -250,9 +274,8 @@ def _predict_store(
     store.check_descriptors(predictor.feature_columns)
     chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
     tables = (_identifying_table(store, rows) for rows in chunks)
-    known = store.errors
     if predictor.can_read(store):
-        predicted = (predictor.predict_store_rows(store, rows, known, **options) for rows in chunks)
+        predicted = (predictor.predict_store_rows(store, rows, **options) for rows in chunks)
         yield from map(with_predictions, tables, predicted)
         return
     smiles = (store.smiles[rows[0] : rows[-1] + 1] for rows in chunks)
@@ -261,7 +284,7 @@ def _predict_store(
         parsed = predictor.predict_stream(smiles, pool, columns, **options)
         for table, rows, found in zip(tables, chunks, parsed, strict=True):
             errors = zip(rows.tolist(), found.errors, strict=True)
-            found = replace(found, errors=[error and known.get(row, error) for row, error in errors])
+            found = replace(found, errors=[error and store.errors.get(row, error) for row, error in errors])
             yield with_predictions(table, found)
 
 
@@ -294,7 +317,7 @@ def _make_chunk_predictor(
 
     def predict_chunk(chunk: pa.Table) -> pa.Table:
         features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
-        (predicted,) = _predict_chunks(predictor, iter([chunk]), column, features, options)
-        return predicted
+        ((_, store),) = _featurize_chunks(predictor, iter([chunk]), column, features)
+        return with_predictions(chunk, predictor.predict_featurized(store, **options))
 
     return predict_chunk

@@ -22,9 +22,9 @@ from graphslice.data.store import GraphStore
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.hardware import default_device
+from graphslice.inference.compiled_networks import Networks, load_networks
 from graphslice.inference.ensemble import network_predictions, stack_predictions
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
-from graphslice.inference.networks import Networks, load_networks
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.uncertainty import difficulty_estimates, estimate_uncertainty, nearest_training_molecules
 from graphslice.run_files import MEMBER, read_training_smiles, run_directory_of
@@ -179,10 +179,8 @@ class Predictor:
         """
         self.check_calibrated(interval, nearest)
         store = self.featurize_molecules(molecules, columns)
-        predictions = self.predict_store_rows(store, np.arange(len(store)), interval=interval, nearest=nearest)
+        predictions = self.predict_featurized(store, interval=interval, nearest=nearest)
         predictions.index = molecules.index if hasattr(molecules, "iloc") else None
-        if self.level != MOLECULE:
-            predictions = predictions.in_smiles_order(store.order(np.arange(len(store))))
         if details or interval is not None or nearest:
             return predictions
         return predictions.values if predictions.ptr is None else predictions.by_row
@@ -254,25 +252,15 @@ class Predictor:
         computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
-    def predict_stream(
-        self,
-        chunks: Iterable[Sequence[str]],
-        pool: Pool = None,
-        columns: Iterable[np.ndarray] | None = None,
-        *,
-        interval: float | None = None,
-        nearest: bool = False,
-    ) -> Iterator[Predictions]:
-        """Predict SMILES chunk by chunk, featurized in the processes of a pool.
+    def featurize_chunks(
+        self, chunks: Iterable[Sequence[str]], pool: Pool = None, columns: Iterable[np.ndarray] | None = None
+    ) -> Iterator[GraphStore]:
+        """Featurize SMILES for the model chunk by chunk, in the processes of a pool.
 
         Args:
             chunks: lists of SMILES.
             pool: of :func:`featurizer_pool`; None featurizes in this process.
             columns: for every chunk ``float32 [R, K]``, the values of ``feature_columns``.
-            interval, nearest: as in :meth:`predict`.
-
-        Yields:
-            The predictions of each chunk; at atom or bond level in the order of the SMILES.
 
         Raises:
             InputError: if the model reads feature columns and ``columns`` is None.
@@ -284,11 +272,28 @@ class Predictor:
         featurized = featurize_stream(
             chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=by_name, level=self.level
         )
-        for store, messages in featurized:
-            errors = {row: message for row, message in enumerate(messages) if message}
-            rows = np.arange(len(store))
-            predictions = self.predict_store_rows(store, rows, errors, interval=interval, nearest=nearest)
-            yield predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))
+        return (store for store, _ in featurized)
+
+    def predict_stream(
+        self,
+        chunks: Iterable[Sequence[str]],
+        pool: Pool = None,
+        columns: Iterable[np.ndarray] | None = None,
+        *,
+        interval: float | None = None,
+        nearest: bool = False,
+    ) -> Iterator[Predictions]:
+        """Predict SMILES chunk by chunk: :meth:`featurize_chunks`, then :meth:`predict_featurized`."""
+        for store in self.featurize_chunks(chunks, pool, columns):
+            yield self.predict_featurized(store, interval=interval, nearest=nearest)
+
+    def predict_featurized(
+        self, store: GraphStore, *, interval: float | None = None, nearest: bool = False
+    ) -> Predictions:
+        """Predict all rows of a store of :meth:`featurize_chunks`, atoms and bonds in the order of the SMILES."""
+        rows = np.arange(len(store))
+        predictions = self.predict_store_rows(store, rows, interval=interval, nearest=nearest)
+        return predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """Predict rows of a store, all of them valid molecules, in batches of similar size.
@@ -300,7 +305,7 @@ class Predictor:
         Returns:
             ``float32 [R, W]``; at atom or bond level ``[S, W]`` for all S atoms or bonds, in the order of the store.
         """
-        return self._ensemble_mean(self._predict(store, rows)[0])
+        return self._calibrated(self.predict_uncalibrated(store, rows)[0])
 
     def predict_uncalibrated(
         self, store: GraphStore, rows: np.ndarray, domain: ApplicabilityDomain | None = None
@@ -320,11 +325,10 @@ class Predictor:
             similarity = nearest_training_molecules(domain, store, rows)[0]
             counts = store.atom_bond_counts(self.level, rows)
             difficulty = difficulty_estimates(difficulty, similarity, counts, len(self.tasks))
-        return member_values.mean(axis=0, dtype=np.float64).astype(np.float32), difficulty
+        return _mean(member_values), difficulty
 
-    def _ensemble_mean(self, member_values: np.ndarray) -> np.ndarray:
-        """Average M models, ``float32 [M, R, W]``, and scale by temperature: ``float32 [R, W]``."""
-        values = member_values.mean(axis=0, dtype=np.float64).astype(np.float32)
+    def _calibrated(self, values: np.ndarray) -> np.ndarray:
+        """Scale probabilities by their temperatures, ``float32 [R, W]``."""
         return values if self.calibration is None else self.calibration.probabilities(values, self.tasks)
 
     def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -335,13 +339,7 @@ class Predictor:
         return values, difficulty | predicted_stds
 
     def predict_store_rows(
-        self,
-        store: GraphStore,
-        rows: np.ndarray,
-        reasons: dict[int, str] | None = None,
-        *,
-        interval: float | None = None,
-        nearest: bool = False,
+        self, store: GraphStore, rows: np.ndarray, *, interval: float | None = None, nearest: bool = False
     ) -> Predictions:
         """Predict rows of a store: ensemble mean and standard deviation (ddof=1) over the members.
 
@@ -350,7 +348,6 @@ class Predictor:
         Args:
             store: featurized as ``config.graph`` says. Atoms and bonds are predicted in its order.
             rows: ``int64 [R]``.
-            reasons: error messages of invalid molecules, by row of the store. Default: those that the store holds.
             interval, nearest: as in :meth:`predict`.
 
         Returns:
@@ -360,17 +357,16 @@ class Predictor:
             InputError: if ``interval`` is invalid, or the model has no calibration for it.
         """
         self.check_calibrated(interval, nearest)
-        reasons = store.errors if reasons is None else reasons
         is_valid, counts = store.sizes[rows] > 0, store.atom_bond_counts(self.level, rows)
         ptr = pointers(counts)
         values = np.full((ptr[-1], len(self.columns)), np.nan, dtype=np.float32)
         std = None if self.num_models == 1 else values.copy()
         predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
         member_values, difficulty = self._predict(store, rows[is_valid])
-        values[predicted] = self._ensemble_mean(member_values)
+        values[predicted] = self._calibrated(_mean(member_values))
         if std is not None:
             std[predicted] = member_values.std(axis=0, ddof=1, dtype=np.float64)
-        errors = [None if valid else reasons.get(int(row)) for row, valid in zip(rows, is_valid, strict=True)]
+        errors = [None if valid else store.errors.get(int(row)) for row, valid in zip(rows, is_valid, strict=True)]
         not_finite = np.repeat(np.arange(len(rows)), counts)[~np.isfinite(values).all(axis=1)]
         for i in np.unique(not_finite[is_valid[not_finite]]).tolist():
             values[ptr[i] : ptr[i + 1]], errors[i] = np.nan, "the prediction is not a finite number"
@@ -379,8 +375,9 @@ class Predictor:
         predictions = Predictions(values, errors, self.tasks, std, ptr=None if self.level == MOLECULE else ptr)
         if interval is not None or nearest:
             assert self.calibration is not None
-            arguments = (self.calibration, store, rows, ptr, values, difficulty, self.tasks)
-            predictions.interval, predictions.neighbours, indices = estimate_uncertainty(*arguments, interval)
+            predictions.interval, predictions.neighbours, indices = estimate_uncertainty(
+                self.calibration, predictions, store, rows, ptr, difficulty, interval
+            )
             if nearest:
                 names = self._training_molecule_names
                 predictions.neighbours.nearest = [None if i < 0 else names[i] for i in indices.tolist()]
@@ -402,6 +399,11 @@ class Predictor:
             Checkpoint(config, self.tasks, weights, {}, stacking, calibration)
             for (config, calibration), weights, stacking in members
         ]
+
+
+def _mean(member_values: np.ndarray) -> np.ndarray:
+    """Average M models, ``float32 [M, R, W]``: ``float32 [R, W]``."""
+    return member_values.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:

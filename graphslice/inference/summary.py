@@ -39,11 +39,7 @@ class TargetSummary:
 
 
 def summarize(predictions: Predictions, row: int) -> list[TargetSummary]:
-    """Summarize the predictions of a molecule, target by target.
-
-    Args:
-        predictions: molecule-level predictions of R molecules.
-        row: index of a molecule that has a prediction.
+    """Summarize the predictions of a molecule, which has some in ``row``, target by target.
 
     Raises:
         InputError: if the targets are properties of atoms or bonds.

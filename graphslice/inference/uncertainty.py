@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from graphslice.calibration import DOMAIN_DISTANCE, Calibration, coverage_of_level
@@ -11,8 +9,7 @@ from graphslice.calibration.applicability_domain import DOMAIN_BITS, Applicabili
 from graphslice.data.labels import ragged_indices
 from graphslice.data.molecule_keys import fingerprint_rows
 from graphslice.data.store import GraphStore
-from graphslice.inference.predictions import Neighbours, PredictionInterval
-from graphslice.tasks import Task
+from graphslice.inference.predictions import Neighbours, PredictionInterval, Predictions
 
 #: Smallest similarity that counts as the same fingerprint, allowing for rounding.
 IDENTICAL_SIMILARITY = 1 - 1e-6
@@ -53,30 +50,29 @@ def difficulty_estimates(
 
 def estimate_uncertainty(
     calibration: Calibration,
+    predictions: Predictions,
     store: GraphStore,
     rows: np.ndarray,
     ptr: np.ndarray,
-    values: np.ndarray,
     difficulty: dict[str, np.ndarray],
-    tasks: Sequence[Task],
     interval: float | None,
 ) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
     """Apply a calibration: prediction intervals, applicability domain and nearest training molecules.
 
     Args:
         calibration: calibration of the model.
+        predictions: of R molecules, with S rows of values, of which P are of valid molecules.
         store: the molecules.
         rows: ``int64 [R]``, of valid or invalid molecules.
         ptr: ``int64 [R + 1]``: row r has the predictions ``values[ptr[r]:ptr[r + 1]]``, one at molecule level.
-        values: ``float32 [S, W]``, the predictions, of which P are of valid molecules.
         difficulty: standard deviations between model components and ensemble members, by name ``float32 [P, T]``.
-        tasks: the T prediction tasks.
         interval: coverage in percent, or None.
 
     Returns:
         The intervals (None without a level), the neighbours without their names, and the indices of the nearest
         training molecules in the domain, ``int64 [R]``, -1 for invalid molecules.
     """
+    values, tasks = predictions.values, predictions.tasks
     is_valid = store.sizes[rows] > 0
     valid_similarity, valid_indices = nearest_training_molecules(calibration.domain, store, rows[is_valid])
     similarity, indices = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import time
@@ -151,8 +152,13 @@ class Tools:
                 f"graphslice {arguments[0]} ended with exit code {done.returncode}: see the log of the server"
             ) from None
         if "error" in document:
-            raise InputError(document["error"])
+            raise InputError(_without_dashes(document["error"]))
         return document
+
+
+def _without_dashes(message: str) -> str:
+    """Name the options in a message of a command as arguments of a tool: ``smiles_column`` for ``--smiles-column``."""
+    return re.sub(r"(?<![^\s(])--(\w[\w-]*)", lambda option: option[1].replace("-", "_"), message)
 
 
 def model_path(name: str) -> str:
@@ -249,15 +255,7 @@ def _error(message: str) -> types.CallToolResult:
 
 
 def serve(folder: str | Path, models: Sequence[str]) -> None:
-    """Serve the tools until standard input is closed.
-
-    Args:
-        folder: what the tools may read and write.
-        models: names or paths of models; the first one is the default.
-
-    Raises:
-        InputError: if there is no such folder, or a model cannot be read.
-    """
+    """Serve the tools until standard input is closed; arguments and errors as of :class:`Folder` and :class:`Tools`."""
     server = make_server(Tools(Folder(folder), models))
 
     async def run() -> None:

@@ -50,11 +50,7 @@ def drawing_module() -> ModuleType:
 
 
 def draw_molecule(smiles: str, label: str) -> Markup | None:
-    """Draw a molecule.
-
-    Args:
-        smiles: SMILES of the molecule.
-        label: accessible name for screen readers.
+    """Draw a molecule; ``label``: accessible name for screen readers.
 
     Returns:
         An SVG element; None if the SMILES is invalid, if the molecule is too large or cannot be drawn, or if
@@ -96,12 +92,9 @@ def _with_page_style(svg: str, label: str) -> Markup:
 
 
 def scaffold_of(smiles: str) -> str | None:
-    """Compute the Bemis-Murcko scaffold of a molecule (Bemis and Murcko 1996), without stereochemistry.
+    """Compute the Bemis-Murcko scaffold of a SMILES (Bemis and Murcko 1996).
 
     Stereochemistry is removed so that enantiomers share a scaffold.
-
-    Args:
-        smiles: SMILES of the molecule.
 
     Returns:
         SMILES of the scaffold, empty for acyclic molecules; None if the molecule or its scaffold cannot be computed.

@@ -48,16 +48,13 @@ _STD_BINS = 5
 
 
 def target_figures(task: Task, true: np.ndarray, values: np.ndarray, split: str) -> list[Figure]:
-    """Make figures that compare predictions with true values: one for regression, two for classification.
+    """Compare predictions of a target with true values: one figure for regression, two for classification.
 
     Args:
         task: target.
-        true: ``float64 [R]``, nan where unknown.
+        true: ``float64 [R]``, nan where unknown; if all are, there are no figures.
         values: ``float32 [R, W]``, predictions of this target.
         split: display name of the split.
-
-    Returns:
-        The figures; none if no label is known.
     """
     known = ~np.isnan(true)
     y, values = true[known], values[known]
@@ -184,13 +181,7 @@ def histogram(task: Task, labels_by_split: dict[str, np.ndarray]) -> Figure:
 
 @report_style()
 def learning_curves(points: Sequence[tuple[np.ndarray, np.ndarray]], label: str, best: Sequence[int | None]) -> Markup:
-    """Draw values by epoch, one line per model, and mark the best epoch of each.
-
-    Args:
-        points: epochs and values of each model.
-        label: axis label of the values.
-        best: best epoch of each model, or None.
-    """
+    """Draw values by epoch, one line of epochs and values per model, and mark the best epoch of each, if known."""
     axes = new_panel(xlabel="epoch", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for (x, y), chosen in zip(points, best, strict=True):

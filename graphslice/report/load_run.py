@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
@@ -45,6 +46,7 @@ class Run:
         metrics, training, start: contents of ``metrics.json``, ``training.json`` and ``start.json``; ``start`` is empty
             for a run of an older version.
         models: run directory of each ensemble member or fold; of a single model, that of the run.
+        checkpoints: the models.
         data: molecules of the run; None if they cannot be read.
         data_error: why they cannot be read.
     """
@@ -55,8 +57,15 @@ class Run:
     training: dict
     start: dict
     models: list[Path]
+    checkpoints: list[Checkpoint]
     data: MoleculeData | None
     data_error: str | None = None
+
+    @property
+    def molecules(self) -> MoleculeData:
+        """The molecules, for sections that exist only where they were read."""
+        assert self.data is not None
+        return self.data
 
     @property
     def metric(self) -> str:
@@ -91,14 +100,7 @@ class Run:
 
 
 def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
-    """Read a finished run.
-
-    Args:
-        folder: run directory.
-        data: molecules of the run if they are in memory; otherwise they are read again.
-
-    Returns:
-        The run; if its molecules cannot be read, ``data`` is None and ``data_error`` gives the reason.
+    """Read a finished run, and its molecules if ``data`` does not hold them; a failure becomes ``data_error``.
 
     Raises:
         InputError: if the directory holds no finished run.
@@ -110,7 +112,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     if not is_finished(folder):
         raise InputError(f"{folder} holds a run that is not finished: continue it with {resume_command(folder)}")
     models, config = find_models(folder), read_config(folder)
-    read_checkpoints(folder)  # raises an InputError if they are damaged or of other runs
+    checkpoints = read_checkpoints(folder)  # raises an InputError if they are damaged or of other runs
     data_error = None
     if (level := config.model.level) != MOLECULE:
         data, data_error = None, f"the targets are {level}-level; these sections exist for molecule-level targets only"
@@ -120,7 +122,7 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
         except (InputError, OSError) as error:
             data_error = str(error)
     files = read_metrics(folder), read_training(folder), read_start(folder)
-    return Run(folder, config, *files, models, data, data_error)
+    return Run(folder, config, *files, models, checkpoints, data, data_error)
 
 
 def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
@@ -139,12 +141,9 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
 
 @dataclass(frozen=True)
 class Curve:
-    """Learning curve of one model.
+    """Learning curve of one model: epochs and training loss, epochs and validation metric, ``float64 [E]`` each.
 
-    Attributes:
-        loss: epochs and training loss, ``float64 [E]`` each.
-        valid: epochs and validation metric, ``float64 [E]`` each.
-        best: selected epoch; None if unknown.
+    ``best`` is the selected epoch; None if unknown.
     """
 
     loss: tuple[np.ndarray, np.ndarray]
@@ -153,16 +152,7 @@ class Curve:
 
 
 def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:
-    """Read the learning curve of one model, over all resumptions.
-
-    Args:
-        folder: run directory of the model.
-        metric: name of the logged validation metric.
-        higher_is_better: direction of the metric.
-
-    Returns:
-        The curve; epochs count from 1.
-    """
+    """Read the learning curve of one model, over all resumptions, from its run directory; epochs count from 1."""
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
     logged: dict[str, dict[int, float]] = {name: {} for name in columns}
     for line in read_metric_logs(folder):

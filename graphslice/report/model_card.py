@@ -83,13 +83,12 @@ def model_card(model: Predictor, metrics: dict[str, Any], repository: str, licen
 
 def _targets(tasks: Sequence[Task]) -> Iterator[str]:
     head = ["target", "type", "unit", "classes, or scale of training"]
-    yield from markdown_table(head, map(_target, tasks[:_MAX_TARGETS]))
+    shown = tasks[:_MAX_TARGETS]
+    yield from markdown_table(
+        head, ((task.name, task.kind, task.unit, ", ".join(task.classes) or task.transform) for task in shown)
+    )
     if (more := len(tasks) - _MAX_TARGETS) > 0:
         yield from ("", f"and {pluralize(more, 'further target')}.")
-
-
-def _target(task: Task) -> tuple[str, str, str, str]:
-    return task.name, task.kind, task.unit, ", ".join(task.classes) or task.transform
 
 
 def _result(name: str, scores: dict[str, Any], dataset: str, split: str) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Error and uncertainty of the prediction for each molecule, as one number per molecule for any set of targets."""
+"""Error and uncertainty of the prediction for each molecule, as one number per molecule for any set of targets.
+
+Labels ``true`` are ``float64 [R, T]`` for R molecules and T tasks, nan where unknown, and class indices for
+classification; predictions ``values`` and their standard deviations ``std`` over the models are ``float [R, W]``.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,10 @@ _MIN_VALUE = 1e-30
 
 
 def errors_by_target(tasks: Sequence[Task], true: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Compute the error of each prediction.
+    """Compute the error of each prediction, ``float64 [R, T]``; nan where the label is unknown.
 
     Regression: absolute error in the unit of the target, or in decades for targets with a log transform.
     Classification: 1 minus the predicted probability of the true class.
-
-    Args:
-        tasks: T targets.
-        true: ``float64 [R, T]``, nan where unknown; class indices for classification.
-        values: ``float [R, W]``, predictions.
-
-    Returns:
-        ``float64 [R, T]``; nan where the label is unknown.
     """
     errors = np.full(true.shape, np.nan)
     for t, task, where in each_target(tasks):
@@ -42,17 +38,9 @@ def errors_by_target(tasks: Sequence[Task], true: np.ndarray, values: np.ndarray
 
 
 def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Compute the standard deviation over the models for each target, in the unit of :func:`errors_by_target`.
+    """Compute the standard deviation for each target, ``float64 [R, T]``, in the unit of :func:`errors_by_target`.
 
     Of several classes, it is that of the probability with the largest standard deviation.
-
-    Args:
-        tasks: T targets.
-        values: ``float [R, W]``, mean predictions.
-        std: ``float [R, W]``, standard deviations over the models.
-
-    Returns:
-        ``float64 [R, T]``.
     """
     by_target = np.empty((len(values), len(tasks)))
     for t, task, where in each_target(tasks):
@@ -63,17 +51,10 @@ def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) ->
 
 
 def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
-    """Compute the scales by which errors of several targets are divided before averaging.
+    """Compute the scales by which errors of several targets are divided before averaging, ``float64 [T]``.
 
-    The scale is the standard deviation of the labels for regression, in the unit of :func:`errors_by_target`, and 1 for
-    classification.
-
-    Args:
-        tasks: T targets.
-        labels: ``float64 [R, T]`` of the training set, nan where unknown.
-
-    Returns:
-        ``float64 [T]``.
+    The scale is the standard deviation of the labels of the training set for regression, in the unit of
+    :func:`errors_by_target`, and 1 for classification.
     """
     scales = np.ones(len(tasks))
     for t, task in enumerate(tasks):
@@ -84,16 +65,10 @@ def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
 
 
 def combine_targets(by_target: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Combine values by target into one number per molecule: the mean of the known values, each divided by its scale.
+    """Combine values by target, ``float64 [R, T]``, into one number per molecule, ``float64 [R]``.
 
-    The values of a single target are returned unchanged.
-
-    Args:
-        by_target: ``float64 [R, T]``, nan where unknown.
-        scales: ``float64 [T]`` of :func:`error_scales`.
-
-    Returns:
-        ``float64 [R]``; nan where no target is known.
+    It is the mean of the known values, each divided by its scale; nan where none is known. The values of a single
+    target are returned unchanged.
     """
     if by_target.shape[1] == 1:
         return by_target[:, 0]

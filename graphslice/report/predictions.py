@@ -52,17 +52,9 @@ def predict_split(
     split: str,
     data: MoleculeData,
 ) -> SplitPredictions | None:
-    """Predict the molecules of a split with every model that has them in that split, and average.
+    """Predict the molecules of a split with every model that has them in that split of its own, and average.
 
-    Args:
-        predictors: one per model.
-        calibration: calibration of the averaged predictions; None for none.
-        splits: splits of each model.
-        split: name of the split.
-        data: dataset and graphs.
-
-    Returns:
-        The predictions; None if no molecule of the split has a label.
+    ``calibration`` is that of the averaged predictions. Returns None if no molecule of the split has a label.
     """
     rows = rows_in_split(splits, split)
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
@@ -98,34 +90,26 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
 
 @dataclass(frozen=True)
 class TrainingSimilarity:
-    """Similarity of molecules to the nearest training molecule.
+    """Similarity of R molecules to the nearest training molecule.
 
     Attributes:
-        rows: ``int64 [R]``, the compared molecules, ascending.
         similarity: ``float64 [R]``, Tanimoto similarity of Morgan fingerprints of radius 2.
         neighbours: ``int64 [R]``, row of the nearest training molecule; -1 for rows that were not compared.
         num_compared: number of training molecules in the search.
         num_training: size of the training set, from which these were sampled at random.
     """
 
-    rows: np.ndarray
     similarity: np.ndarray
     neighbours: np.ndarray
     num_compared: int
     num_training: int
-
-    def of(self, row: int) -> tuple[float, int] | None:
-        """Return the similarity and the row of the nearest training molecule; None if the row was not compared."""
-        place = int(np.searchsorted(self.rows, row))
-        is_compared = place < len(self.rows) and self.rows[place] == row and self.neighbours[place] >= 0
-        return (float(self.similarity[place]), int(self.neighbours[place])) if is_compared else None
 
 
 def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> TrainingSimilarity:
     """Find the nearest molecule, by Tanimoto similarity, of each molecule in the training sets of its models.
 
     Args:
-        rows: ``int64 [R]``, ascending.
+        rows: ``int64 [R]``.
         splits: splits of each model.
         split: split that the rows belong to; a model is considered only for rows that are in this split of its own.
         data: dataset and graphs.
@@ -147,4 +131,4 @@ def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, dat
             nearer = np.flatnonzero(selected)[is_nearer]
             similarity[nearer], neighbours[nearer] = found[is_nearer], training_rows[indices[is_nearer]]
     num_compared, num_training = max(map(len, compared)), max(len(own["train"]) for own in splits)
-    return TrainingSimilarity(rows, similarity, neighbours, num_compared, num_training)
+    return TrainingSimilarity(similarity, neighbours, num_compared, num_training)

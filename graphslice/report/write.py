@@ -61,10 +61,7 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
 def report_after_training(folder: Path, data: MoleculeData | None, console: Console) -> None:
     """Write the report of a run after training, and print its path; an error here never fails the run.
 
-    Args:
-        folder: the run directory.
-        data: molecules of the run; None in all processes but the first, which alone writes the report.
-        console: console for messages.
+    ``data`` is None in all processes but the first, which alone writes the report.
     """
     if data is None:
         return
@@ -88,9 +85,8 @@ def page(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
-    searched = search_section(run)
-    sections = [scores_section(run), data_section(run), *([searched] if searched is not None else [])]
-    sections += [training_section(run), *prediction_sections(run)]
+    sections = [scores_section(run), data_section(run), search_section(run), training_section(run)]
+    sections += [*prediction_sections(run), reproduction_section(run)]
     targets = target_names(run)
     title = dataset_name(run) + (f": {targets[0]}" if len(targets) == 1 else "")
     return environment.get_template("report.html").render(
@@ -98,6 +94,6 @@ def page(run: Run) -> str:
         score=main_score(run),
         facts=facts(run),
         command=training_command(run),
-        sections=[*sections, reproduction_section(run)],
+        sections=[section for section in sections if section is not None],
         version=__version__,
     )

@@ -50,19 +50,11 @@ class ServedModel:
     def predict(
         self, smiles: Sequence[str], columns: dict[str, np.ndarray], interval: float | None, nearest: bool
     ) -> list[dict[str, Any]]:
-        """Predict R molecules.
-
-        Args:
-            smiles: R SMILES.
-            columns: the feature columns of the model, ``float32 [R]`` by name.
-            interval, nearest: as in :meth:`Predictor.predict`.
+        """Predict R molecules; ``columns``: feature columns, ``float32 [R]`` by name; errors as in Model.predict.
 
         Returns:
             For every molecule its SMILES and the columns that ``graphslice predict`` writes; None where there is no
             prediction, and for bounds that are infinite.
-
-        Raises:
-            InputError: as in :meth:`Predictor.predict`.
         """
         matrix = [np.stack(list(columns.values()), axis=1)] if columns else None
         (predictions,) = self.model.predict_stream([smiles], self._pool, matrix, interval=interval, nearest=nearest)
@@ -75,17 +67,11 @@ class ServedModel:
         return Model(self.model.checkpoints, self.model.device, calibration=self.model.calibration)
 
     def explain(self, smiles: str, target: str | None, columns: Columns, orders: int) -> dict[str, Any]:
-        """Compute the contributions of the N atoms of a molecule to a target, with a picture.
-
-        Args:
-            smiles, target, columns, orders: as in :meth:`Model.draw`.
+        """Explain a prediction; arguments and errors as in :meth:`Model.draw`, and an error for more than 120 atoms.
 
         Returns:
             The attributes of :class:`~graphslice.analysis.formatting.Explanation` that are numbers or texts, and
             ``svg``, the picture.
-
-        Raises:
-            InputError: as in :meth:`Model.draw`, and for molecules of more than 120 atoms.
         """
         try:
             atoms = parse_molecule(smiles, self.model.config.graph.max_atoms).GetNumAtoms()

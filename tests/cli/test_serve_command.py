@@ -9,6 +9,8 @@ from http.client import HTTPConnection
 
 import pytest
 
+from graphslice.cli.serve import _load_models
+
 
 def test_without_the_extra_the_command_names_it(cli, run_directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -16,6 +18,12 @@ def test_without_the_extra_the_command_names_it(cli, run_directory, monkeypatch)
     assert (code, out) == (2, "") and err == (
         "graphslice: graphslice serve needs the package uvicorn: pip install 'graphslice[serve]'\n"
     )
+
+
+def test_model_that_is_given_twice_keeps_its_short_name(monkeypatch, tmp_path):
+    monkeypatch.setattr("graphslice.api.model.load", lambda path, device: path)
+    runs = [str(tmp_path / name) for name in ("logp", "logp", "a/gap", "b/gap")]
+    assert _load_models(runs, "cpu") == [("logp", runs[0]), (runs[2], runs[2]), (runs[3], runs[3])]
 
 
 @pytest.fixture

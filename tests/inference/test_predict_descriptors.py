@@ -204,7 +204,7 @@ def test_feature_columns_on_the_command_line(described, cli, tiny_flags, tmp_pat
     assert code == 0, err
     assert load(tmp_path / "run").config.data.features == "morgan,size"
     code, _, err = cli("predict", tmp_path / "run", "CCO")
-    assert code == 2 and "the model needs the feature column 'size'" in err
+    assert code == 2 and "the list of SMILES has no column 'size', a feature column of the model" in err
     code, out, err = cli("predict", tmp_path / "run", path)
     assert code == 0 and out.count("\n") == 61 and "not numbers" not in err
     pd.DataFrame({"smiles": ["CCO", "CC", "C"], "size": ["3", "2,5", "many"]}).to_csv(tmp_path / "u.csv", index=False)

@@ -183,17 +183,17 @@ def test_invalid_smiles_of_all_kinds_get_their_reason(server):
     assert [row["error"] is None for row in rows] == [False] * 7 + [True]
 
 
-def test_arguments_are_never_options(folder, monkeypatch):
+def test_arguments_are_never_options_and_messages_name_arguments(folder, monkeypatch):
     commands = []
 
     async def run_process(command, **options):
         commands.append(command)
-        return SimpleNamespace(stdout=b'{"error": "stopped"}', returncode=2)
+        return SimpleNamespace(stdout=b'{"error": "/a/--out: leave out --smiles-column"}', returncode=2)
 
     monkeypatch.setattr(anyio, "run_process", run_process)
     tools = Tools(Folder(folder), ["gap"])
     arguments = {"dataset": "demo.csv", "out": "--overwrite", "targets": "--resume", "split": "-o", "epochs": 2}
-    with pytest.raises(InputError, match="stopped"):
+    with pytest.raises(InputError, match=r"^/a/--out: leave out smiles_column$"):
         anyio.run(partial(tools.train, **arguments))
     paths = [f"--dataset={folder}/demo.csv", f"--out={folder}/--overwrite"]
     assert commands[0][1:4] == ["-P", "-m", "graphslice"]

@@ -88,8 +88,7 @@ def _rejected(run: Run) -> list[Part]:
 
 def _duplicates(run: Run) -> Duplicates:
     """Duplicates of the data; for splits given in the dataset, rows shared between splits are counted here."""
-    assert run.data is not None
-    data = run.data
+    data = run.molecules
     if data.dataset.splits is None or data.dataset.is_pcqm4m or data.duplicates.shared:
         return data.duplicates
     return replace(
@@ -100,10 +99,10 @@ def _duplicates(run: Run) -> Duplicates:
 
 def _labels(run: Run) -> list[Part]:
     """Label histograms (regression) and class counts of the first targets."""
-    assert run.data is not None
-    dataset, splits = run.data.dataset, _splits_by_name(run.data.splits)
+    data = run.molecules
+    dataset, splits = data.dataset, _splits_by_name(data.splits)
     if run.folds:  # every molecule is in the training, validation or test set of some fold
-        splits = {"all": run.data.usable_rows}
+        splits = {"all": data.usable_rows}
     parts: list[Part] = [Heading("Labels")]
     figures = []
     tables: list[Part] = []
@@ -120,11 +119,11 @@ def _labels(run: Run) -> list[Part]:
     if figures:
         parts.append(Figures(figures))
     parts += tables
-    bounds = describe_bounded(dataset.tasks, dataset.bounds(run.data.usable_rows))
+    bounds = describe_bounded(dataset.tasks, dataset.bounds(data.usable_rows))
     for split in ("valid", "test"):
         bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
     parts += [Text(f"{line[:1].upper()}{line[1:]}.") for line in bounds]
-    parts += [Text(f"{note}.", note=True) for note in limit_notes(dataset.tasks, dataset.labels(run.data.usable_rows))]
+    parts += [Text(f"{note}.", note=True) for note in limit_notes(dataset.tasks, dataset.labels(data.usable_rows))]
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts
@@ -146,7 +145,6 @@ def _class_counts(task: Task, known: dict[str, np.ndarray], rows: dict[str, int]
 
 
 def _example_molecules(run: Run) -> list[Part]:
-    assert run.data is not None
     parts: list[Part] = [Heading("Example molecules")]
     if run.smiles is None:
         return [*parts, Text("The dataset holds graphs without SMILES, so no molecules are drawn.", note=True)]
@@ -154,15 +152,15 @@ def _example_molecules(run: Run) -> list[Part]:
         drawing_module()
     except InputError as error:
         return [*parts, Text(f"{error}.", note=True)]
-    usable_rows = run.data.usable_rows
+    usable_rows = run.molecules.usable_rows
     rows = random_subset(usable_rows, _MAX_DRAWN)
-    split_of = {int(row): split for split, members in run.data.splits.items() for row in np.intersect1d(members, rows)}
+    split_of = {
+        int(row): split for split, members in run.molecules.splits.items() for row in np.intersect1d(members, rows)
+    }
     cards = []
     for row in rows.tolist():
-        smiles = run.smiles[row]
         where = "" if run.folds else f", {split_name(split_of.get(row, 'no split'))}"
-        svg = draw_molecule(smiles, f"molecule of row {row + 1}")
-        cards.append(Card(svg, smiles, f"{run.name_of(row)}{where}", labels_of(run, row)))
+        cards.append(molecule_card(run, row, f"{run.name_of(row)}{where}", labels_of(run, row)))
     return [
         *parts,
         Cards(cards),
@@ -170,10 +168,15 @@ def _example_molecules(run: Run) -> list[Part]:
     ]
 
 
+def molecule_card(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
+    """Return the card of a molecule, drawn if it has a SMILES."""
+    smiles = run.smiles[row] if run.smiles else ""
+    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, title, facts)
+
+
 def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:
     """List names and known labels of a molecule's first targets, at most ``most``, as pairs of text."""
-    assert run.data is not None
-    dataset = run.data.dataset
+    dataset = run.molecules.dataset
     known = np.flatnonzero(~np.isnan(dataset.targets[row]))
     labels = [(dataset.tasks[t].name, label_text(dataset.tasks[t], dataset.targets[row, t])) for t in known[:most]]
     return [*labels, ("", f"and {len(known) - most:,} more")] if len(known) > most else labels

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.data.labels import pluralize
-from graphslice.ensemble_check import read_calibration, read_checkpoints
+from graphslice.ensemble_check import read_calibration
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
@@ -31,7 +31,7 @@ from graphslice.report.predictions import (
     predict_split,
     read_out_of_fold,
 )
-from graphslice.report.sections.data import label_text
+from graphslice.report.sections.data import label_text, molecule_card
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import read_splits
 from graphslice.tasks import REGRESSION, Task, output_slices, predicted_classes
@@ -40,23 +40,20 @@ _MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12
 
 
 @dataclass(frozen=True)
-class EvaluatedSplit:
+class EvaluatedSplit(SplitPredictions):
     """Predictions for a split and their errors.
 
     Attributes:
-        predictions: predictions of the models.
         true: ``float64 [R, T]``, nan where unknown.
-        by_target: ``float64 [R, T]`` of :func:`~graphslice.report.molecule_errors.errors_by_target`; with several
-            targets, divided by :func:`~graphslice.report.molecule_errors.error_scales`.
+        by_target: ``float64 [R, T]`` of ``errors_by_target``; with several targets, divided by ``error_scales``.
         error: ``float64 [R]``, error of each molecule over all targets.
-        std: ``float64 [R]``, standard deviation over the models; None if no molecule has several predictions.
+        uncertainty: ``float64 [R]``, standard deviation over the models and all targets; None without ``std``.
     """
 
-    predictions: SplitPredictions
     true: np.ndarray
     by_target: np.ndarray
     error: np.ndarray
-    std: np.ndarray | None
+    uncertainty: np.ndarray | None
 
 
 def prediction_sections(run: Run) -> list[Section]:
@@ -64,9 +61,8 @@ def prediction_sections(run: Run) -> list[Section]:
     if run.data is None:
         return []
     splits = [read_splits(folder) or run.data.splits for folder in run.models]
-    checkpoints = read_checkpoints(run.folder)
-    predictors = [Predictor(checkpoint, run.config.trainer.inference_device) for checkpoint in checkpoints]
-    calibration = read_calibration(run.folder, checkpoints)
+    predictors = [Predictor(checkpoint, run.config.trainer.inference_device) for checkpoint in run.checkpoints]
+    calibration = read_calibration(run.folder, run.checkpoints)
     evaluated: dict[str, EvaluatedSplit] = {}
     for split in ("test", "valid"):
         predictions = None
@@ -80,32 +76,36 @@ def prediction_sections(run: Run) -> list[Section]:
     split = "test" if "test" in evaluated else "valid"
     if split in evaluated and not (run.held_out_folds and split == "valid"):  # those are training molecules
         selected = evaluated[split]
-        similarity = nearest_training(selected.predictions.rows, splits, split, run.data)
-        sections.append(_error_analysis(run, selected, similarity, split))
-        sections.append(_worst_molecules(run, selected, similarity, split))
+        near, name = nearest_training(selected.rows, splits, split, run.data), run.split_name(split)
+        sections.append(_error_analysis(run, selected, near, name))
+        sections.append(_worst_molecules(run, selected, near, name))
         if len(run.models) > 1:
-            sections.append(_most_uncertain_molecules(run, selected, similarity))
+            sections.append(_most_uncertain_molecules(run, selected, near))
     return sections
 
 
 def _evaluate_split(run: Run, predictions: SplitPredictions) -> EvaluatedSplit:
-    assert run.data is not None
-    dataset = run.data.dataset
-    true = dataset.targets[predictions.rows]
-    scales = error_scales(dataset.tasks, dataset.targets[run.data.splits["train"]])
-    by_target = errors_by_target(dataset.tasks, true, predictions.values)
-    std = None
+    data = run.molecules
+    tasks, labels = data.dataset.tasks, data.dataset.targets
+    true = labels[predictions.rows]
+    scales = error_scales(tasks, labels[data.splits["train"]])
+    by_target = errors_by_target(tasks, true, predictions.values)
+    uncertainty = None
     if predictions.std is not None:
-        std = combine_targets(std_by_target(dataset.tasks, predictions.values, predictions.std), scales)
+        uncertainty = combine_targets(std_by_target(tasks, predictions.values, predictions.std), scales)
     # The errors of several targets are divided by a scale of each, so that they can be compared.
     scaled = by_target if by_target.shape[1] == 1 else by_target / scales
-    return EvaluatedSplit(predictions, true, scaled, combine_targets(by_target, scales), std)
+    return EvaluatedSplit(
+        **vars(predictions),
+        true=true,
+        by_target=scaled,
+        error=combine_targets(by_target, scales),
+        uncertainty=uncertainty,
+    )
 
 
 def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
-    assert run.data is not None
-    section = Section("predictions", "Predicted against true")
-    tasks = run.data.dataset.tasks
+    section, tasks = Section("predictions", "Predicted against true"), run.molecules.dataset.tasks
     if not evaluated:
         section.parts.append(Text("No test or validation molecule has a label, so predictions cannot be evaluated."))
         return section
@@ -118,7 +118,7 @@ def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
             )
         section.parts.append(Text(f"No test molecule has a label. {text}", note=True))
     for split, scored in evaluated.items():
-        count, total = len(scored.predictions.rows), scored.predictions.num_labelled
+        count, total = len(scored.rows), scored.num_labelled
         if total > count:
             section.parts.append(
                 Text(
@@ -131,9 +131,7 @@ def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
         figures = [
             figure
             for split, scored in evaluated.items()
-            for figure in target_figures(
-                task, scored.true[:, t], scored.predictions.values[:, where], run.split_name(split)
-            )
+            for figure in target_figures(task, scored.true[:, t], scored.values[:, where], run.split_name(split))
         ]
         section.parts.append(Figures(figures) if figures else Text("No molecule has a label for this target."))
     if (more := len(tasks) - MAX_TARGETS) > 0:
@@ -142,14 +140,11 @@ def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
 
 
 def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
-    assert run.data is not None
-    section = Section("errors", "Error analysis")
-    name = error_name(run.data.dataset.tasks)
-    section.parts.append(Text(f"For the {run.split_name(split)} set. {describe_error(run.data.dataset.tasks)}"))
+    section, tasks = Section("errors", "Error analysis"), run.molecules.dataset.tasks
+    section.parts.append(Text(f"For the {split} set. {describe_error(tasks)}"))
     section.parts.append(Heading("By similarity to the training set"))
-    error = evaluated.error[np.searchsorted(evaluated.predictions.rows, near.rows)]
-    section.parts.append(Figures([error_by_similarity(near.similarity, error, name)]))
-    note = f"{pluralize(len(near.rows), 'molecule')}, compared with {near.num_compared:,} training molecules"
+    section.parts.append(Figures([error_by_similarity(near.similarity, evaluated.error, error_name(tasks))]))
+    note = f"{pluralize(len(near.similarity), 'molecule')}, compared with {near.num_compared:,} training molecules"
     if near.num_compared < near.num_training:
         note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
     section.parts.append(
@@ -164,7 +159,7 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
     if run.smiles is None:
         return [*parts, Text("The dataset holds graphs without SMILES, so scaffolds are not available.", note=True)]
     members: dict[str, list[int]] = defaultdict(list)
-    for place, row in enumerate(evaluated.predictions.rows.tolist()):
+    for place, row in enumerate(evaluated.rows.tolist()):
         if (scaffold := scaffold_of(run.smiles[row])) is not None:
             members[scaffold].append(place)
     repeated = {scaffold: places for scaffold, places in members.items() if len(places) > 1}
@@ -198,7 +193,7 @@ def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilari
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     section.parts.append(
         Text(
-            f"The {run.split_name(split)} molecules with the largest errors, in descending order.{several} "
+            f"The {split} molecules with the largest errors, in descending order.{several} "
             "A similar training molecule with a different label suggests an activity cliff or a labelling error."
         )
     )
@@ -211,31 +206,25 @@ def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: 
 
     It shows the label, the prediction, its standard deviation, and the similarity to the training set.
     """
-    assert run.data is not None
-    row, dataset = int(evaluated.predictions.rows[place]), run.data.dataset
+    row, dataset = int(evaluated.rows[place]), run.molecules.dataset
     errors = evaluated.by_target[place]
     t = int(np.nanargmax(errors)) if np.isfinite(errors).any() else 0
     task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]
-    values = evaluated.predictions.values[place, where]
+    values = evaluated.values[place, where]
     facts = [("target", task.name)] if len(dataset.tasks) > 1 else []
     facts += [("true", label_text(task, evaluated.true[place, t])), ("predicted", _prediction_text(task, values))]
-    if evaluated.predictions.std is not None:
-        std = evaluated.predictions.std[place, where]
-        facts.append(("standard deviation", number(float(std.max()), 2)))
+    if evaluated.std is not None:
+        facts.append(("standard deviation", number(float(evaluated.std[place, where].max()), 2)))
     compared = None
-    if (nearest := near.of(row)) is not None:
-        similarity, training_row = nearest
-        facts.append(("similarity to training set", f"{similarity:.2f}"))
+    if (training_row := int(near.neighbours[place])) >= 0:
+        facts.append(("similarity to training set", f"{near.similarity[place]:.2f}"))
         if compare and run.smiles is not None:
             label = dataset.targets[training_row, t]
             known = [] if np.isnan(label) else [("true", label_text(task, label))]
-            compared = _drawn(run, training_row, f"nearest training molecule: {run.name_of(training_row)}", known)
-    return replace(_drawn(run, row, run.name_of(row), facts), compared=compared)
-
-
-def _drawn(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
-    smiles = run.smiles[row] if run.smiles else ""
-    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, title, facts)
+            compared = molecule_card(
+                run, training_row, f"nearest training molecule: {run.name_of(training_row)}", known
+            )
+    return replace(molecule_card(run, row, run.name_of(row), facts), compared=compared)
 
 
 def _prediction_text(task: Task, values: np.ndarray) -> str:
@@ -247,17 +236,16 @@ def _prediction_text(task: Task, values: np.ndarray) -> str:
 
 
 def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
-    assert run.data is not None
-    section = Section("unsure", "Most uncertain molecules")
-    if evaluated.std is None:
+    section, uncertainty = Section("unsure", "Most uncertain molecules"), evaluated.uncertainty
+    if uncertainty is None:
         text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
         section.parts.append(Text(f"{text}models is not available. Repeated cross-validation (--folds 5x3) gives one."))
         return section
-    known = np.flatnonzero(np.isfinite(evaluated.std))
-    uncertain = known[np.argsort(-evaluated.std[known], kind="stable")[:_MAX_UNCERTAIN]]
+    known = np.flatnonzero(np.isfinite(uncertainty))
+    uncertain = known[np.argsort(-uncertainty[known], kind="stable")[:_MAX_UNCERTAIN]]
     known = known[np.isfinite(evaluated.error[known])]
-    name = error_name(run.data.dataset.tasks)
-    section.parts.append(Figures([error_by_std(evaluated.std[known], evaluated.error[known], name)]))
+    name = error_name(run.molecules.dataset.tasks)
+    section.parts.append(Figures([error_by_std(uncertainty[known], evaluated.error[known], name)]))
     text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order."
     section.parts.append(Text(text))
     section.parts.append(Cards([_card(run, evaluated, near, place) for place in uncertain.tolist()]))

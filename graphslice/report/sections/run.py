@@ -12,7 +12,7 @@ from graphslice.evaluation.format_scores import MINUS, NONE, label_noun, number,
 from graphslice.evaluation.metrics import METRICS, prediction_count
 from graphslice.report.figures import learning_curves, score_histogram
 from graphslice.report.load_run import Run, read_curve
-from graphslice.report.page_elements import Code, Figure, Figures, Heading, Section, Table, Text
+from graphslice.report.page_elements import Code, Figure, Figures, Heading, Part, Section, Table, Text
 from graphslice.run_files import is_finished, read_metrics
 from graphslice.stacking.stacking import NAMES
 from graphslice.tasks import TASK_KINDS
@@ -101,12 +101,8 @@ def training_command(run: Run) -> Code:
 
 def scores_section(run: Run) -> Section:
     """Build the section on scores: per split, per target, and of network and base models separately."""
-    section = Section("scores", "Scores")
-    section.parts.append(_table_of_means(run))
-    section.parts += _targets(run)
-    section.parts += _component_scores(run)
-    section.parts += _intervals(run)
-    return section
+    parts: list[Part] = [_table_of_means(run), *_targets(run), *_component_scores(run), *_intervals(run)]
+    return Section("scores", "Scores", parts)
 
 
 _OF_TEMPERATURES = "; temperature of the probabilities, and calibration error before and after temperature scaling."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
@@ -20,33 +19,19 @@ from graphslice.run_files import TRIALS
 _MAX_LISTED = 15
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """A row of ``trials.csv``."""
-
-    number: str
-    state: str
-    value: float
-    seconds: float
-    mean: float
-    chosen: bool
-    options: dict[str, str]
-
-
 def search_section(run: Run) -> Section | None:
     """Build the section on the search; None if the run has no ``trials.csv``."""
     path = run.folder / TRIALS
     if not path.is_file():
         return None
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    trials = [_read(row) for row in rows]
-    complete = [trial for trial in trials if np.isfinite(trial.value)]
+        trials = list(csv.DictReader(file))
+    complete = [trial for trial in trials if np.isfinite(_as_number(trial["value"]))]
     section = Section("search", "Hyperparameter search")
     if not complete:
         return section
-    metric = METRICS[rows[0]["metric"]]
-    pruned = sum(trial.state == "pruned" for trial in trials)
+    metric = METRICS[trials[0]["metric"]]
+    pruned = sum(trial["state"] == "pruned" for trial in trials)
     text = f"{len(trials):,} trials, of which {len(complete):,} were complete and {pruned:,} pruned. "
     text += f"Each is scored by {metric.label} on held-out folds of the training set; the test set was not read. "
     text += "The mean over further seeds, which also hold out other folds, selected the configuration."
@@ -55,21 +40,15 @@ def search_section(run: Run) -> Section | None:
     return section
 
 
-def _read(row: dict[str, str]) -> _Trial:
-    value, seconds, mean = (float(row[name]) if row[name] else np.nan for name in ("value", "seconds", "mean"))
-    options = {name: text for name, text in row.items() if "." in name}
-    return _Trial(row["trial"], row["state"], value, seconds, mean, row["chosen"] == "yes", options)
-
-
 @report_style()
-def _history(trials: list[_Trial], metric: Metric) -> Figure:
+def _history(trials: list[dict[str, str]], metric: Metric) -> Figure:
     """Draw the score of every trial, and the best so far, by trial."""
-    x, y = np.arange(len(trials)), np.array([trial.value for trial in trials])
+    x, y = np.arange(len(trials)), np.array([_as_number(trial["value"]) for trial in trials])
     so_far = (np.fmax if metric.higher_is_better else np.fmin).accumulate(y)
     axes = new_panel(xlabel="trial", ylabel=f"{metric.label} on held-out folds")
     axes.step(x, so_far, where="post", color=COLOURS["c1"], linewidth=1.8)
     draw_dots(axes, x, y)
-    chosen = np.array([trial.chosen for trial in trials])
+    chosen = np.array([_is_chosen(trial) for trial in trials])
     draw_dots(axes, x[chosen], y[chosen], "c2", large=True)
     caption = f"{metric.label} of every complete trial, and the best so far. Trial 0 has the defaults; the selected "
     caption += "trial is marked."
@@ -77,26 +56,32 @@ def _history(trials: list[_Trial], metric: Metric) -> Figure:
 
 
 def _as_number(text: str) -> float:
+    """Return nan for an empty text, and for one that is no number."""
     try:
         return float(text)
     except ValueError:
-        return -np.inf
+        return np.nan
 
 
-def _table(trials: list[_Trial], metric: Metric) -> Table:
+def _is_chosen(trial: dict[str, str]) -> bool:
+    return trial["chosen"] == "yes"
+
+
+def _table(trials: list[dict[str, str]], metric: Metric) -> Table:
     """Tabulate the best trials, those with further seeds first."""
 
-    def order(trial: _Trial) -> tuple[bool, bool, float]:
-        first = trial.mean if np.isfinite(trial.mean) else trial.value
-        return not trial.chosen, not np.isfinite(trial.mean), metric.loss(first)
+    def order(trial: dict[str, str]) -> tuple[bool, bool, float]:
+        value, mean = _as_number(trial["value"]), _as_number(trial["mean"])
+        return not _is_chosen(trial), not np.isfinite(mean), metric.loss(mean if np.isfinite(mean) else value)
 
+    options = [name for name in trials[0] if "." in name]
     rows: list[list[str | Markup]] = []
     for trial in sorted(trials, key=order)[:_MAX_LISTED]:
-        name = f"{trial.number}{' (selected)' * trial.chosen}"
-        mean = number(trial.mean, 4) if np.isfinite(trial.mean) else NONE
-        scores = [number(trial.value, 4), mean, f"{trial.seconds:.0f}"]
-        rows.append([name, *scores, *map(_shorter, trial.options.values())])
-    head = ["trial", f"{metric.label}, first seed", "mean of further seeds", "seconds", *trials[0].options]
+        value, mean, seconds = (_as_number(trial[name]) for name in ("value", "mean", "seconds"))
+        scores = [number(value, 4), number(mean, 4) if np.isfinite(mean) else NONE, f"{seconds:.0f}"]
+        name = f"{trial['trial']}{' (selected)' * _is_chosen(trial)}"
+        rows.append([name, *scores, *(_shorter(trial[option]) for option in options)])
+    head = ["trial", f"{metric.label}, first seed", "mean of further seeds", "seconds", *options]
     shown = "" if len(rows) == len(trials) else f"; the best {len(rows)} of {len(trials):,}"
     return Table(f"Complete trials, {TRIALS} lists all{shown}.", head, rows)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeAlias, cast
 
 from graphslice.errors import InputError
 
@@ -95,17 +95,8 @@ _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 
 
-@dataclass
-class TextRows:
-    """Consecutive rows of a text table.
-
-    Attributes:
-        cells: R rows with one text for each column of the header.
-        malformed: reasons, by row, for rows that do not match the header.
-    """
-
-    cells: list[list[str]]
-    malformed: dict[int, str]
+#: A row of a text table: one text for each column of the header; and the reason if it does not match the header.
+TextRow: TypeAlias = tuple[list[str], str | None]
 
 
 def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
@@ -135,16 +126,9 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
     return io.TextIOWrapper(cast(BinaryIO, LimitedLines(binary, path)), encoding or "utf-8", errors, newline="")
 
 
-def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:
-    """Read a ``.smi`` file in chunks: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped.
-
-    Args:
-        lines: lines of the file.
-        rows: number of rows of a chunk.
-    """
-    cells = (_smiles_line(line) for line in lines if line.strip())
-    while chunk := list(itertools.islice(cells, rows)):
-        yield TextRows(chunk, {})
+def read_smiles_lines(lines: Iterable[str]) -> Iterator[TextRow]:
+    """Read the lines of a ``.smi`` file: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped."""
+    return ((_smiles_line(line), None) for line in lines if line.strip())
 
 
 def _smiles_line(line: str) -> list[str]:
@@ -155,19 +139,16 @@ def _smiles_line(line: str) -> list[str]:
     return [smiles, name]
 
 
-def read_csv(
-    lines: Iterator[str], rows: int, file: str, delimiter: str | None = None
-) -> tuple[list[str], Iterator[TextRows]]:
+def read_csv(lines: Iterator[str], file: str, delimiter: str | None = None) -> tuple[list[str], Iterator[TextRow]]:
     """Read the header and the rows of a delimited text table, without blank lines and Excel's first line ``sep=;``.
 
     Args:
         lines: lines of the file, with line ends.
-        rows: number of rows of every chunk but the last.
         file: name of the file, for messages.
         delimiter: field separator; if None, it is inferred from the header and the first rows.
 
     Returns:
-        The names of the columns (empty for an empty file), and the chunks of rows.
+        The names of the columns (empty for an empty file), and the rows.
 
     Raises:
         InputError: if the quotes of the header are invalid.
@@ -189,7 +170,7 @@ def read_csv(
         raise InputError(f"{file}: the header cannot be read, {block.broken[0]}")
     header = block.records[0]
     block.records[0] = []  # the header is not a row
-    return header, _chunks(itertools.chain([block], blocks), len(header), rows, file)
+    return header, _rows(itertools.chain([block], blocks), len(header), file)
 
 
 def _delimiter_of(header: str, rows: Sequence[str]) -> str:
@@ -337,33 +318,16 @@ def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _chunks(blocks: Iterable[_Block], width: int, rows: int, file: str) -> Iterator[TextRows]:
-    waiting = TextRows([], {})
+def _rows(blocks: Iterable[_Block], width: int, file: str) -> Iterator[TextRow]:
+    """Yield the records that are not blank, each with ``width`` cells (that of the header)."""
     for block in blocks:
-        _add(block, width, file, waiting)
-        complete = len(waiting.cells) // rows * rows
-        for begin in range(0, complete, rows):
-            yield _part(waiting, begin, begin + rows)
-        waiting = _part(waiting, complete, len(waiting.cells))
-    if waiting.cells:
-        yield waiting
-
-
-def _part(rows: TextRows, begin: int, end: int) -> TextRows:
-    malformed = {row - begin: reason for row, reason in rows.malformed.items() if begin <= row < end}
-    return TextRows(rows.cells[begin:end], malformed)
-
-
-def _add(block: _Block, width: int, file: str, rows: TextRows) -> None:
-    """Append the records of a block to ``rows``, each with ``width`` cells (that of the header)."""
-    if not block.broken and set(map(len, block.records)) <= {width, 0}:
-        rows.cells += filter(None, block.records)
-        return
-    for number, record in enumerate(block.records):
-        if len(record) == width and number not in block.broken:
-            rows.cells.append(record)
-        elif record:
-            row = len(rows.cells)
-            fields = f"{len(record)} field{'s' * (len(record) != 1)} where the header has {width}"
-            rows.malformed[row] = block.broken.get(number) or f"{fields} ({block.where(number, file)})"
-            rows.cells.append((record + [""] * width)[:width])
+        if not block.broken and set(map(len, block.records)) <= {width, 0}:
+            yield from zip(filter(None, block.records), itertools.repeat(None))
+            continue
+        for number, record in enumerate(block.records):
+            if len(record) == width and number not in block.broken:
+                yield record, None
+            elif record:
+                fields = f"{len(record)} field{'s' * (len(record) != 1)} where the header has {width}"
+                reason = block.broken.get(number) or f"{fields} ({block.where(number, file)})"
+                yield (record + [""] * width)[:width], reason

@@ -131,7 +131,7 @@ def test_long_record_is_read_up_to_limit(tmp_path, monkeypatch):
 
 def test_cxsmiles_extension_is_not_name():
     lines = ["C |^1:0| methyl radical", "C |^1:0|", "CC ethane", "CCC |odd", "C"]
-    ((rows, _),) = (vars(chunk).values() for chunk in text_tables.read_smiles_lines(lines, 10))
+    rows = [cells for cells, _ in text_tables.read_smiles_lines(lines)]
     assert rows == [["C |^1:0|", "methyl radical"], ["C |^1:0|", ""], ["CC", "ethane"], ["CCC", "|odd"], ["C", ""]]
 
 

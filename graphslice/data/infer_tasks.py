@@ -14,8 +14,8 @@ from graphslice.data.column_contents import FEW_CLASSES, MOST_CLASSES, ColumnCon
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import decimal_advice, number_advice
 from graphslice.data.labels import Labels
-from graphslice.data.list_columns import numbers_of_lists
-from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, holds_lists, list_or_none, number_key
+from graphslice.data.list_columns import list_cells, numbers_of_lists
+from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, list_or_none, number_key
 from graphslice.data.tables import file_columns
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_per_target
@@ -225,7 +225,7 @@ def infer_target(
     check_unique(others, others, name)
 
     if lists:
-        numeric = [column for column in others if any(holds_lists(chunk, column) for chunk in chunks)]
+        numeric = [column for column in others if any(list_cells(chunk, column) for chunk in chunks)]
         if len(numeric) == 1:
             return numeric[0], []
     else:

@@ -133,22 +133,14 @@ def _infer_task(name: str, tables: Sequence[_Table], config: DataConfig, known_a
 def _append(dataset: LabelledDataset, table: _Table) -> LabelledDataset:
     """Append the molecules of a table without labels of the targets; of weighted rows they have the mean weight."""
     rows = table.rows([])
-    first, unknown = len(dataset), np.full((len(rows), len(dataset.tasks)), np.nan)
     weights = dataset.all_labels.weights
     weights = None if weights is None else np.full(len(rows), weights.sum() / max(1, np.count_nonzero(weights)))
-    labels = Labels.join([dataset.all_labels, replace(Labels.of_molecules(unknown), weights=weights)])
+    labels = replace(Labels.of_molecules(np.full((len(rows), len(dataset.tasks)), np.nan)), weights=weights)
     columns = dataset.columns
     if columns is not None:
-        columns = np.concatenate([columns, np.full((len(rows), columns.shape[1]), np.nan, np.float32)])
-    rejected = dataset.rejected | {first + row: reason for row, reason in rows.rejected.items()}
-    return replace(
-        dataset,
-        smiles=[*dataset.smiles, *rows.smiles],
-        all_labels=labels,
-        rejected=rejected,
-        columns=columns,
-        identifiers={name: [*texts, *[""] * len(rows)] for name, texts in dataset.identifiers.items()},
-    )
+        columns = np.full((len(rows), columns.shape[1]), np.nan, np.float32)
+    further = LabelledDataset(table.name, rows.smiles, labels, dataset.tasks, rows.rejected, columns=columns)
+    return LabelledDataset.join([dataset, further])
 
 
 def _reject_copy(values: np.ndarray, targets: np.ndarray, name: str, task: Task, table: str) -> None:

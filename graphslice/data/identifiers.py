@@ -62,18 +62,6 @@ def identifier_columns(
     return {one: [text for chunk in chunks for text in texts(chunk.column(one))] for one in names}
 
 
-def join_identifiers(parts: Sequence[dict[str, list[str]]], lengths: Sequence[int]) -> dict[str, list[str]]:
-    """Concatenate the identifiers of several tables; a table that lacks a column has empty texts.
-
-    Args:
-        parts: the identifiers of each table, from :func:`identifier_columns`.
-        lengths: number of rows of each table.
-    """
-    names = dict.fromkeys(column for part in parts for column in part)
-    tables = list(zip(parts, lengths, strict=True))
-    return {one: [text for part, rows in tables for text in part.get(one, [""] * rows)] for one in names}
-
-
 def _check_requested(names: Sequence[str], columns: Sequence[str], used: Collection[str | None], name: str) -> None:
     for one in names:
         require_column(one, columns, name)

@@ -202,17 +202,12 @@ def dataset_from_chunks(
 def _dataset_from_rows(
     chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], config: DataConfig, name: str
 ) -> LabelledDataset:
-    notes: list[str] = []
+    features = FeatureColumns(columns.descriptors)
     with error_context(name):
-        rows = LabelledRows.join(list(parse_chunks(chunks, columns)))
+        rows = LabelledRows.join(list(parse_chunks(chunks, columns, features)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
-        features = FeatureColumns(columns.descriptors)
-        for chunk in chunks:
-            features.parse(chunk)
-        notes = features.notes()
-    if columns.level == MOLECULE:
-        notes = [*class_notes(chunks, tasks), *notes]
+    notes = [*(class_notes(chunks, tasks) if columns.level == MOLECULE else []), *features.notes()]
     rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
     invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
     splits = None

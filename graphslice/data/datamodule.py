@@ -281,7 +281,7 @@ class MoleculeData:
         rows = self.splits["train"]
         positions = np.searchsorted(self.usable_rows, rows)
         labels, names = self.dataset.all_labels, self.dataset.target_names
-        targets, bounds = labels.values.copy(), labels.bounds_or_infinite()
+        targets, bounds = labels.values.copy(), labels.bounds_or_infinite().copy()
         merged = merge_rows(rows, identity[positions], targets[rows], classes, names, bounds[rows])
         targets[merged.rows], bounds[merged.rows] = merged.targets, merged.bounds
         auxiliary = dict(self.dataset.auxiliary)

@@ -94,14 +94,9 @@ def find_columns(
 def require_column(
     column: str, columns: Sequence[str], name: str, noun: str = "column", quote: Callable[[str], str] = quote_item
 ) -> None:
-    """Raise :class:`InputError` if a table has no such column.
+    """Raise :class:`InputError` if the table ``name`` has no such column; ``noun`` says what its columns are.
 
-    Args:
-        column: name of the column.
-        columns: names of all columns of the table.
-        name: name of the table, for messages.
-        noun: what the columns are.
-        quote: formats names of columns.
+    ``quote`` formats names of columns.
     """
     if column not in columns:
         suggestion = nearest(column, columns, quote)
@@ -159,11 +154,7 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-    """Parse the target names of ``--targets``.
-
-    Args:
-        text: one column, or several separated by commas, quoted if a name contains a comma; or a list of names.
-        columns: names of all columns of the table.
+    """Parse ``--targets``: one of the columns, or several separated by commas, quoted if a name contains a comma.
 
     Raises:
         InputError: if a target is named twice.
@@ -180,13 +171,7 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
 
 
 def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
-    """Raise :class:`InputError` if the name of a used column is not unique.
-
-    Args:
-        columns: names of all columns.
-        used: names of the used columns.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` if the name of a used column is not unique among the columns of the table ``name``."""
     for column in used:
         if list(columns).count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}")
@@ -230,13 +215,7 @@ def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def check_feature_columns(values: np.ndarray, names: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a column has no number in any row.
-
-    Args:
-        values: ``float32 [R, K]``, values of all rows.
-        names: K names.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` if one of K columns, ``float32 [R, K]``, of the table ``name`` has no number."""
     for column, empty in zip(names, np.isnan(values).all(axis=0), strict=True):
         if empty:
             raise InputError(f"{name}: the column {column!r} of --features has no number in any row")

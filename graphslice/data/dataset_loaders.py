@@ -140,11 +140,6 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files.
 
-    Args:
-        path: the file or folder.
-        config: data settings of the user.
-        tasks: see :func:`load_dataset`.
-
     Raises:
         InputError: if it cannot be read, lacks a column, or has a target that cannot be trained on.
     """
@@ -165,14 +160,7 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
 def dataset_from_chunks(
     chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
-    """Load the labelled molecules of all chunks of a table.
-
-    Args:
-        chunks: at least one.
-        columns: roles of the table's columns.
-        config: data settings of the user.
-        name: name of the table.
-        tasks: see :func:`load_dataset`.
+    """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`.
 
     Raises:
         InputError: if all rows are malformed, or a target cannot be trained on.

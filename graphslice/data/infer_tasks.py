@@ -175,13 +175,7 @@ def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, 
 
 
 def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
-    """Raise :class:`InputError` for a label that cannot be transformed like those of the training set.
-
-    Args:
-        labels: labels of R rows.
-        tasks: tasks of the T targets.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` for a label of the table ``name`` that the transform of its task cannot have."""
     largest = np.fmin(labels.means(), labels.bounds[..., 1] if labels.bounds is not None else np.inf)
     for t, task in enumerate(tasks):
         if task.transform == "log" and len(largest):

@@ -36,15 +36,7 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
-    """Read the labelled rows of a table, chunk by chunk.
-
-    Args:
-        path: the table.
-        columns: roles of its columns.
-
-    Raises:
-        InputError: if the table cannot be read, or a cell of the split column names no split.
-    """
+    """Read the labelled rows of a table, chunk by chunk; raises InputError as open_table and :func:`parse_chunk`."""
     with open_table(path) as table, error_context(str(path)):
         yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns)
 

@@ -79,15 +79,7 @@ def _property_name(line: str) -> str:
 
 
 def summarize_sdf(lines: Iterable[str], path: Path) -> SdfSummary:
-    """Read the names of all properties of an SDF file, without its structures.
-
-    Args:
-        lines: lines of the file.
-        path: the file, for messages.
-
-    Raises:
-        InputError: if a record is too long.
-    """
+    """Read the names of all properties of the lines of an SDF file; raises InputError if a record is too long."""
     names: dict[str, None] = {}
     has_titles, count = False, 0
     for record in _records(lines, path):
@@ -98,13 +90,7 @@ def summarize_sdf(lines: Iterable[str], path: Path) -> SdfSummary:
 
 
 def read_sdf(lines: Iterable[str], path: Path, summary: SdfSummary) -> Iterator[TextRow]:
-    """Read an SDF file. A record whose structure cannot be read is a malformed row with its properties.
-
-    Args:
-        lines: lines of the file.
-        path: the file, for messages.
-        summary: from :func:`summarize_sdf`.
-    """
+    """Read the lines of an SDF file. A record whose structure cannot be read is a malformed row with its properties."""
     for record in _records(lines, path):
         try:
             smiles, fault = _smiles(record, alone=summary.records == 1), None

@@ -103,11 +103,7 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
     """Open a text file, unpacked if its name ends in ``.gz``.
 
     The encoding is that of the byte order mark, else UTF-8. Line ends are kept. Bytes that are not valid UTF-8 become
-    surrogates, which ``surrogateescape`` encodes as the same bytes.
-
-    Args:
-        path: the file.
-        stack: closes the file.
+    surrogates, which ``surrogateescape`` encodes as the same bytes. ``stack`` closes the file.
 
     Raises:
         InputError: if it is not text, or UTF-16 without a byte order mark; while reading, also for a line that is too

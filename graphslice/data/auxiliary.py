@@ -39,7 +39,7 @@ def add_auxiliary(
 
     Args:
         dataset: the labelled molecules of the table.
-        chunks: all rows of the table.
+        chunks: its rows.
         columns: roles of its columns; ``columns.auxiliary`` are those of the auxiliary columns that it has.
         config: data settings of the user.
         unused: ``bool [R]``, rows of the table whose auxiliary labels are not read.

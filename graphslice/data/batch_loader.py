@@ -19,29 +19,14 @@ from graphslice.data.store import GraphStore
 
 
 def collate_rows(store: GraphStore, rows: np.ndarray, **settings: Any) -> GraphBatch:
-    """Collate rows of a store into a batch.
-
-    Args:
-        store: the molecules.
-        rows: ``int [B]``, at least one row; each needs a molecule with at least one atom.
-        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
-
-    Raises:
-        InputError: as :func:`~graphslice.data.batch_arrays.batch_arrays`.
-    """
+    """Collate rows of a store into a batch: see :func:`~graphslice.data.batch_arrays.batch_arrays`."""
     return GraphBatch.from_arrays(batch_arrays(store, rows, **settings))  # the store was checked when it was opened
 
 
 def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None = None, **settings) -> GraphBatch:
-    """Collate graphs into a batch.
+    """Collate graphs, each with at least one atom, into a batch, as :func:`collate_rows`.
 
-    Args:
-        graphs: molecules, each with at least one atom.
-        values: their descriptors by name, as for :meth:`GraphStore.from_arrays`.
-        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
-
-    Raises:
-        InputError: as :func:`~graphslice.data.batch_arrays.batch_arrays`, or if a molecule is invalid.
+    ``values`` are their descriptors by name, as for :meth:`GraphStore.from_arrays`. An invalid one raises InputError.
     """
     store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), descriptors=values)
     return collate_rows(store, np.arange(len(graphs)), **settings)

@@ -1,4 +1,7 @@
-"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs)."""
+"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs).
+
+In all functions ``columns`` are the names of all columns of the table, and ``name`` is its own, for messages.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,7 @@ def find_columns(
     in any capitalisation, if there is one.
 
     Args:
-        columns: names of all columns of the table.
         config: data settings of the user.
-        name: name of the table, for messages.
         split_methods: split methods that ``config.split`` may name instead of a column.
 
     Raises:
@@ -111,9 +112,7 @@ def find_smiles_column(
     It is the requested column, else that of the training set if the table has it, else the first with a usual name.
 
     Args:
-        columns: names of all columns of the table.
         requested: column configured by the user, or None.
-        name: name of the table, for messages.
         training_column: SMILES column of the training set of a model, or None.
 
     Raises:
@@ -187,10 +186,8 @@ def find_feature_columns(columns: Sequence[str], names: Sequence[str], targets: 
     """Find the descriptor columns of a table that ``data.features`` names.
 
     Args:
-        columns: names of all columns of the table.
         names: names of :data:`~graphslice.chem.descriptors.DESCRIPTORS` and of columns.
         targets: names of the target columns.
-        name: name of the table, for messages.
 
     Raises:
         InputError: if the table lacks a column, or it is a target.

@@ -100,10 +100,7 @@ def find_duplicates(
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
     """Detect leakage: count the rows of each held-out split whose family is also in the training set.
 
-    Args:
-        splits: rows of each split, among ``rows``.
-        rows: ``int64 [R]``, ascending.
-        family: ``uint64 [R]``, family hashes of ``rows``.
+    ``family``, ``uint64 [R]``, are the hashes of ``rows``, ``int64 [R]`` and ascending, which the splits divide.
     """
     train_families = family[np.searchsorted(rows, splits["train"])]
     held_out = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
@@ -165,13 +162,7 @@ def merge_rows(
 
 
 def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Labels:
-    """Give each of some rows the means of the known labels of its molecule.
-
-    Args:
-        labels: labels of all molecules.
-        rows: ``int64 [R]``.
-        identity: ``uint64 [R]``, hashes of these rows.
-    """
+    """Give each of some rows, ``int64 [R]``, the means of the known labels of its molecule; see :func:`merge_rows`."""
     molecules, molecule = np.unique(identity, return_inverse=True)
     values = labels.values.copy()
     values[rows] = group_means(values[rows], molecule, len(molecules))[molecule]

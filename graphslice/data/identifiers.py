@@ -42,10 +42,9 @@ def identifier_columns(
     unique (integers) or nearly so (texts: at least 90% are distinct, and at most 10% are missing), at most three.
 
     Args:
-        chunks: all rows of the table, at least one chunk.
+        chunks: all rows of the table ``name``, at least one chunk.
         used: columns with another role.
         requested: names separated by commas, or None.
-        name: name of the table, for messages.
 
     Returns:
         The R texts of each column by its name, empty where there is no value.

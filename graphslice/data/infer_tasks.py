@@ -1,4 +1,7 @@
-"""Inference of the target column, its level and its task (regression, binary or multiclass) from its cells."""
+"""Inference of the target column, its level and its task (regression, binary or multiclass) from its cells.
+
+In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,8 @@ def infer_tasks(
     Of atom- and bond-level targets the values are the numbers of all lists.
 
     Args:
-        chunks: all rows of the table.
         targets: names of the target columns.
         config: data settings of the user.
-        name: name of the table, for messages.
         smiles: column of the SMILES; rows without one are left out.
 
     Raises:
@@ -201,9 +202,7 @@ def infer_target(
     A column of distinct integers may hold catalogue numbers, so it is not chosen if another column holds classes.
 
     Args:
-        chunks: all rows of the table.
         columns: the columns that have another role.
-        name: name of the table, for messages.
         lists: look for lists of numbers (atom- or bond-level targets) instead of numbers.
 
     Returns:

@@ -225,9 +225,6 @@ class GraphStore(Sequence[MolGraph]):
     def open(cls, path: str | Path) -> GraphStore:
         """Open a file as a memory map and check its contents.
 
-        Args:
-            path: the file.
-
         Raises:
             InputError: if the file is missing, truncated, damaged, not a store, has a row with an invalid molecule, or
                 was written by a version that computes other features of the same molecules.
@@ -277,15 +274,7 @@ class GraphStore(Sequence[MolGraph]):
         return self._lengths("bonds")
 
     def atom_bond_counts(self, level: str, rows: np.ndarray) -> np.ndarray:
-        """Count the predictions per target of each row: 1, or its number of atoms or of bonds.
-
-        Args:
-            level: molecule, atom or bond.
-            rows: ``int64 [B]``.
-
-        Returns:
-            ``int64 [B]``.
-        """
+        """Count the predictions per target of rows ``int64 [B]``: 1, or the number of atoms or bonds; ``int64 [B]``."""
         if level == MOLECULE:
             return np.ones(len(rows), np.int64)
         return (self.sizes if level == ATOM else self._num_bonds)[rows].astype(np.int64)
@@ -305,10 +294,7 @@ class GraphStore(Sequence[MolGraph]):
         return MoleculeHashes(*(np.concatenate([np.empty(0, np.uint64), *map(np.asarray, c)]) for c in columns))
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Return the order of the atoms or bonds of some rows, in a store whose ``info.level`` is atom or bond.
-
-        Args:
-            rows: ``int64 [B]``.
+        """Return the order of the atoms or bonds of rows ``int64 [B]``; ``info.level`` must be atom or bond.
 
         Returns:
             ``int64 [S, 2]``, row by row in the order of the SMILES: index of the atom or bond in the graph, and its

@@ -433,13 +433,12 @@ class MoleculeData:
     def _loader(self, rows: np.ndarray, batches: Batches, share: DeviceShare) -> BatchLoader:
         workers = self.config.trainer.workers
         on_gpu = share.kind == "cuda"
+        labels = {"targets": self.labels, "auxiliary": self.dataset.auxiliary}
         return BatchLoader(
             self.store,
             rows,
             batches,
-            self.config.collate_settings | {"multiple": share.padding_multiple},
-            targets=self.labels,
-            auxiliary=self.dataset.auxiliary,
+            self.config.collate_settings | {"multiple": share.padding_multiple} | labels,
             # Without a GPU the model itself uses all cores.
             threads=int(workers) if workers != "auto" else 2 if on_gpu else 0,
             pin_memory=on_gpu,

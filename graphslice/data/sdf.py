@@ -14,9 +14,8 @@ from pathlib import Path
 
 from rdkit import Chem
 
-from graphslice.chem.parse import MoleculeError, parse_failure, reject_dense
+from graphslice.chem.parse import MoleculeError, mol_to_smiles, parse_failure, reject_dense
 from graphslice.chem.quiet import rdkit_messages_blocked
-from graphslice.chem.rdkit_molecules import mol_to_smiles
 from graphslice.data.text_tables import LONGEST, TextRow
 from graphslice.errors import InputError
 

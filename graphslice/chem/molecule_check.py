@@ -178,15 +178,6 @@ def _bond_fault(size, begins, ends, bond_type_ids):
 @njit(cache=True)
 def _bond_twice(size, begins, ends):
     """Find two atoms with a duplicate bond, in either direction; return two equal numbers if there are none."""
-    if size <= 64:
-        neighbours = np.zeros(size, np.uint64)
-        for m in range(len(begins)):
-            a, b = np.int64(min(begins[m], ends[m])), np.int64(max(begins[m], ends[m]))
-            bit = np.uint64(1) << np.uint64(b)
-            if neighbours[a] & bit:
-                return a, b
-            neighbours[a] |= bit
-        return np.int64(0), np.int64(0)
     # A hash table of the bonds by open addressing: numba compiles a sort for a second longer.
     slots = np.uint64(4 * len(begins))
     keys = np.full(slots, -1, np.int64)

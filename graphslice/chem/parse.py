@@ -1,4 +1,4 @@
-"""Parsing of SMILES with RDKit, error messages for invalid molecules, and the canonical atom order."""
+"""SMILES with RDKit: parsing and writing, error messages for invalid molecules, and the canonical atom order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from unicodedata import name
 
 from rdkit import Chem
+
+from graphslice.chem.quiet import rdkit_messages_blocked
+from graphslice.errors import first_line
 
 #: Largest number of atoms by default: distances are limited to 510 bonds, and memory is quadratic in the atoms.
 MAX_ATOMS = 512
@@ -194,3 +197,20 @@ def graph_atom_indices(mol: Chem.Mol) -> list[int]:
     mol, places = normalize_stereo(mol)
     ranks = canonical_ranks(mol)
     return ranks if places is None else [ranks[place] for place in places]
+
+
+def mol_to_smiles(mol: Chem.Mol) -> str:
+    """Write the SMILES of an RDKit molecule, sanitized or not, with or without hydrogens as atoms.
+
+    Raises:
+        MoleculeError: if RDKit cannot write one.
+    """
+    try:
+        with rdkit_messages_blocked():
+            # Molecules parsed without sanitization lack the valences that writing needs.
+            if mol.NeedsUpdatePropertyCache():
+                mol = Chem.Mol(mol)
+                mol.UpdatePropertyCache(strict=False)
+            return Chem.MolToSmiles(mol)
+    except (RuntimeError, ValueError) as error:
+        raise MoleculeError(f"RDKit cannot write a SMILES: {first_line(error)}") from None

@@ -101,10 +101,21 @@ def valid_rows(array: pa.Array) -> np.ndarray:
     return bits[array.offset : array.offset + len(array)].astype(bool)
 
 
+def number_values(array: pa.Array) -> np.ndarray:
+    """Return the values of an array of numbers, a view of its buffer; undefined for null."""
+    values = np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype())
+    return values[array.offset : array.offset + len(array)]
+
+
+def list_offsets(array: pa.ListArray) -> np.ndarray:
+    """Return the begin of each of R lists and the end of the last one, ``int32 [R + 1]``, a view of their buffer."""
+    offsets = np.frombuffer(array.buffers()[1] or bytes(4), np.int32)  # Arrow may omit the buffer of an empty array
+    return offsets[array.offset : array.offset + len(array) + 1]
+
+
 def float_values(array: pa.Array) -> np.ndarray:
     """Return the values of a float array, nan for null."""
-    values = np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype())
-    return np.where(valid_rows(array), values[array.offset : array.offset + len(array)], np.nan)
+    return np.where(valid_rows(array), number_values(array), np.nan)
 
 
 def _bits(values: np.ndarray) -> pa.Buffer:

@@ -6,8 +6,10 @@ They are not predicted. Their molecules may have no label of a target, and may c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +39,7 @@ def add_auxiliary(
 
     Args:
         dataset: the labelled molecules of the table.
-        chunks: all rows of the table.
+        chunks: its rows.
         columns: roles of its columns; ``columns.auxiliary`` are those of the auxiliary columns that it has.
         config: data settings of the user.
         unused: ``bool [R]``, rows of the table whose auxiliary labels are not read.
@@ -54,14 +56,13 @@ def add_auxiliary(
         tables.append(_read_file(config, config.auxiliary_file))
     known_as = " and ".join(table.name for table in tables)
     tasks = [_infer_task(name, tables, config, known_as) for name in names]
-    parts = [table.labels(tasks) for table in tables]
+    parts, notes = zip(*(_parse(table, tasks) for table in tables), strict=True)
     if (weights := dataset.all_labels.weights) is not None:
         unused = unused | (weights == 0)
-    parts[0].values[unused] = np.nan
-    labels = replace(Labels.join(parts), names=names)
-    notes = [note for table in tables for note in table.notes(tasks)]
-    for table in tables[1:]:
-        dataset = _append(dataset, table)
+    parts[0].labels.values[unused] = np.nan
+    labels = replace(Labels.join([part.labels for part in parts]), names=names)
+    for table, part in zip(tables[1:], parts[1:], strict=True):
+        dataset = _append(dataset, table.name, part)
     for a, name in enumerate(names):
         if np.isnan(labels.values[:, a]).all():
             raise InputError(f"the auxiliary column {name!r} of {known_as} has no value: leave it out")
@@ -69,44 +70,37 @@ def add_auxiliary(
             _reject_copy(labels.values[:, a], dataset.targets[:, t], name, task, dataset.name)
     rejected = reject_unlabelled(dataset.all_labels, dataset.rejected)
     auxiliary = dataset.auxiliary | {MOLECULE: labels}
-    return replace(dataset, rejected=rejected, auxiliary=auxiliary, notes=(*dataset.notes, *notes))
+    return replace(dataset, rejected=rejected, auxiliary=auxiliary, notes=(*dataset.notes, *chain(*notes)))
 
 
-@dataclass
-class _Table:
+class _Table(NamedTuple):
     """A table with auxiliary columns: its name, its rows and the roles of its columns."""
 
     name: str
     chunks: list[pa.Table]
     columns: LabelColumns
 
-    def rows(self, tasks: Sequence[Task]) -> LabelledRows:
-        """Parse the rows, with the labels of those of the auxiliary targets that the table has."""
-        present = [task for task in tasks if task.name in self.columns.auxiliary]
-        names = [task.name for task in present]
-        roles = replace(self.columns, targets=names, tasks=tuple(present), split=None, weights=None, descriptors=())
-        with error_context(self.name):
-            return LabelledRows.join(list(parse_chunks(self.chunks, roles)))
 
-    def labels(self, tasks: Sequence[Task]) -> Labels:
-        """Return the labels of the auxiliary targets, ``float64 [R, A]``, nan where unknown."""
-        values = np.full((sum(map(len, self.chunks)), len(tasks)), np.nan)
-        present = [a for a, task in enumerate(tasks) if task.name in self.columns.auxiliary]
-        if present:
-            values[:, present] = self.rows(tasks).labels.values
-        return Labels.of_molecules(values)
+def _parse(table: _Table, tasks: Sequence[Task]) -> tuple[LabelledRows, list[str]]:
+    """Parse the rows of a table, with labels of all A auxiliary targets, ``float64 [R, A]``, nan where unknown.
 
-    def notes(self, tasks: Sequence[Task]) -> list[str]:
-        """Describe the cells that are not learned: those that are neither empty nor numbers or classes."""
-        rows = self.rows(tasks)
-        bounds = 0 if rows.labels.bounds is None else int(is_bounded(rows.labels.bounds).sum())
-        notes = [f"{self.name}: {bounds:,} bounds in auxiliary columns are not learned"] if bounds else []
-        if wrong := rows.invalid_labels:
-            row, reason = min(wrong.items())
-            notes.append(
-                f"{self.name}: auxiliary labels of {len(wrong):,} rows are not learned; row {row + 1}: {reason}"
-            )
-        return notes
+    Returns:
+        The rows; and notes about the cells that are not learned: bounds, and those that are neither empty nor numbers
+        or classes.
+    """
+    present = [a for a, task in enumerate(tasks) if task.name in table.columns.auxiliary]
+    used = [tasks[a] for a in present]
+    roles = replace(table.columns, targets=[task.name for task in used], tasks=tuple(used), split=None, weights=None)
+    with error_context(table.name):
+        rows = LabelledRows.join(list(parse_chunks(table.chunks, replace(roles, descriptors=()))))
+    bounds = 0 if rows.labels.bounds is None else int(is_bounded(rows.labels.bounds).sum())
+    notes = [f"{table.name}: {bounds:,} bounds in auxiliary columns are not learned"] if bounds else []
+    if wrong := rows.invalid_labels:
+        row, reason = min(wrong.items())
+        notes.append(f"{table.name}: auxiliary labels of {len(wrong):,} rows are not learned; row {row + 1}: {reason}")
+    values = np.full((len(rows), len(tasks)), np.nan)
+    values[:, present] = rows.labels.values
+    return replace(rows, labels=Labels.of_molecules(values)), notes
 
 
 def _read_file(config: DataConfig, file: str) -> _Table:
@@ -130,25 +124,16 @@ def _infer_task(name: str, tables: Sequence[_Table], config: DataConfig, known_a
     return task
 
 
-def _append(dataset: LabelledDataset, table: _Table) -> LabelledDataset:
+def _append(dataset: LabelledDataset, name: str, rows: LabelledRows) -> LabelledDataset:
     """Append the molecules of a table without labels of the targets; of weighted rows they have the mean weight."""
-    rows = table.rows([])
-    first, unknown = len(dataset), np.full((len(rows), len(dataset.tasks)), np.nan)
     weights = dataset.all_labels.weights
     weights = None if weights is None else np.full(len(rows), weights.sum() / max(1, np.count_nonzero(weights)))
-    labels = Labels.join([dataset.all_labels, replace(Labels.of_molecules(unknown), weights=weights)])
+    labels = replace(Labels.of_molecules(np.full((len(rows), len(dataset.tasks)), np.nan)), weights=weights)
     columns = dataset.columns
     if columns is not None:
-        columns = np.concatenate([columns, np.full((len(rows), columns.shape[1]), np.nan, np.float32)])
-    rejected = dataset.rejected | {first + row: reason for row, reason in rows.rejected.items()}
-    return replace(
-        dataset,
-        smiles=[*dataset.smiles, *rows.smiles],
-        all_labels=labels,
-        rejected=rejected,
-        columns=columns,
-        identifiers={name: [*texts, *[""] * len(rows)] for name, texts in dataset.identifiers.items()},
-    )
+        columns = np.full((len(rows), columns.shape[1]), np.nan, np.float32)
+    further = LabelledDataset(name, rows.smiles, labels, dataset.tasks, rows.rejected, columns=columns)
+    return LabelledDataset.join([dataset, further])
 
 
 def _reject_copy(values: np.ndarray, targets: np.ndarray, name: str, task: Task, table: str) -> None:

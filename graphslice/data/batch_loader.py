@@ -14,34 +14,18 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.data.batch_arrays import batch_arrays
 from graphslice.data.batch_samplers import Batches
-from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 
 
 def collate_rows(store: GraphStore, rows: np.ndarray, **settings: Any) -> GraphBatch:
-    """Collate rows of a store into a batch.
-
-    Args:
-        store: the molecules.
-        rows: ``int [B]``, at least one row; each needs a molecule with at least one atom.
-        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
-
-    Raises:
-        InputError: as :func:`~graphslice.data.batch_arrays.batch_arrays`.
-    """
+    """Collate rows of a store into a batch: see :func:`~graphslice.data.batch_arrays.batch_arrays`."""
     return GraphBatch.from_arrays(batch_arrays(store, rows, **settings))  # the store was checked when it was opened
 
 
 def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None = None, **settings) -> GraphBatch:
-    """Collate graphs into a batch.
+    """Collate graphs, each with at least one atom, into a batch, as :func:`collate_rows`.
 
-    Args:
-        graphs: molecules, each with at least one atom.
-        values: their descriptors by name, as for :meth:`GraphStore.from_arrays`.
-        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
-
-    Raises:
-        InputError: as :func:`~graphslice.data.batch_arrays.batch_arrays`, or if a molecule is invalid.
+    ``values`` are their descriptors by name, as for :meth:`GraphStore.from_arrays`. An invalid one raises InputError.
     """
     store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), descriptors=values)
     return collate_rows(store, np.arange(len(graphs)), **settings)
@@ -70,9 +54,7 @@ class BatchLoader:
         store: the molecules.
         rows: ``int64 [R]``, rows of the store that the batches index.
         batches: lists of indices into ``rows``, such as :class:`~graphslice.data.batch_samplers.TrainBatches`.
-        settings: ``path_ties`` and ``max_path`` of :func:`~graphslice.data.batch_loader.collate_rows`.
-        targets: labels of all rows of the store.
-        auxiliary: atom- and bond-level labels of all rows, by level, that are trained on with the targets.
+        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
         threads: number of threads; 0 collates each batch when it is requested.
         pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
 
@@ -89,13 +71,11 @@ class BatchLoader:
         batches: Batches,
         settings: dict,
         *,
-        targets: Labels | None = None,
-        auxiliary: Mapping[str, Labels] | None = None,
         threads: int = 0,
         pin_memory: bool = False,
     ) -> None:
         self.store, self.rows, self.batches, self.settings = store, rows, batches, settings
-        self.targets, self.auxiliary, self.threads, self.pin_memory = targets, auxiliary or {}, threads, pin_memory
+        self.threads, self.pin_memory = threads, pin_memory
         self.wait_seconds = 0.0
 
     def __len__(self) -> int:
@@ -125,6 +105,5 @@ class BatchLoader:
         return result
 
     def _make_batch(self, indices: list[int]) -> GraphBatch:
-        rows = self.rows[indices]
-        batch = collate_rows(self.store, rows, targets=self.targets, auxiliary=self.auxiliary, **self.settings)
+        batch = collate_rows(self.store, self.rows[indices], **self.settings)
         return batch.pin_memory() if self.pin_memory else batch

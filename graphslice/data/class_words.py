@@ -50,12 +50,7 @@ def merge_class_words(
 
 
 def class_notes(chunks: Iterable[pa.Table], tasks: Sequence[Task]) -> list[str]:
-    """List the notations of classes that have several, one line per target.
-
-    Args:
-        chunks: all rows of a table.
-        tasks: tasks of its targets, at molecule level.
-    """
+    """List the notations of classes of molecule-level targets that have several, one line per target."""
     named = [task for task in tasks if task.classes]
     cells: dict[str, Counter[str]] = {task.name: Counter() for task in named}
     for chunk in chunks if named else ():

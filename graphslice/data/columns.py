@@ -1,4 +1,7 @@
-"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs)."""
+"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs).
+
+In all functions ``columns`` are the names of all columns of the table, and ``name`` is its own, for messages.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,7 @@ def find_columns(
     in any capitalisation, if there is one.
 
     Args:
-        columns: names of all columns of the table.
         config: data settings of the user.
-        name: name of the table, for messages.
         split_methods: split methods that ``config.split`` may name instead of a column.
 
     Raises:
@@ -94,14 +95,9 @@ def find_columns(
 def require_column(
     column: str, columns: Sequence[str], name: str, noun: str = "column", quote: Callable[[str], str] = quote_item
 ) -> None:
-    """Raise :class:`InputError` if a table has no such column.
+    """Raise :class:`InputError` if the table ``name`` has no such column; ``noun`` says what its columns are.
 
-    Args:
-        column: name of the column.
-        columns: names of all columns of the table.
-        name: name of the table, for messages.
-        noun: what the columns are.
-        quote: formats names of columns.
+    ``quote`` formats names of columns.
     """
     if column not in columns:
         suggestion = nearest(column, columns, quote)
@@ -116,9 +112,7 @@ def find_smiles_column(
     It is the requested column, else that of the training set if the table has it, else the first with a usual name.
 
     Args:
-        columns: names of all columns of the table.
         requested: column configured by the user, or None.
-        name: name of the table, for messages.
         training_column: SMILES column of the training set of a model, or None.
 
     Raises:
@@ -159,11 +153,7 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-    """Parse the target names of ``--targets``.
-
-    Args:
-        text: one column, or several separated by commas, quoted if a name contains a comma; or a list of names.
-        columns: names of all columns of the table.
+    """Parse ``--targets``: one of the columns, or several separated by commas, quoted if a name contains a comma.
 
     Raises:
         InputError: if a target is named twice.
@@ -180,13 +170,7 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
 
 
 def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:
-    """Raise :class:`InputError` if the name of a used column is not unique.
-
-    Args:
-        columns: names of all columns.
-        used: names of the used columns.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` if the name of a used column is not unique among the columns of the table ``name``."""
     for column in used:
         if list(columns).count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}")
@@ -202,10 +186,8 @@ def find_feature_columns(columns: Sequence[str], names: Sequence[str], targets: 
     """Find the descriptor columns of a table that ``data.features`` names.
 
     Args:
-        columns: names of all columns of the table.
         names: names of :data:`~graphslice.chem.descriptors.DESCRIPTORS` and of columns.
         targets: names of the target columns.
-        name: name of the table, for messages.
 
     Raises:
         InputError: if the table lacks a column, or it is a target.
@@ -230,13 +212,7 @@ def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def check_feature_columns(values: np.ndarray, names: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a column has no number in any row.
-
-    Args:
-        values: ``float32 [R, K]``, values of all rows.
-        names: K names.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` if one of K columns, ``float32 [R, K]``, of the table ``name`` has no number."""
     for column, empty in zip(names, np.isnan(values).all(axis=0), strict=True):
         if empty:
             raise InputError(f"{name}: the column {column!r} of --features has no number in any row")

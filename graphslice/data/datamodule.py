@@ -280,19 +280,18 @@ class MoleculeData:
         """Merge duplicate rows of the training set. Validation and test sets stay unchanged for evaluation."""
         rows = self.splits["train"]
         positions = np.searchsorted(self.usable_rows, rows)
-        labels, names = self.dataset.all_labels, self.dataset.target_names
-        targets, bounds = labels.values.copy(), labels.bounds_or_infinite()
-        merged = merge_rows(rows, identity[positions], targets[rows], classes, names, bounds[rows])
-        targets[merged.rows], bounds[merged.rows] = merged.targets, merged.bounds
+        labels, reasons, dropped = merge_rows(
+            self.dataset.all_labels, rows, identity[positions], classes, self.dataset.target_names
+        )
         auxiliary = dict(self.dataset.auxiliary)
         if MOLECULE in auxiliary:
             auxiliary[MOLECULE] = merge_means(auxiliary[MOLECULE], rows, identity[positions])
-        self.dataset = replace(self.dataset, all_labels=Labels.of_molecules(targets, bounds), auxiliary=auxiliary)
-        self.rejected |= merged.reasons
-        removed = list(merged.reasons)
+        self.dataset = replace(self.dataset, all_labels=labels, auxiliary=auxiliary)
+        self.rejected |= reasons
+        removed = list(reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)
         self.splits = {**self.splits, "train": np.setdiff1d(rows, removed)}
-        self.duplicates = replace(self.duplicates, merged=len(removed) - merged.dropped, dropped=merged.dropped)
+        self.duplicates = replace(self.duplicates, merged=len(removed) - dropped, dropped=dropped)
         if not len(self.splits["train"]):
             raise InputError(
                 f"{self.dataset.name}: all training rows have conflicting labels: give data.duplicates keep"
@@ -434,13 +433,12 @@ class MoleculeData:
     def _loader(self, rows: np.ndarray, batches: Batches, share: DeviceShare) -> BatchLoader:
         workers = self.config.trainer.workers
         on_gpu = share.kind == "cuda"
+        labels = {"targets": self.labels, "auxiliary": self.dataset.auxiliary}
         return BatchLoader(
             self.store,
             rows,
             batches,
-            self.config.collate_settings | {"multiple": share.padding_multiple},
-            targets=self.labels,
-            auxiliary=self.dataset.auxiliary,
+            self.config.collate_settings | {"multiple": share.padding_multiple} | labels,
             # Without a GPU the model itself uses all cores.
             threads=int(workers) if workers != "auto" else 2 if on_gpu else 0,
             pin_memory=on_gpu,

@@ -149,6 +149,29 @@ class LabelledDataset:
     def __len__(self) -> int:
         return len(self.all_labels)
 
+    @classmethod
+    def join(cls, parts: Sequence[LabelledDataset]) -> LabelledDataset:
+        """Concatenate tables with the same targets; name, splits, notes and auxiliary labels are those of the first.
+
+        A table that lacks an identifier column has empty texts.
+        """
+        first, added = parts[0], sum(map(len, parts[1:]))
+        names = dict.fromkeys(name for part in parts for name in part.identifiers)
+        auxiliary = {}
+        for level, labels in first.auxiliary.items():
+            unknown = Labels.of_molecules(np.full((added, labels.values.shape[1]), np.nan))
+            auxiliary[level] = replace(Labels.join([labels, unknown]), names=labels.names)
+        return replace(
+            first,
+            smiles=[text for part in parts for text in part.smiles],
+            all_labels=Labels.join([part.all_labels for part in parts]),
+            rejected=join_reasons(parts, [part.rejected for part in parts]),
+            invalid_labels=join_reasons(parts, [part.invalid_labels for part in parts]),
+            columns=None if first.columns is None else np.concatenate([part.columns for part in parts]),
+            auxiliary=auxiliary,
+            identifiers={n: [text for p in parts for text in p.identifiers.get(n, [""] * len(p))] for n in names},
+        )
+
     @cached_property
     def targets(self) -> np.ndarray:
         """Labels of each row, ``float64 [R, T]``, nan where unknown; of atoms or bonds their means."""

@@ -21,24 +21,17 @@ from graphslice.data.columns import (
     find_feature_columns,
     quoted_list,
 )
-from graphslice.data.dataset import (
-    LabelledDataset,
-    LabelledRows,
-    join_reasons,
-    reject_unlabelled,
-    rename_tasks,
-    usable_mask,
-)
+from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.excel import split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
-from graphslice.data.identifiers import identifier_columns, join_identifiers
+from graphslice.data.identifiers import identifier_columns
 from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
 from graphslice.data.labels import Labels
 from graphslice.data.list_columns import reject_lists
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_rows import error_context, parse_chunks
-from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, Splits, decode_splits, present_splits
+from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.store_dataset import dataset_from_store
 from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order
@@ -99,34 +92,8 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
         first = sum(map(len, parts))
         splits = splits | {split: first + np.flatnonzero(usable_mask(len(part), part.rejected))}
         parts.append(part)
-    return _concatenate(parts, splits)
-
-
-def _concatenate(parts: list[LabelledDataset], splits: Splits) -> LabelledDataset:
-    """Concatenate tables with the same targets, under the name of the first table."""
-    smiles = [text for part in parts for text in part.smiles]
-    labels = Labels.join([part.all_labels for part in parts])
-    columns = None if parts[0].columns is None else np.concatenate([part.columns for part in parts])
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
-    auxiliary = {}
-    for level, known in parts[0].auxiliary.items():  # only the training table is read for auxiliary labels
-        unknown = np.full((len(smiles) - len(parts[0]), known.values.shape[1]), np.nan)
-        auxiliary[level] = replace(Labels.join([known, Labels.of_molecules(unknown)]), names=known.names)
-    identifiers = join_identifiers([part.identifiers for part in parts], [len(part) for part in parts])
-    first = parts[0]
-    return LabelledDataset(
-        first.name,
-        smiles,
-        labels,
-        first.tasks,
-        join_reasons(parts, [part.rejected for part in parts]),
-        join_reasons(parts, [part.invalid_labels for part in parts]),
-        splits,
-        columns=columns,
-        auxiliary=auxiliary,
-        notes=notes,
-        identifiers=identifiers,
-    )
+    return replace(LabelledDataset.join(parts), splits=splits, notes=notes)
 
 
 def dataset_path(dataset: str) -> Path:
@@ -173,11 +140,6 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files.
 
-    Args:
-        path: the file or folder.
-        config: data settings of the user.
-        tasks: see :func:`load_dataset`.
-
     Raises:
         InputError: if it cannot be read, lacks a column, or has a target that cannot be trained on.
     """
@@ -198,14 +160,7 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
 def dataset_from_chunks(
     chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
-    """Load the labelled molecules of all chunks of a table.
-
-    Args:
-        chunks: at least one.
-        columns: roles of the table's columns.
-        config: data settings of the user.
-        name: name of the table.
-        tasks: see :func:`load_dataset`.
+    """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`.
 
     Raises:
         InputError: if all rows are malformed, or a target cannot be trained on.
@@ -235,17 +190,12 @@ def dataset_from_chunks(
 def _dataset_from_rows(
     chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], config: DataConfig, name: str
 ) -> LabelledDataset:
-    notes: list[str] = []
+    features = FeatureColumns(columns.descriptors)
     with error_context(name):
-        rows = LabelledRows.join(list(parse_chunks(chunks, columns)))
+        rows = LabelledRows.join(list(parse_chunks(chunks, columns, features)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
-        features = FeatureColumns(columns.descriptors)
-        for chunk in chunks:
-            features.parse(chunk)
-        notes = features.notes()
-    if columns.level == MOLECULE:
-        notes = [*class_notes(chunks, tasks), *notes]
+    notes = [*(class_notes(chunks, tasks) if columns.level == MOLECULE else []), *features.notes()]
     rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
     invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
     splits = None

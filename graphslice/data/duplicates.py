@@ -100,10 +100,7 @@ def find_duplicates(
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
     """Detect leakage: count the rows of each held-out split whose family is also in the training set.
 
-    Args:
-        splits: rows of each split, among ``rows``.
-        rows: ``int64 [R]``, ascending.
-        family: ``uint64 [R]``, family hashes of ``rows``.
+    ``family``, ``uint64 [R]``, are the hashes of ``rows``, ``int64 [R]`` and ascending, which the splits divide.
     """
     train_families = family[np.searchsorted(rows, splits["train"])]
     held_out = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
@@ -125,81 +122,47 @@ def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1).astype(np.uint64)
 
 
-@dataclass(frozen=True)
-class Merged:
-    """Result of merging duplicate rows.
-
-    Attributes:
-        targets: ``float64 [K, T]``, merged labels.
-        bounds: ``float64 [K, T, 2]``, merged bounds.
-        rows: ``int64 [K]``, the rows with merged labels: the first row of each molecule.
-        reasons: reason of removal, by removed row: merged into another row, or labels that could not be merged.
-        dropped: number of rows whose labels could not be merged.
-    """
-
-    targets: np.ndarray
-    bounds: np.ndarray
-    rows: np.ndarray
-    reasons: dict[int, str]
-    dropped: int
-
-
 def merge_rows(
-    rows: np.ndarray,
-    identity: np.ndarray,
-    targets: np.ndarray,
-    classes: np.ndarray,
-    names: Sequence[str],
-    bounds: np.ndarray | None = None,
-) -> Merged:
-    """Merge the rows of each molecule into one: the mean of numbers, the closest bounds, the majority vote of classes.
+    labels: Labels, rows: np.ndarray, identity: np.ndarray, classes: np.ndarray, names: Sequence[str]
+) -> tuple[Labels, dict[int, str], int]:
+    """Merge the rows of each molecule into its first: mean of numbers, closest bounds, majority vote of classes.
 
     A number takes precedence over bounds. If two classes have equally many votes, or bounds contradict each other, the
     label is unknown; if no label is left, all rows of the molecule are dropped.
 
     Args:
-        rows: ``int64 [R]``.
+        labels: molecule-level labels of all rows.
+        rows: ``int64 [R]``, the rows to be merged.
         identity: ``uint64 [R]``, hashes of these rows.
-        targets: ``float64 [R, T]``, labels of these rows, nan where unknown.
         classes: ``bool [T]``, true for classification targets.
         names: names of the targets.
-        bounds: ``float64 [R, T, 2]``, bounds of labels that are nan; None if there are none.
+
+    Returns:
+        The labels, merged in the first row of each molecule; the reason of removal, by removed row: merged into another
+        row, or labels that could not be merged; and the number of rows whose labels could not be merged.
     """
-    bounds = np.full((*targets.shape, 2), UNBOUNDED) if bounds is None else bounds
+    values, bounds = labels.values.copy(), labels.bounds_or_infinite().copy()
     repeated, begins = _duplicate_rows(identity)
-    first_rows: list[int] = []
-    labels: list[np.ndarray] = []
-    limits: list[np.ndarray] = []
     reasons: dict[int, str] = {}
     dropped = 0
-    for members in np.split(repeated, begins[1:]) if len(begins) else ():
-        numbers = rows[members].tolist()
-        merged, tied = _merge(targets[members], classes)
+    for members in np.split(rows[repeated], begins[1:]) if len(begins) else ():
+        first, *others = members.tolist()
+        merged, tied = _merge(values[members], classes)
         merged_bounds, contradicting = _merge_bounds(bounds[members], merged)
         if np.isnan(merged).all() and not is_bounded(merged_bounds).any():
             problem = f"the majority vote of {names[tied[0]]!r} is tied" if tied else ""
             problem = problem or f"the bounds of {names[contradicting[0]]!r} contradict each other"
-            reason = f"rows {_listed(numbers)} are one molecule, and {problem}"
-            reasons |= dict.fromkeys(numbers, reason)
-            dropped += len(numbers)
+            reason = f"rows {_listed([first, *others])} are one molecule, and {problem}"
+            reasons |= dict.fromkeys([first, *others], reason)
+            dropped += len(members)
             continue
-        first_rows.append(numbers[0])
-        labels.append(merged)
-        limits.append(merged_bounds)
-        reasons |= dict.fromkeys(numbers[1:], f"{MERGED} {numbers[0] + 1}")
-    merged_labels = np.array(labels).reshape(-1, targets.shape[1])
-    merged_limits = np.array(limits).reshape(-1, *bounds.shape[1:])
-    return Merged(merged_labels, merged_limits, np.array(first_rows, np.int64), reasons, dropped)
+        values[first], bounds[first] = merged, merged_bounds
+        reasons |= dict.fromkeys(others, f"{MERGED} {first + 1}")
+    return Labels.of_molecules(values, bounds), reasons, dropped
 
 
 def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Labels:
-    """Give each of some rows the means of the known labels of its molecule.
-
-    Args:
-        labels: labels of all molecules.
-        rows: ``int64 [R]``.
-        identity: ``uint64 [R]``, hashes of these rows.
-    """
+    """Give each of some rows, ``int64 [R]``, the means of the known labels of its molecule; see :func:`merge_rows`."""
     molecules, molecule = np.unique(identity, return_inverse=True)
     values = labels.values.copy()
     values[rows] = group_means(values[rows], molecule, len(molecules))[molecule]

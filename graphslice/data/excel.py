@@ -11,7 +11,7 @@ from datetime import datetime, time
 from pathlib import Path
 from typing import Any
 
-from graphslice.data.text_tables import Expansion, TextRows
+from graphslice.data.text_tables import Expansion, TextRow
 from graphslice.errors import InputError, nearest
 
 EXCEL_SUFFIXES = (".xlsx",)
@@ -27,7 +27,7 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
     return (Path(file), sheet) if colon and sheet and file.lower().endswith(EXCEL_SUFFIXES) else (path, None)
 
 
-def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iterator[TextRows], list[str]]:
+def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[TextRow], list[str]]:
     """Read the header and the rows of a sheet. Blank rows, and columns without a name in the header, are left out.
 
     Cells are texts as in a CSV export: numbers with all digits, ``TRUE`` and ``FALSE``, dates as ``2026-01-31``, the
@@ -36,10 +36,9 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
     Args:
         path: the workbook, as in :func:`split_sheet`; without a sheet, its first visible one.
         stack: closes the file.
-        rows: number of rows of every chunk but the last.
 
     Returns:
-        The names of the columns (empty for an empty sheet), the chunks of rows, and a note if the path names no sheet
+        The names of the columns (empty for an empty sheet), the rows, and a note if the path names no sheet
         and other visible sheets have rows too.
 
     Raises:
@@ -75,8 +74,9 @@ def read_excel(path: Path, stack: ExitStack, rows: int) -> tuple[list[str], Iter
     texts = _rows(file, sheet)
     header = next(texts, [])
     columns = [column for column, text in enumerate(header) if text.strip()]
+    rows = (([row[c] if c < len(row) else "" for c in columns], None) for row in texts)
     # A line break within a name is a space, so that the name can be written on a command line.
-    return [" ".join(header[column].split()) for column in columns], _chunks(texts, columns, rows), notes
+    return [" ".join(header[column].split()) for column in columns], rows, notes
 
 
 @contextmanager
@@ -105,11 +105,6 @@ def _rows(file: Path, sheet: Any, most: int | None = None) -> Iterator[list[str]
             texts = [_text(cell) for cell in cells]
             if any(map(str.strip, texts)):
                 yield texts
-
-
-def _chunks(texts: Iterator[list[str]], columns: list[int], rows: int) -> Iterator[TextRows]:
-    while part := list(itertools.islice(texts, rows)):
-        yield TextRows([[row[c] if c < len(row) else "" for c in columns] for row in part], {})
 
 
 def _text(cell: object) -> str:

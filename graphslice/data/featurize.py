@@ -81,16 +81,9 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
 def featurize(
     smiles: Sequence[str], config: GraphConfig, *, pool: Pool = None, progress: Callable[[int], None] | None = None
 ) -> tuple[GraphStore, list[str | None]]:
-    """Parse SMILES into a store in memory.
+    """Parse SMILES into a store in memory, as one chunk of :func:`featurize_stream`.
 
-    Args:
-        smiles: any strings.
-        config: atom order and maximum number of atoms.
-        pool: processes from :func:`featurizer_pool`; None to parse in this process.
-        progress: called with the number of newly finished rows.
-
-    Returns:
-        A store with one row per SMILES, and for every row None or the reason why it has no molecule.
+    ``progress`` is called with the number of newly finished rows.
     """
     arrays, reasons, *_ = parse(smiles, config, pool, progress)
     return GraphStore.from_arrays(arrays, reasons), reasons
@@ -106,10 +99,10 @@ def featurize_stream(
     columns: Iterable[Mapping[str, np.ndarray]] | None = None,
     level: str = MOLECULE,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
-    """Parse SMILES chunk by chunk, as :func:`featurize`.
+    """Parse SMILES chunk by chunk into stores in memory.
 
     Args:
-        chunks: SMILES.
+        chunks: any strings.
         config: atom order and maximum number of atoms.
         pool: processes from :func:`featurizer_pool`; None to parse in this process.
         prefetch: let the pool parse the next chunk while the caller uses the last one. This is faster if the caller
@@ -119,7 +112,7 @@ def featurize_stream(
         level: level of the targets; at atom or bond level the stores have the order of the SMILES.
 
     Yields:
-        For every chunk the results of :func:`featurize`.
+        For every chunk a store with one row per SMILES, and for every row None or the reason why it has no molecule.
     """
     chunk_columns = itertools.repeat({}) if columns is None else columns
     parsed = _parse_chunks(chunks, config, level, pool, prefetch=prefetch, kinds=kinds)

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 from rdkit import Chem
 
-from graphslice.chem.parse import MoleculeError
-from graphslice.chem.rdkit_molecules import mol_to_smiles
+from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.errors import InputError
 
 #: Name of a data frame in messages.

@@ -42,10 +42,9 @@ def identifier_columns(
     unique (integers) or nearly so (texts: at least 90% are distinct, and at most 10% are missing), at most three.
 
     Args:
-        chunks: all rows of the table, at least one chunk.
+        chunks: all rows of the table ``name``, at least one chunk.
         used: columns with another role.
         requested: names separated by commas, or None.
-        name: name of the table, for messages.
 
     Returns:
         The R texts of each column by its name, empty where there is no value.
@@ -60,18 +59,6 @@ def identifier_columns(
         names = [requested] if requested in columns else split_words(requested)
         _check_requested(names, columns, used, name)
     return {one: [text for chunk in chunks for text in texts(chunk.column(one))] for one in names}
-
-
-def join_identifiers(parts: Sequence[dict[str, list[str]]], lengths: Sequence[int]) -> dict[str, list[str]]:
-    """Concatenate the identifiers of several tables; a table that lacks a column has empty texts.
-
-    Args:
-        parts: the identifiers of each table, from :func:`identifier_columns`.
-        lengths: number of rows of each table.
-    """
-    names = dict.fromkeys(column for part in parts for column in part)
-    tables = list(zip(parts, lengths, strict=True))
-    return {one: [text for part, rows in tables for text in part.get(one, [""] * rows)] for one in names}
 
 
 def _check_requested(names: Sequence[str], columns: Sequence[str], used: Collection[str | None], name: str) -> None:

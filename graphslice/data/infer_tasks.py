@@ -1,4 +1,7 @@
-"""Inference of the target column, its level and its task (regression, binary or multiclass) from its cells."""
+"""Inference of the target column, its level and its task (regression, binary or multiclass) from its cells.
+
+In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from graphslice.data.column_contents import FEW_CLASSES, MOST_CLASSES, ColumnCon
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import decimal_advice, number_advice
 from graphslice.data.labels import Labels
-from graphslice.data.list_columns import numbers_of_lists
-from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, holds_lists, list_or_none, number_key
+from graphslice.data.list_columns import list_cells, numbers_of_lists
+from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, list_or_none, number_key
 from graphslice.data.tables import file_columns
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_per_target
@@ -40,10 +43,8 @@ def infer_tasks(
     Of atom- and bond-level targets the values are the numbers of all lists.
 
     Args:
-        chunks: all rows of the table.
         targets: names of the target columns.
         config: data settings of the user.
-        name: name of the table, for messages.
         smiles: column of the SMILES; rows without one are left out.
 
     Raises:
@@ -175,13 +176,7 @@ def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, 
 
 
 def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
-    """Raise :class:`InputError` for a label that cannot be transformed like those of the training set.
-
-    Args:
-        labels: labels of R rows.
-        tasks: tasks of the T targets.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` for a label of the table ``name`` that the transform of its task cannot have."""
     largest = np.fmin(labels.means(), labels.bounds[..., 1] if labels.bounds is not None else np.inf)
     for t, task in enumerate(tasks):
         if task.transform == "log" and len(largest):
@@ -207,9 +202,7 @@ def infer_target(
     A column of distinct integers may hold catalogue numbers, so it is not chosen if another column holds classes.
 
     Args:
-        chunks: all rows of the table.
         columns: the columns that have another role.
-        name: name of the table, for messages.
         lists: look for lists of numbers (atom- or bond-level targets) instead of numbers.
 
     Returns:
@@ -225,7 +218,7 @@ def infer_target(
     check_unique(others, others, name)
 
     if lists:
-        numeric = [column for column in others if any(holds_lists(chunk, column) for chunk in chunks)]
+        numeric = [column for column in others if any(list_cells(chunk, column) for chunk in chunks)]
         if len(numeric) == 1:
             return numeric[0], []
     else:

@@ -52,14 +52,7 @@ class ListLengths:
         return [level for level, count in fits.items() if count and count == max(fits.values())]
 
     def level(self, target: str) -> str:
-        """Return the level of the lists.
-
-        Args:
-            target: name of the column, for messages.
-
-        Raises:
-            InputError: if the level is ambiguous or unknown.
-        """
+        """Return the level of the lists of a target; raise :class:`InputError` if it is ambiguous or unknown."""
         if len(levels := self.levels) == 1:
             return levels[0]
         if not self.sizes:
@@ -79,14 +72,7 @@ class ListLengths:
 
 
 def reject_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a molecule-level target holds lists; the message names their level.
-
-    Args:
-        chunks: all rows of the table.
-        smiles: name of the SMILES column.
-        targets: names of the target columns.
-        name: name of the table, for messages.
-    """
+    """Raise :class:`InputError` if a molecule-level target of a table holds lists; the message names their level."""
     for target in targets:
         lengths = ListLengths()
         for chunk in chunks:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
-from graphslice.chem.graph_descriptors import GRAPH_DESCRIPTORS, graph_inputs
+from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
 from graphslice.chem.molecule_hash import MoleculeHashes, hash_molecules, hash_scaffolds
 from graphslice.data.store import GraphStore
@@ -27,8 +27,8 @@ def molecule_keys(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
     """
     if (keys := store.keys) is not None:
         return MoleculeHashes(keys.identity[rows], keys.family[rows])
-    chunks = _map_chunks(store, rows, lambda arrays: np.stack(hash_molecules(arrays)))
-    return MoleculeHashes(*np.concatenate([np.empty((2, 0), np.uint64), *chunks], axis=1))
+    hashes = _map_chunks(store, rows, lambda arrays: np.stack(hash_molecules(arrays), axis=1))
+    return MoleculeHashes(*np.ascontiguousarray(hashes.T))
 
 
 def molecule_ids(store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -38,19 +38,17 @@ def molecule_ids(store: GraphStore, rows: np.ndarray) -> np.ndarray:
 
 def scaffold_keys(store: GraphStore, rows: np.ndarray) -> np.ndarray:
     """Compute the scaffold hashes of some molecules of a store, ``uint64 [R]``; see :func:`molecule_keys`."""
-    return np.concatenate([np.empty(0, np.uint64), *_map_chunks(store, rows, hash_scaffolds)])
+    return _map_chunks(store, rows, hash_scaffolds)
 
 
 def fingerprint_rows(store: GraphStore, rows: np.ndarray, bits: int = FINGERPRINT_BITS) -> np.ndarray:
     """Compute the Morgan fingerprints of some molecules of a store, ``bool [R, bits]``; see :func:`molecule_keys`."""
-    chunks = _map_chunks(store, rows, lambda arrays: morgan_fingerprints(arrays, bits))
-    return np.concatenate([np.empty((0, bits), bool), *chunks])
+    return _map_chunks(store, rows, lambda arrays: morgan_fingerprints(arrays, bits))
 
 
 def graph_input_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
     """Compute the inputs of base models for molecules of a store, ``float32 [R, F]``; see :func:`molecule_keys`."""
-    width = FINGERPRINT_BITS + len(GRAPH_DESCRIPTORS)
-    return np.concatenate([np.empty((0, width), np.float32), *_map_chunks(store, rows, graph_inputs)])
+    return _map_chunks(store, rows, graph_inputs)
 
 
 def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:
@@ -60,10 +58,10 @@ def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:
     return MolArrays(atom_ptr, bond_ptr, padded[valid], bonds, bond_type_ids)
 
 
-def _map_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> list[np.ndarray]:
-    """Apply a function to chunks of molecules in one thread per core; compiled functions run in parallel."""
+def _map_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> np.ndarray:
+    """Concatenate a function of chunks of molecules, in one thread per core; compiled functions run in parallel."""
+    if len(rows) <= _CHUNK_ROWS:
+        return function(molecule_arrays(store, rows))
     chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]
-    if len(chunks) < 2:
-        return [function(molecule_arrays(store, chunk)) for chunk in chunks]
     with ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(lambda chunk: function(molecule_arrays(store, chunk)), chunks))
+        return np.concatenate(list(pool.map(lambda chunk: function(molecule_arrays(store, chunk)), chunks)))

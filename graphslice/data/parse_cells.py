@@ -119,11 +119,6 @@ def column_cells(chunk: pa.Table, column: str, rows: Collection[int] | None = No
     return [decode_text(value) if isinstance(value, bytes) else value for value in values]
 
 
-def holds_lists(chunk: pa.Table, column: str) -> bool:
-    """True if any cell of a column is a list of numbers."""
-    return any(list_or_none(cell) is not None for cell in column_cells(chunk, column))
-
-
 def _item(item: object) -> float:
     """Parse one number of a list, nan if it is unknown; raise ValueError if it is not a number."""
     if item is None:

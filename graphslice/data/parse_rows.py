@@ -36,15 +36,7 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
-    """Read the labelled rows of a table, chunk by chunk.
-
-    Args:
-        path: the table.
-        columns: roles of its columns.
-
-    Raises:
-        InputError: if the table cannot be read, or a cell of the split column names no split.
-    """
+    """Read the labelled rows of a table, chunk by chunk; raises InputError as open_table and :func:`parse_chunk`."""
     with open_table(path) as table, error_context(str(path)):
         yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns)
 
@@ -58,15 +50,19 @@ def error_context(name: str) -> Iterator[None]:
         raise error if name in str(error) else InputError(f"{name}: {error}") from None
 
 
-def parse_chunks(chunks: Iterable[pa.Table], columns: LabelColumns) -> Iterator[LabelledRows]:
+def parse_chunks(
+    chunks: Iterable[pa.Table], columns: LabelColumns, features: FeatureColumns | None = None
+) -> Iterator[LabelledRows]:
     """Apply :func:`parse_chunk` to consecutive chunks of a table, from its first row."""
     first_row = 0
     for chunk in chunks:
-        yield parse_chunk(chunk, columns, first_row)
+        yield parse_chunk(chunk, columns, first_row, features)
         first_row += len(chunk)
 
 
-def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> LabelledRows:
+def parse_chunk(
+    chunk: pa.Table, columns: LabelColumns, first_row: int = 0, features: FeatureColumns | None = None
+) -> LabelledRows:
     """Parse the cells of a chunk of a table (CSV or Parquet) to SMILES, labels, splits and features.
 
     A label is invalid if it is neither empty nor a finite number, a bound of one such as ``>5``, or one of the classes;
@@ -76,6 +72,7 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         chunk: rows of the table, with plain numbers.
         columns: roles of its columns.
         first_row: row of the table with which the chunk begins, for messages.
+        features: parser of the descriptor columns, if their problems are counted.
 
     Raises:
         InputError: if a cell of the split column names no split, in a row that has a label; or a weight is not valid.
@@ -96,8 +93,8 @@ def parse_chunk(chunk: pa.Table, columns: LabelColumns, first_row: int = 0) -> L
         needed = labels.known() if columns.targets else np.ones(len(chunk), bool)
         needed[list(rejected)] = False
         split = parse_splits(texts(chunk.column(columns.split)), columns.split, needed, first_row)
-    features = FeatureColumns(columns.descriptors).parse(chunk) if columns.descriptors else None
-    return LabelledRows(smiles, labels, split, rejected, features, invalid_labels)
+    values = (features or FeatureColumns(columns.descriptors)).parse(chunk) if columns.descriptors else None
+    return LabelledRows(smiles, labels, split, rejected, values, invalid_labels)
 
 
 def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.ndarray, dict[int, str]]:

@@ -87,22 +87,9 @@ def build_store(
 def build_store_from_tables(
     path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
 ) -> GraphStore:
-    """Build a store file from rows that :func:`to_record_batch` converted elsewhere, such as on a cluster.
+    """Do the same as :func:`build_store` with rows that :func:`to_record_batch` converted elsewhere, as on a cluster.
 
-    An interrupted call starts over.
-
-    Args:
-        path: the file; an existing file is replaced.
-        tables: tables of any size, with the columns of ``info.schema()``.
-        info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
-        progress: called with the number of newly finished rows.
-        check: called with the new store before the file is replaced; may raise InputError.
-
-    Returns:
-        The store, opened.
-
-    Raises:
-        InputError: if the file cannot be written, or ``check`` rejects it.
+    An interrupted call starts over. ``tables`` of any size have the columns of ``info.schema()``.
     """
     with _file_lock(path):
         return _assemble(path, info, _shards_from_tables(path, tables, info, progress), check)
@@ -111,13 +98,7 @@ def build_store_from_tables(
 def to_record_batch(
     rows: LabelledRows, info: StoreInfo, pool: Pool = None, progress: Progress = None
 ) -> pa.RecordBatch:
-    """Parse labelled rows into a record batch of a store.
-
-    Args:
-        rows: SMILES, labels and splits.
-        info: metadata of the store, with the graph settings and the descriptors.
-        pool: processes from :func:`featurizer_pool`; None to parse in this process.
-        progress: called with the number of newly finished rows.
+    """Parse labelled rows into a record batch of a store, with the graph settings and descriptors of ``info``.
 
     Raises:
         InputError: if a label is a bound.
@@ -165,12 +146,9 @@ def _file_lock(path: Path) -> Iterator[bool]:
 
 
 def _existing_store(path: Path, info: StoreInfo, *, report: bool = False) -> GraphStore | None:
-    """Open the file if it exists and was made from the same source with the same settings.
+    """Open the file if it exists and has this metadata, where an empty fingerprint stands for any.
 
-    Args:
-        path: the file.
-        info: metadata of the file; an empty fingerprint stands for any.
-        report: print why a file cannot be read.
+    ``report``: print why it cannot be read.
     """
     if not path.exists():
         return None

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from rdkit import Chem
 
-from graphslice.chem.parse import MoleculeError, parse_failure, reject_dense
+from graphslice.chem.parse import MoleculeError, mol_to_smiles, parse_failure, reject_dense
 from graphslice.chem.quiet import rdkit_messages_blocked
-from graphslice.chem.rdkit_molecules import mol_to_smiles
-from graphslice.data.text_tables import LONGEST, TextRows
+from graphslice.data.text_tables import LONGEST, TextRow
 from graphslice.errors import InputError
 
 # Columns of the structure and of the title. A property of the same name becomes the column NAME_property.
@@ -79,15 +78,7 @@ def _property_name(line: str) -> str:
 
 
 def summarize_sdf(lines: Iterable[str], path: Path) -> SdfSummary:
-    """Read the names of all properties of an SDF file, without its structures.
-
-    Args:
-        lines: lines of the file.
-        path: the file, for messages.
-
-    Raises:
-        InputError: if a record is too long.
-    """
+    """Read the names of all properties of the lines of an SDF file; raises InputError if a record is too long."""
     names: dict[str, None] = {}
     has_titles, count = False, 0
     for record in _records(lines, path):
@@ -97,28 +88,16 @@ def summarize_sdf(lines: Iterable[str], path: Path) -> SdfSummary:
     return SdfSummary(list(names), has_titles, count)
 
 
-def read_sdf(lines: Iterable[str], path: Path, summary: SdfSummary, rows: int) -> Iterator[TextRows]:
-    """Read an SDF file in chunks. A record whose structure cannot be read is a malformed row with its properties.
-
-    Args:
-        lines: lines of the file.
-        path: the file, for messages.
-        summary: from :func:`summarize_sdf`.
-        rows: number of rows of a chunk.
-    """
-    records = _records(lines, path)
-    while chunk := list(itertools.islice(records, rows)):
-        cells, malformed = [], {}
-        for row, record in enumerate(chunk):
-            try:
-                smiles = _smiles(record, alone=summary.records == 1)
-            except MoleculeError as reason:
-                smiles = ""
-                malformed[row] = f"record {record.number} of {path.name} (line {record.first_line}): {reason}"
-            title = [record.lines[0].strip() if record.lines else ""] if summary.has_titles else []
-            properties = record.properties()
-            cells.append([smiles, *title, *(properties.get(name, "") for name in summary.properties)])
-        yield TextRows(cells, malformed)
+def read_sdf(lines: Iterable[str], path: Path, summary: SdfSummary) -> Iterator[TextRow]:
+    """Read the lines of an SDF file. A record whose structure cannot be read is a malformed row with its properties."""
+    for record in _records(lines, path):
+        try:
+            smiles, fault = _smiles(record, alone=summary.records == 1), None
+        except MoleculeError as reason:
+            smiles, fault = "", f"record {record.number} of {path.name} (line {record.first_line}): {reason}"
+        title = [record.lines[0].strip() if record.lines else ""] if summary.has_titles else []
+        properties = record.properties()
+        yield [smiles, *title, *(properties.get(name, "") for name in summary.properties)], fault
 
 
 def _records(lines: Iterable[str], path: Path) -> Iterator[_Record]:

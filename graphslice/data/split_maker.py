@@ -104,11 +104,7 @@ def strata(labels: np.ndarray) -> np.ndarray:
 
 
 def missing_classes(labels: np.ndarray, selected: np.ndarray) -> list[tuple[int, float]]:
-    """Find the classes that occur in the labels but not in the selected rows.
-
-    Args:
-        labels: ``float64 [R, K]``, class indices, nan where unknown.
-        selected: ``bool [R]``.
+    """Find the classes of labels (as for :func:`strata`) that no row selected by ``bool [R]`` has.
 
     Returns:
         Pairs of column and class index.
@@ -225,15 +221,7 @@ def _fill_empty(parts: np.ndarray, sizes: np.ndarray, count: int) -> None:
 
 
 def merge_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Merge two groupings: the connected components of rows that share a group in either of them.
-
-    Args:
-        first: ``[R]``, group of each row.
-        second: ``[R]``, group of each row.
-
-    Returns:
-        ``int64 [R]``, merged group of each row.
-    """
+    """Merge two groupings ``[R]``: the connected components, ``int64 [R]``, of rows that share a group in either."""
     _, first = np.unique(first, return_inverse=True)
     _, second = np.unique(second, return_inverse=True)
     edges = coo_array((np.ones(len(first), bool), (first, len(first) + second)), shape=(2 * len(first),) * 2)
@@ -423,15 +411,7 @@ class SplitMaker:
         return InputError(f"{self.name}: the {set_name} set would be empty ({usable}): {advice}")
 
     def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
-        """Check that the training set has every class of every classification target.
-
-        Args:
-            train: ``int64``, rows of the training set.
-            tasks: tasks of the K targets.
-
-        Raises:
-            InputError: if it lacks a class.
-        """
+        """Raise :class:`InputError` if the training rows lack a class of one of the K targets, which have the tasks."""
         for k, value in missing_classes(self.labels, np.isin(self.rows, train)):
             count = int((self.labels[:, k] == value).sum())
             raise InputError(

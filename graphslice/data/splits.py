@@ -18,15 +18,7 @@ Splits = dict[str, np.ndarray]
 
 
 def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
-    """Encode splits as an index per row.
-
-    Args:
-        splits: rows of each split by name.
-        rows: number of rows of the dataset.
-
-    Returns:
-        ``int8 [rows]``, index of each row's split in :data:`SPLITS`, or ``NO_SPLIT``.
-    """
+    """Encode splits of a dataset: ``int8 [rows]``, index of each row's split in :data:`SPLITS`, or ``NO_SPLIT``."""
     codes = np.full(rows, NO_SPLIT, np.int8)
     for name, members in (splits or {}).items():
         codes[members] = SPLITS.index(name)
@@ -34,22 +26,12 @@ def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
 
 
 def decode_splits(codes: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
-    """Return the usable rows of the named splits: the inverse of :func:`encode_splits`.
-
-    Args:
-        codes: ``int8 [R]``, index of each row's split in :data:`SPLITS`.
-        usable: ``bool [R]``; other rows are omitted.
-        names: names of the splits.
-    """
+    """Return the rows of the named splits that are ``usable``, ``bool [R]``: the inverse of :func:`encode_splits`."""
     return {name: np.flatnonzero((codes == SPLITS.index(name)) & usable) for name in names}
 
 
 def present_splits(codes: np.ndarray) -> list[str]:
-    """Return the names of the splits that have rows.
-
-    Args:
-        codes: ``int8 [R]``, as returned by :func:`encode_splits`.
-    """
+    """Return the names of the splits that have rows; ``codes`` as :func:`encode_splits` returns them."""
     return [name for code, name in enumerate(SPLITS) if (codes == code).any()]
 
 

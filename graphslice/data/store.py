@@ -21,7 +21,7 @@ from graphslice.chem.molecule import MolArrays, MolGraph, bond_features, check_m
 from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.chem.parse import MoleculeError
 from graphslice.config import ATOM, MOLECULE, GraphConfig, join_names
-from graphslice.data.arrow import valid_rows
+from graphslice.data.arrow import list_offsets, number_values, valid_rows
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import StoreFault, check_contents
@@ -225,9 +225,6 @@ class GraphStore(Sequence[MolGraph]):
     def open(cls, path: str | Path) -> GraphStore:
         """Open a file as a memory map and check its contents.
 
-        Args:
-            path: the file.
-
         Raises:
             InputError: if the file is missing, truncated, damaged, not a store, has a row with an invalid molecule, or
                 was written by a version that computes other features of the same molecules.
@@ -277,15 +274,7 @@ class GraphStore(Sequence[MolGraph]):
         return self._lengths("bonds")
 
     def atom_bond_counts(self, level: str, rows: np.ndarray) -> np.ndarray:
-        """Count the predictions per target of each row: 1, or its number of atoms or of bonds.
-
-        Args:
-            level: molecule, atom or bond.
-            rows: ``int64 [B]``.
-
-        Returns:
-            ``int64 [B]``.
-        """
+        """Count the predictions per target of rows ``int64 [B]``: 1, or the number of atoms or bonds; ``int64 [B]``."""
         if level == MOLECULE:
             return np.ones(len(rows), np.int64)
         return (self.sizes if level == ATOM else self._num_bonds)[rows].astype(np.int64)
@@ -305,10 +294,7 @@ class GraphStore(Sequence[MolGraph]):
         return MoleculeHashes(*(np.concatenate([np.empty(0, np.uint64), *map(np.asarray, c)]) for c in columns))
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Return the order of the atoms or bonds of some rows, in a store whose ``info.level`` is atom or bond.
-
-        Args:
-            rows: ``int64 [B]``.
+        """Return the order of the atoms or bonds of rows ``int64 [B]``; ``info.level`` must be atom or bond.
 
         Returns:
             ``int64 [S, 2]``, row by row in the order of the SMILES: index of the atom or bond in the graph, and its
@@ -319,9 +305,8 @@ class GraphStore(Sequence[MolGraph]):
         return order[ragged_indices(pointers(self._lengths("order")), rows)]
 
     def _lengths(self, column: str) -> np.ndarray:
-        not_empty = [batch for batch in self.batches if batch.num_rows]
-        offsets = [np.frombuffer(b.column(column).buffers()[1], np.int32, b.num_rows + 1) for b in not_empty]
-        return np.concatenate([np.empty(0, np.int32), *map(np.diff, offsets)])
+        lengths = (np.diff(list_offsets(batch.column(column))) for batch in self.batches)
+        return np.concatenate([np.empty(0, np.int32), *lengths])
 
     @cached_property
     def errors(self) -> dict[int, str]:
@@ -355,8 +340,8 @@ class GraphStore(Sequence[MolGraph]):
     @property
     def split(self) -> np.ndarray:
         """``int8 [R]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, or ``NO_SPLIT``."""
-        indices = [batch.column("split").indices.fill_null(NO_SPLIT) for batch in self.batches]
-        return np.concatenate([np.empty(0, np.int8), *(array.to_numpy(zero_copy_only=False) for array in indices)])
+        indices = (batch.column("split").indices.fill_null(NO_SPLIT) for batch in self.batches)
+        return np.concatenate([np.empty(0, np.int8), *map(number_values, indices)])
 
     @cached_property
     def _descriptors(self) -> dict[str, list[np.ndarray]]:
@@ -364,12 +349,8 @@ class GraphStore(Sequence[MolGraph]):
         views = {}
         for name in self.info.descriptors:
             columns = [batch.column(descriptor_column(name)) for batch in self.batches]
-            values = [column.values if pa.types.is_fixed_size_list(column.type) else column for column in columns]
-            buffers = [(array.buffers()[1] or b"", array.type.to_pandas_dtype()) for array in values]
-            views[name] = [
-                np.frombuffer(buffer, dtype)[: len(array)].reshape(len(column), -1) if len(array) else np.empty((0, 1))
-                for (buffer, dtype), array, column in zip(buffers, values, columns, strict=True)
-            ]
+            values = (column.values if pa.types.is_fixed_size_list(column.type) else column for column in columns)
+            views[name] = [number_values(array).reshape(-1, descriptor_width([name])) for array in values]
         return views
 
     def has_graphs_of(self, config: GraphConfig) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from graphslice.chem.molecule_check import molecule_fault
 from graphslice.config import ATOM, LEVELS
-from graphslice.data.arrow import valid_rows
+from graphslice.data.arrow import list_offsets, number_values, valid_rows
 from graphslice.data.splits import SPLITS
 from graphslice.data.store_schema import atom_bond_column, descriptor_column
 from graphslice.hardware import cores
@@ -80,37 +80,23 @@ def _check_columns(batch: pa.RecordBatch, first_row: int) -> None:
     if split.dictionary.to_pylist() != list(SPLITS)[: len(split.dictionary)]:
         raise StoreFault(f"its splits are not {', '.join(SPLITS)}")
     for column, name in ((atoms, "atoms"), (bonds, "bonds")):
-        present = np.diff(_offsets(column)) > 0
+        present = np.diff(list_offsets(column)) > 0
         if (wrong := present & ~valid_rows(column)).any():
             raise StoreFault(f"row {first_row + int(wrong.argmax()) + 1} is null but has {name}")
     for noun, level, name in lists:
-        lengths, counts = np.diff(_offsets(batch.column(name))), np.diff(_offsets(atoms if level == ATOM else bonds))
+        lengths, counts = (np.diff(list_offsets(c)) for c in (batch.column(name), atoms if level == ATOM else bonds))
         optional = (lengths == 0) & (name != "order")  # rows may have no labels
         if (wrong := (lengths != counts) & ~optional).any():
             row = first_row + int(wrong.argmax()) + 1
             raise StoreFault(f"the number of {noun} in row {row} differs from its number of {level}s")
         if name == "order":
-            places = _numbers(batch.column(name).values.values, np.uint16).reshape(-1, 2)[:, 0]
+            places = number_values(batch.column(name).values.values).reshape(-1, 2)[:, 0]
             if (places >= np.repeat(counts, lengths)).any():
                 raise StoreFault(f"its order names {level}s that a molecule does not have")
 
 
 def _molecule_fault(batch: pa.RecordBatch, max_atoms: int) -> tuple[int, str] | None:
     atoms, bonds = batch.column("atoms"), batch.column("bonds")
-    begins, ends, kinds = (
-        _numbers(bonds.values.field(name), dtype)
-        for name, dtype in (("begin", np.uint16), ("end", np.uint16), ("kind", np.uint8))
-    )
-    features = _numbers(atoms.values.values, np.uint8)
-    return molecule_fault(_offsets(atoms), _offsets(bonds), features, begins, ends, kinds, max_atoms)
-
-
-def _offsets(column: pa.ListArray) -> np.ndarray:
-    """Offsets of the rows, ``int32 [R + 1]``; also for an empty column, for which Arrow may omit the buffer."""
-    buffer = column.buffers()[1]
-    return np.frombuffer(buffer, np.int32, len(column) + 1) if len(column) else np.zeros(1, np.int32)
-
-
-def _numbers(array: pa.Array, dtype: type) -> np.ndarray:
-    buffer = array.buffers()[1]
-    return np.frombuffer(buffer, dtype, len(array)) if len(array) else np.empty(0, dtype)
+    begins, ends, kinds = (number_values(bonds.values.field(name)) for name in ("begin", "end", "kind"))
+    features = number_values(atoms.values.values)
+    return molecule_fault(list_offsets(atoms), list_offsets(bonds), features, begins, ends, kinds, max_atoms)

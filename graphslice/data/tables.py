@@ -20,7 +20,7 @@ import pyarrow as pa
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet
-from graphslice.data.text_tables import TextRows, open_text, read_csv, read_smiles_lines
+from graphslice.data.text_tables import TextRow, open_text, read_csv, read_smiles_lines
 from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, first_line
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     def chunks() -> Iterator[pa.Table]:
         with _convert_read_errors(path):
             for batch in _parquet().parquet_batches(file, path, rows):
-                yield _with_malformed(pa.Table.from_batches([batch]), {})
+                yield _with_malformed(pa.Table.from_batches([batch]), [None] * len(batch))
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
 
@@ -287,7 +287,7 @@ def _open_sdf(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not summary.records:
         raise EmptyTableError(f"{path} is empty")
     columns = [decode_text(_encode_cell(name)) for name in summary.columns]
-    chunks = _chunks_of_text(columns, read_sdf(open_text(path, stack), path, summary, rows), path)
+    chunks = _chunks_of_text(columns, read_sdf(open_text(path, stack), path, summary), rows, path)
     return TableStream(columns, chunks, summary.records, named=False)
 
 
@@ -296,27 +296,29 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
     notes: list[str] = []
     if _has_suffix(path, EXCEL_SUFFIXES):
-        header, parts, notes = read_excel(path, stack, rows)
+        header, text_rows, notes = read_excel(path, stack)
     elif _has_suffix(path, SMILES_SUFFIXES):
-        header, parts = ["smiles", "name"], read_smiles_lines(open_text(path, stack), rows)
+        header, text_rows = ["smiles", "name"], read_smiles_lines(open_text(path, stack))
     else:
         file = open_text(path, stack)
-        header, parts = read_csv(file, rows, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
-    first = next(parts, None)
+        header, text_rows = read_csv(file, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
+    first = next(text_rows, None)
     if first is None:
         problem = "has no rows" if header and not _has_suffix(path, SMILES_SUFFIXES) else "is empty"
         raise EmptyTableError("; ".join([f"{path} {problem}", *notes]))
     columns = [decode_text(_encode_cell(name)) for name in header]
-    chunks = _chunks_of_text(columns, itertools.chain([first], parts), path)
+    chunks = _chunks_of_text(columns, itertools.chain([first], text_rows), rows, path)
     size = split_sheet(path)[0].stat().st_size
     return TableStream(columns, chunks, size // 32, not _has_suffix(path, SMILES_SUFFIXES), notes)
 
 
-def _chunks_of_text(columns: list[str], parts: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:
+def _chunks_of_text(columns: list[str], text_rows: Iterator[TextRow], rows: int, path: Path) -> Iterator[pa.Table]:
     with _convert_read_errors(path):
-        for part in parts:
-            cells = [binary_array([_encode_cell(cell) for cell in column]) for column in zip(*part.cells, strict=True)]
-            yield _with_malformed(pa.Table.from_arrays(cells, schema=_text_schema(columns)), part.malformed)
+        while part := list(itertools.islice(text_rows, rows)):
+            cells = zip(*(row for row, _ in part), strict=True)
+            arrays = [binary_array([_encode_cell(cell) for cell in column]) for column in cells]
+            table = pa.Table.from_arrays(arrays, schema=_text_schema(columns))
+            yield _with_malformed(table, [reason for _, reason in part])
 
 
 def _text_schema(columns: Sequence[str]) -> pa.Schema:
@@ -324,9 +326,8 @@ def _text_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
 
 
-def _with_malformed(chunk: pa.Table, malformed: dict[int, str]) -> pa.Table:
-    reasons = text_array([malformed.get(row) for row in range(len(chunk))] if malformed else [None] * len(chunk))
-    return chunk.append_column(_MALFORMED, reasons)
+def _with_malformed(chunk: pa.Table, reasons: Sequence[str | None]) -> pa.Table:
+    return chunk.append_column(_MALFORMED, text_array(reasons))
 
 
 def _encode_cell(cell: str) -> bytes:

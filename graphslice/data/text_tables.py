@@ -11,11 +11,11 @@ import io
 import itertools
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeAlias, cast
 
 from graphslice.errors import InputError
 
@@ -78,8 +78,8 @@ class LimitedLines(io.BufferedIOBase):
         return block
 
 
-# Number of lines that are parsed at a time.
-_BLOCK_LINES = 4096
+# Number of records that are parsed at a time.
+_BLOCK_RECORDS = 4096
 # Limit of the length of a field for the csv module, whose default is 131,072: the largest C long on all platforms.
 _FIELD_LIMIT = 2**31 - 1
 # Byte order marks. UTF-32 comes first because the mark of UTF-16 is a prefix of that of UTF-32.
@@ -95,28 +95,15 @@ _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 _QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
 
 
-@dataclass
-class TextRows:
-    """Consecutive rows of a text table.
-
-    Attributes:
-        cells: R rows with one text for each column of the header.
-        malformed: reasons, by row, for rows that do not match the header.
-    """
-
-    cells: list[list[str]]
-    malformed: dict[int, str]
+#: A row of a text table: one text for each column of the header; and the reason if it does not match the header.
+TextRow: TypeAlias = tuple[list[str], str | None]
 
 
 def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
     """Open a text file, unpacked if its name ends in ``.gz``.
 
     The encoding is that of the byte order mark, else UTF-8. Line ends are kept. Bytes that are not valid UTF-8 become
-    surrogates, which ``surrogateescape`` encodes as the same bytes.
-
-    Args:
-        path: the file.
-        stack: closes the file.
+    surrogates, which ``surrogateescape`` encodes as the same bytes. ``stack`` closes the file.
 
     Raises:
         InputError: if it is not text, or UTF-16 without a byte order mark; while reading, also for a line that is too
@@ -135,16 +122,9 @@ def open_text(path: Path, stack: ExitStack) -> io.TextIOWrapper:
     return io.TextIOWrapper(cast(BinaryIO, LimitedLines(binary, path)), encoding or "utf-8", errors, newline="")
 
 
-def read_smiles_lines(lines: Iterable[str], rows: int) -> Iterator[TextRows]:
-    """Read a ``.smi`` file in chunks: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped.
-
-    Args:
-        lines: lines of the file.
-        rows: number of rows of a chunk.
-    """
-    cells = (_smiles_line(line) for line in lines if line.strip())
-    while chunk := list(itertools.islice(cells, rows)):
-        yield TextRows(chunk, {})
+def read_smiles_lines(lines: Iterable[str]) -> Iterator[TextRow]:
+    """Read the lines of a ``.smi`` file: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped."""
+    return ((_smiles_line(line), None) for line in lines if line.strip())
 
 
 def _smiles_line(line: str) -> list[str]:
@@ -155,19 +135,16 @@ def _smiles_line(line: str) -> list[str]:
     return [smiles, name]
 
 
-def read_csv(
-    lines: Iterator[str], rows: int, file: str, delimiter: str | None = None
-) -> tuple[list[str], Iterator[TextRows]]:
+def read_csv(lines: Iterator[str], file: str, delimiter: str | None = None) -> tuple[list[str], Iterator[TextRow]]:
     """Read the header and the rows of a delimited text table, without blank lines and Excel's first line ``sep=;``.
 
     Args:
         lines: lines of the file, with line ends.
-        rows: number of rows of every chunk but the last.
         file: name of the file, for messages.
         delimiter: field separator; if None, it is inferred from the header and the first rows.
 
     Returns:
-        The names of the columns (empty for an empty file), and the chunks of rows.
+        The names of the columns (empty for an empty file), and the rows.
 
     Raises:
         InputError: if the quotes of the header are invalid.
@@ -181,15 +158,11 @@ def read_csv(
         return [], iter(())
     rows_seen = [] if delimiter else list(itertools.islice(lines, _LINES_SEEN))
     lines = itertools.chain([first], rows_seen, lines)
-    blocks = _blocks(lines, number, delimiter or _delimiter_of(first, rows_seen), file)
-    block = next(blocks)
-    while not block.records:  # the header has many lines
-        block = next(blocks)
-    if 0 in block.broken:
-        raise InputError(f"{file}: the header cannot be read, {block.broken[0]}")
-    header = block.records[0]
-    block.records[0] = []  # the header is not a row
-    return header, _chunks(itertools.chain([block], blocks), len(header), rows, file)
+    records = _with_long_fields(_records(lines, number, delimiter or _delimiter_of(first, rows_seen), file))
+    header, _, reason = next(records)
+    if reason is not None:
+        raise InputError(f"{file}: the header cannot be read, {reason}")
+    return header, _rows(records, len(header), file)
 
 
 def _delimiter_of(header: str, rows: Sequence[str]) -> str:
@@ -215,104 +188,71 @@ def _count(line: str, delimiter: str) -> int:
     return re.sub(r'"[^"]*"?', "", line).count(delimiter)
 
 
-# --- blocks of lines ------------------------------------------------------------------------------
+# Fields of a record; the numbers of its first and last line; and the reason if its quotes are invalid.
+_Record: TypeAlias = tuple[list[str], tuple[int, int], str | None]
 
 
-@dataclass
-class _Block:
-    """Records parsed from consecutive lines; a blank line is the record ``[]``.
-
-    Attributes:
-        records: the fields of each record.
-        lines: the parsed lines; an incomplete last record is not in ``records``.
-        first_line: number of the first line in the file, from 1.
-        delimiter: field separator.
-        ends: number of lines up to the end of each record; None until :meth:`where` needs it.
-        broken: reasons, by record, for records with invalid quotes.
-    """
-
-    records: list[list[str]]
-    lines: list[str]
-    first_line: int
-    delimiter: str
-    ends: list[int] | None = None
-    broken: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def used(self) -> int:
-        """Number of lines that the records consist of."""
-        return len(self.lines) if self.ends is None else self.ends[-1] if self.ends else 0
-
-    def where(self, record: int, file: str) -> str:
-        """Return the position of a record for messages, such as ``"line 7 of t.csv"``."""
-        if self.ends is None:
-            with _long_fields():
-                reader = csv.reader(self.lines, delimiter=self.delimiter, strict=True)
-                self.ends = [reader.line_num for _ in reader]
-        begin, end = self.ends[record - 1] if record else 0, self.ends[record]
-        first, last = self.first_line + begin, self.first_line + end - 1
-        return f"line {first} of {file}" if first == last else f"lines {first} to {last} of {file}"
+def _rows(records: Iterable[_Record], width: int, file: str) -> Iterator[TextRow]:
+    """Yield the records that are not blank, each with ``width`` cells (that of the header)."""
+    for record, (first, last), reason in records:
+        if len(record) == width and reason is None:
+            yield record, None
+        elif record:
+            where = f"line {first} of {file}" if first == last else f"lines {first} to {last} of {file}"
+            fields = f"{len(record)} field{'s' * (len(record) != 1)} where the header has {width} ({where})"
+            yield (record + [""] * width)[:width], reason or fields
 
 
-def _blocks(lines: Iterator[str], first_line: int, delimiter: str, file: str) -> Iterator[_Block]:
-    pending: list[str] = []
-    count = _BLOCK_LINES
+def _with_long_fields(records: Iterator[_Record]) -> Iterator[_Record]:
+    """Yield the records; the csv module accepts long fields only while they are read."""
     while True:
-        new_lines = list(itertools.islice(lines, count))
-        pending += new_lines
-        if not pending:
+        before = csv.field_size_limit(_FIELD_LIMIT)
+        try:
+            block = list(itertools.islice(records, _BLOCK_RECORDS))
+        finally:
+            csv.field_size_limit(before)
+        if not block:
             return
-        with _long_fields():
-            block = _parse(pending, len(new_lines) < count, first_line, delimiter, file)
-        yield block
-        pending = pending[block.used :]
-        first_line += block.used
-        count = _BLOCK_LINES if block.used else 2 * count  # doubling limits how often a long record is parsed again
+        yield from block
 
 
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    before = csv.field_size_limit(_FIELD_LIMIT)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def _parse(lines: list[str], at_end: bool, first_line: int, delimiter: str, file: str) -> _Block:
-    """Parse lines into records; an incomplete last record is left out.
+def _records(lines: Iterator[str], number: int, delimiter: str, file: str) -> Iterator[_Record]:
+    """Parse lines, the first of which has a number in the file, into records; a blank line is the record ``[]``.
 
     A record with invalid quotes ends with the line of the wrong quote; parsing restarts with the next line.
     """
-    with suppress(csv.Error):  # fast path for valid quotes
-        return _Block(list(csv.reader(lines, delimiter=delimiter, strict=True)), lines, first_line, delimiter)
-    block = _Block([], lines, first_line, delimiter, ends := [])
-    done = 0
-    while done < len(lines):
-        begin = done
-        rest = map(lines.__getitem__, range(begin, len(lines)))
-        reader = csv.reader(rest, delimiter=delimiter, strict=True)
+    again: deque[str] = deque()  # lines to be parsed again
+    taken: list[str] = []  # lines of the current record
+
+    def take() -> Iterator[str]:
+        size = 0
+        for line in iter(lambda: again.popleft() if again else next(lines, None), None):
+            size = size + len(line) if taken else len(line)
+            taken.append(line)
+            yield line
+            if taken and size >= LONGEST:  # a quote is still open
+                return
+
+    while True:
         try:
-            for record in reader:
-                done = begin + reader.line_num
-                block.records.append(record)
-                ends.append(done)
+            for record in csv.reader(take(), delimiter=delimiter, strict=True):
+                yield record, (number, number + len(taken) - 1), None
+                number += len(taken)
+                taken.clear()
+            return
         except csv.Error:
-            failed = lines[done : begin + reader.line_num]
-            quote, closed = _wrong_quote(failed, delimiter)
-            if not closed and not at_end and sum(map(len, failed)) < LONGEST:  # a later line may close the quote
-                break
-            where = f"line {first_line + done + quote} of {file}"
-            block.broken[len(ends)] = (
+            quote, closed = _wrong_quote(taken, delimiter)
+            where = f"line {number + quote} of {file}"
+            reason = (
                 f"text follows a closing quote in {where} (quotes within quotes must be doubled)"
-                if closed and len(failed) == quote + 1
+                if closed and len(taken) == quote + 1
                 else f"a quote opens in {where} and is not closed"
             )
-            lost = [*failed[:quote], failed[quote].rstrip("\r\n")]
-            block.records.append(next(csv.reader(lost, delimiter=delimiter)))
-            done += quote + 1
-            ends.append(done)
-    return block
+            lost = [*taken[:quote], taken[quote].rstrip("\r\n")]
+            again.extendleft(reversed(taken[quote + 1 :]))
+            taken.clear()
+            yield next(csv.reader(lost, delimiter=delimiter)), (number, number + quote), reason
+            number += quote + 1
 
 
 def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
@@ -332,38 +272,3 @@ def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
             break
     ends = list(itertools.accumulate(map(len, lines)))
     return min(bisect_right(ends, at), len(lines) - 1), closed
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def _chunks(blocks: Iterable[_Block], width: int, rows: int, file: str) -> Iterator[TextRows]:
-    waiting = TextRows([], {})
-    for block in blocks:
-        _add(block, width, file, waiting)
-        complete = len(waiting.cells) // rows * rows
-        for begin in range(0, complete, rows):
-            yield _part(waiting, begin, begin + rows)
-        waiting = _part(waiting, complete, len(waiting.cells))
-    if waiting.cells:
-        yield waiting
-
-
-def _part(rows: TextRows, begin: int, end: int) -> TextRows:
-    malformed = {row - begin: reason for row, reason in rows.malformed.items() if begin <= row < end}
-    return TextRows(rows.cells[begin:end], malformed)
-
-
-def _add(block: _Block, width: int, file: str, rows: TextRows) -> None:
-    """Append the records of a block to ``rows``, each with ``width`` cells (that of the header)."""
-    if not block.broken and set(map(len, block.records)) <= {width, 0}:
-        rows.cells += filter(None, block.records)
-        return
-    for number, record in enumerate(block.records):
-        if len(record) == width and number not in block.broken:
-            rows.cells.append(record)
-        elif record:
-            row = len(rows.cells)
-            fields = f"{len(record)} field{'s' * (len(record) != 1)} where the header has {width}"
-            rows.malformed[row] = block.broken.get(number) or f"{fields} ({block.where(number, file)})"
-            rows.cells.append((record + [""] * width)[:width])

@@ -10,8 +10,7 @@ from rdkit import Chem
 
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
-from graphslice.chem.parse import MoleculeError
-from graphslice.chem.rdkit_molecules import mol_to_smiles
+from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique, find_smiles_column, quoted_list
 from graphslice.data.featurize import parse

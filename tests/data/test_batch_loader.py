@@ -103,7 +103,7 @@ def loader(store, threads: int = 0, step: int = 0, seed: int = 0) -> BatchLoader
     rows = np.arange(39, 3, -1)
     order = TrainBatches(store.sizes[rows], 4, seed, step=lambda: step)
     targets = np.arange(40.0)[:, None]
-    return BatchLoader(store, rows, order, SETTINGS, targets=Labels.of_molecules(targets), threads=threads)
+    return BatchLoader(store, rows, order, SETTINGS | {"targets": Labels.of_molecules(targets)}, threads=threads)
 
 
 def threads_of_loaders() -> list[threading.Thread]:

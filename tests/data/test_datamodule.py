@@ -154,6 +154,15 @@ def test_duplicates_are_counted(table):
     assert "5 rows belong to 2 molecules" in data.duplicates.describe()
 
 
+def test_merging_leaves_bounds_of_dataset_unchanged(table):
+    smiles = ["CCO", "OCC", *("C" * n for n in range(3, 12))]
+    dataset = table(smiles=smiles, y=[">1", ">2", *range(9)], split=["train"] * 8 + ["valid"] * 3)
+    bounds = dataset.all_labels.bounds.copy()
+    data = MoleculeData(dataset, config(duplicates="merge"))
+    assert data.dataset.all_labels.bounds[0, 0].tolist() == [2, np.inf]
+    np.testing.assert_array_equal(dataset.all_labels.bounds, bounds)  # another split merges other rows of the dataset
+
+
 def test_duplicates_are_merged(table):
     dataset = table(**SAME)
     data = MoleculeData(dataset, config(duplicates="merge"))

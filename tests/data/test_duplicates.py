@@ -87,24 +87,30 @@ def test_matches_manual_computation(rows):
     unlabelled = {int(numbers[i]) for i, row in enumerate(rows) if np.isnan(row[1:]).all()}
     if any(set(numbers[m].tolist()) <= unlabelled for m in repeated.values()):
         return  # rows without any label are not usable and never merged
-    result = merge_rows(numbers, identity, targets, classes, ["y", "z"])
-    assert set(result.rows.tolist()) == set(expected)
-    for row, labels in zip(result.rows.tolist(), result.targets, strict=True):
-        np.testing.assert_allclose(labels, expected[row])
-    assert set(result.reasons) == set(reasons)
-    assert all(reason is None or result.reasons[row] == reason for row, reason in reasons.items())
-    assert result.dropped == sum(reason is None for reason in reasons.values())
+    before = np.full((numbers[-1] + 1, 2), NAN)
+    before[numbers] = targets
+    labels, found_reasons, dropped = merge_rows(Labels.of_molecules(before), numbers, identity, classes, ["y", "z"])
+    after = before.copy()
+    for row, merged in expected.items():
+        after[row] = merged
+    np.testing.assert_allclose(labels.values, after)
+    assert set(found_reasons) == set(reasons)
+    assert all(reason is None or found_reasons[row] == reason for row, reason in reasons.items())
+    assert dropped == sum(reason is None for reason in reasons.values())
 
 
 def test_tied_class_drops_all_rows():
-    result = merge_rows(np.array([3, 7, 9]), ids("aab"), np.array([[0.0], [1.0], [1.0]]), np.array([True]), ["toxic"])
+    labels = Labels.of_molecules(np.array([[float(row != 3)] for row in range(10)]))
+    merged, reasons, dropped = merge_rows(labels, np.array([3, 7, 9]), ids("aab"), np.array([True]), ["toxic"])
     reason = "rows 4, 8 are one molecule, and the majority vote of 'toxic' is tied"
-    assert result.reasons == {3: reason, 7: reason} and result.dropped == 2 and len(result.rows) == 0
+    assert reasons == {3: reason, 7: reason} and dropped == 2
+    np.testing.assert_array_equal(merged.values, labels.values)
 
 
 def test_reason_lists_at_most_eight_rows():
-    result = merge_rows(np.arange(20), ids("a" * 20), np.arange(20)[:, None] % 2.0, np.array([True]), ["y"])
-    assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in result.reasons[0]
+    labels = Labels.of_molecules(np.arange(20)[:, None] % 2.0)
+    _, reasons, _ = merge_rows(labels, np.arange(20), ids("a" * 20), np.array([True]), ["y"])
+    assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in reasons[0]
 
 
 def test_keys_differ_by_feature_columns():
@@ -165,10 +171,11 @@ def test_bounds_of_one_molecule_are_merged_to_the_closest():
     bounds = np.full((4, 2, 2), (-inf, inf))
     bounds[0, 0], bounds[1] = (1, inf), [(2, inf), (5, inf)]
     bounds[2:, 1], bounds[3, 0] = (-inf, 4), (-inf, 1)
-    result = merge_rows(np.arange(4), ids("aabb"), targets, np.array([False, False]), ["y", "z"], bounds)
-    assert result.rows.tolist() == [0, 2]
-    assert result.bounds.tolist() == [[[2, inf], [-inf, inf]], [[-inf, inf], [-inf, 4]]]
-    np.testing.assert_array_equal(result.targets, [[nan, 2.0], [3.0, nan]])
+    labels = Labels.of_molecules(targets, bounds)
+    merged, reasons, _ = merge_rows(labels, np.arange(4), ids("aabb"), np.array([False, False]), ["y", "z"])
+    assert set(reasons) == {1, 3}
+    assert merged.bounds[[0, 2]].tolist() == [[[2, inf], [-inf, inf]], [[-inf, inf], [-inf, 4]]]
+    np.testing.assert_array_equal(merged.values[[0, 2]], [[nan, 2.0], [3.0, nan]])
 
 
 def test_contradicting_bounds_of_one_molecule_drop_its_rows():
@@ -176,9 +183,10 @@ def test_contradicting_bounds_of_one_molecule_drop_its_rows():
     targets = np.full((2, 1), np.nan)
     for each in (bounds, bounds[::-1]):
         assert find_duplicates(np.arange(2), ids("aa"), targets, np.array([False]), each).conflicting == ((0, 1),)
-    result = merge_rows(np.array([3, 7]), ids("aa"), targets, np.array([False]), ["y"], bounds)
-    reason = "rows 4, 8 are one molecule, and the bounds of 'y' contradict each other"
-    assert result.reasons == {3: reason, 7: reason} and result.dropped == 2
+    labels = Labels.of_molecules(targets, bounds)
+    _, reasons, dropped = merge_rows(labels, np.arange(2), ids("aa"), np.array([False]), ["y"])
+    reason = "rows 1, 2 are one molecule, and the bounds of 'y' contradict each other"
+    assert reasons == {0: reason, 1: reason} and dropped == 2
 
 
 def test_numbers_conflict_with_bounds_that_they_do_not_respect():

@@ -110,7 +110,7 @@ MALFORMED = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_rows_have_reasons(name, rows, block, tmp_path, monkeypatch):
     """The result does not depend on the number of lines that are parsed at a time."""
-    monkeypatch.setattr(text_tables, "_BLOCK_LINES", block)
+    monkeypatch.setattr(text_tables, "_BLOCK_RECORDS", block)
     content, cells, malformed = MALFORMED[name]
     (tmp_path / "t.csv").write_bytes(content)
     assert read(tmp_path / "t.csv", rows)[1:] == (cells, malformed)
@@ -131,7 +131,7 @@ def test_long_record_is_read_up_to_limit(tmp_path, monkeypatch):
 
 def test_cxsmiles_extension_is_not_name():
     lines = ["C |^1:0| methyl radical", "C |^1:0|", "CC ethane", "CCC |odd", "C"]
-    ((rows, _),) = (vars(chunk).values() for chunk in text_tables.read_smiles_lines(lines, 10))
+    rows = [cells for cells, _ in text_tables.read_smiles_lines(lines)]
     assert rows == [["C |^1:0|", "methyl radical"], ["C |^1:0|", ""], ["CC", "ethane"], ["CCC", "|odd"], ["C", ""]]
 
 
@@ -228,7 +228,7 @@ def test_well_formed_tables_are_read_and_written(rows, delimiter, end, size):
     """Every cell is read as by another reader, also after the table is written and read again."""
     header = [f"column {i}" for i in range(len(rows[0]))]
     with pytest.MonkeyPatch.context() as patch, file_of(as_csv([header, *rows], delimiter, end)) as path:
-        patch.setattr(text_tables, "_BLOCK_LINES", size)
+        patch.setattr(text_tables, "_BLOCK_RECORDS", size)
         first_read = read(path, size)
         with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
             for chunk in table.chunks:
@@ -252,7 +252,7 @@ def test_arbitrary_bytes_give_rows_or_one_line_error(content, name, size):
             assert name in str(error) and "\n" not in str(error)
             return
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text_tables, "_BLOCK_LINES", size)
+            patch.setattr(text_tables, "_BLOCK_RECORDS", size)
             assert read(path, size) == (columns, cells, malformed)
     assert all(len(row) == len(columns) for row in cells)
     assert set(malformed) <= set(range(len(cells))) and all(malformed.values())

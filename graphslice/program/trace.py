@@ -186,7 +186,6 @@ class Trace:
         self._shared_gradients: set[Value] = set()
         self._unfinished: list[tuple[Value, Value]] = []
         self._places = FIRST
-        self._transposes: dict[Value, Value] = {}
         self._keys: list[int] = []
 
     # --- for rules ------------------------------------------------------------------------------------------------
@@ -312,13 +311,6 @@ class Trace:
         self._keys += [first, second]
         return min(round(p * 2**32), 2**32 - 1), Argument(first, size), Argument(second)
 
-    def transposed(self, matrix: Traced) -> Value:
-        """Return the transpose of a matrix parameter."""
-        if matrix.value not in self._transposes:
-            shape = matrix.value.shape[::-1]
-            self._transposes[matrix.value] = Value(shape, argument=Argument(self._new_place()), shared=True)
-        return self._transposes[matrix.value]
-
     def call(self, function: Any, args: Sequence, kwargs: Mapping | None = None) -> Any:
         """Call a function on symbolic tensors by its rule."""
         rule = RULES.get(function)
@@ -381,12 +373,7 @@ class Trace:
             for value, _, _ in self._inputs:
                 if value.shared and value.gradient not in written:  # nothing reads it: it has no gradient, as in torch
                     value.gradient = None
-        transposes: list[Instruction] = [
-            (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])
-            for matrix, transpose in self._transposes.items()
-        ]
-        parts = self._forward, self._backward, self._kept, transposes, self._keys, self._places, out
-        return Program(self._inputs, *parts)
+        return Program(self._inputs, self._forward, self._backward, self._kept, self._keys, self._places, out)
 
     def _gradient_is_in_scratch(self, value: Value) -> bool:
         return value in self._gradients and self._gradients[value].argument is None
@@ -470,7 +457,7 @@ def _linear(trace: Trace, x: Any, weight: Any, bias: Any = None) -> Traced:
         raise NotTraceable(f"{outputs} channels")
     bias = 0 if bias is None else trace.tensor(bias, outputs)
     out = trace.new((*x.shape[:-1], outputs))
-    trace.forward(linear.linear, x, trace.transposed(weight), bias, out, rows, inputs, outputs)
+    trace.forward(linear.linear, x, weight, bias, out, rows, inputs, outputs)
     grad_bias = Gradient(bias) if isinstance(bias, Traced) else 0
     grads = Gradient(x, onto=True), Gradient(weight), grad_bias
     trace.backward(linear.linear_gradients, x, weight, Upstream(out), *grads, rows, inputs, outputs)

@@ -386,7 +386,7 @@ class Trace:
         if current is None or current.argument != value.gradient:
             self._backward.append((elementwise.zero, [target, value.size]))
             if current is not None:
-                self._backward.append((elementwise.accumulate, [current, target, value.size]))
+                self._backward.append((elementwise.add, [target, current, target, value.size]))
 
     # --- gradients and deferred values ---------------------------------------------------------------------------
 
@@ -408,11 +408,9 @@ class Trace:
     def _add_gradient(self, value: Value, summand: Value) -> None:
         """Add to the gradient of a value: in place, or to a copy if other values share the gradient."""
         current = self._gradients[value]
-        if current in self._shared_gradients:
-            self._gradients[value] = Value(value.shape)
-            self._backward.append((elementwise.add, [current, summand, self._gradients[value], value.size]))
-        else:
-            self._backward.append((elementwise.accumulate, [summand, current, value.size]))
+        total = Value(value.shape) if current in self._shared_gradients else current
+        self._gradients[value] = total
+        self._backward.append((elementwise.add, [current, summand, total, value.size]))
 
     def _materialise(self, value: Value) -> None:
         """Compute a deferred value now."""

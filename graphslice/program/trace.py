@@ -286,10 +286,6 @@ class Trace:
             self._backward.append((elementwise.zero, [self._gradients[value], value.size]))
         return self._gradients[value]
 
-    def gradient_or_zero(self, value: Value) -> Value | int:
-        """Return the gradient of a value; the operand 0 if nothing depends on it."""
-        return self._gradients.get(value, 0)
-
     def target(self, value: Value) -> Value:
         """Return where the next instruction of the backward pass writes a gradient; see :class:`Gradient`."""
         return self._target(value, onto=False)[0]  # type: ignore[return-value]
@@ -313,10 +309,9 @@ class Trace:
 
     def call(self, function: Any, args: Sequence, kwargs: Mapping | None = None) -> Any:
         """Call a function on symbolic tensors by its rule."""
-        rule = RULES.get(function)
-        if rule is None:
+        if function not in RULES:
             raise NotTraceable(getattr(function, "__name__", repr(function)))
-        return rule(self, *args, **(kwargs or {}))
+        return RULES[function](self, *args, **(kwargs or {}))
 
     def defer(self, shape: Sequence, what: _Dropped | _Sum) -> Traced:
         """Return a value that is computed when it is first used."""
@@ -480,7 +475,7 @@ def _layer_norm(
     trace.forward(norm.add_norm, a, branch, *parameters, total, out, moments, *sizes, float_bits(eps), *keys)
 
     def gradients() -> None:
-        upstream = 0 if b is None else trace.gradient_or_zero(total)
+        upstream = 0 if b is None or total not in trace._gradients else trace.gradient(total)
         grad_a = trace.target(a)
         grad_b = Value(total.shape) if keys[0] else grad_a
         grads = upstream, Upstream(out), total, weight, grad_a, grad_b, moments, Gradient(weight), Gradient(bias)

@@ -183,8 +183,7 @@ class OperatorProgram:
             if dims == ("...",):
                 dims, known["16"] = ("B", "16"), 16
             shape = [known[letter] for letter in dims if letter != "B"]
-            kind = str(dtype).removeprefix("torch.")
-            arguments[name] = trace.input(self._names.index(name), shape, kind, shared=dims[0] != "B")
+            arguments[name] = trace.input(self._names.index(name), shape, dtype, shared=dims[0] != "B")
         try:
             return trace.finish(self._rule(trace, **arguments))
         except NotTraceable:

@@ -25,9 +25,6 @@ from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
 #: Rules by function: ``rule(trace, *arguments)`` appends kernels and returns the result.
 RULES: dict[Any, Callable[..., Traced]] = {}
 
-#: Item sizes of the dtypes of inputs.
-ITEM_SIZES = {"float32": 4, "int64": 8, "int32": 4, "int16": 2, "uint8": 1, "bool": 1}
-
 Dims: TypeAlias = tuple[Size | int, ...]
 
 
@@ -53,17 +50,18 @@ BATCH = _Batch()
 
 
 class Traced:
-    """Symbolic float32 tensor ``[B, ...]``, the result of a traced operation or an input of the function.
+    """Symbolic tensor ``[B, ...]``, the result of a traced operation or an input of the function.
 
     Attributes:
         trace: the trace that it belongs to.
         value: its array in the program.
+        dtype: float32 for results.
     """
 
-    dtype, device, is_cuda = torch.float32, torch.device("cpu"), False
+    device, is_cuda = torch.device("cpu"), False
 
-    def __init__(self, trace: Trace, value: Value) -> None:
-        self.trace, self.value = trace, value
+    def __init__(self, trace: Trace, value: Value, dtype: torch.dtype = torch.float32) -> None:
+        self.trace, self.value, self.dtype = trace, value, dtype
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -211,11 +209,11 @@ class Trace:
             known = self._tensors.get(id(tensor))
             if known is None or known[0] is not tensor:
                 raise NotTraceable("a tensor that is neither a parameter nor a buffer")
-            name, kind = known[1], str(tensor.dtype).removeprefix("torch.")
-            if kind not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
-                raise NotTraceable(f"{name} is {kind}")
+            name = known[1]
+            if not tensor.is_contiguous() or tensor.device.type != "cpu":
+                raise NotTraceable(f"{name} is not contiguous in the memory of the CPU")
             if name not in self._by_name:
-                self._by_name[name] = self.input(name, tuple(tensor.shape), kind, shared=True)
+                self._by_name[name] = self.input(name, tuple(tensor.shape), tensor.dtype, shared=True)
             tensor = self._by_name[name]
         if tensor.dtype != dtype:
             raise NotTraceable(f"{tensor.dtype} instead of {dtype}")
@@ -321,27 +319,26 @@ class Trace:
 
     # --- inputs and result ----------------------------------------------------------------------------------------
 
-    def input(self, source: int | str, dims: Sequence, dtype: str = "float32", *, shared: bool = False) -> Traced:
+    def input(
+        self, source: int | str, dims: Sequence, dtype: torch.dtype = torch.float32, *, shared: bool = False
+    ) -> Traced:
         """Add an input of the function.
 
         Args:
             source: position among the arguments of the function, or name of a parameter or buffer.
             dims: shape of a sample, or of the input itself if it is ``shared`` by all samples. The first size of a
                 shared input may be None, which stands for any.
-            dtype: a key of :data:`ITEM_SIZES`.
+            dtype: its dtype.
             shared: True for an input without samples.
         """
         shape: Any = tuple(Argument(self._new_place()) if size is None else size for size in dims)
-        value = Value(shape, ITEM_SIZES[dtype], shared=shared)
+        value = Value(shape, dtype.itemsize, shared=shared)
         step = Size() if shared else value.size * value.itemsize
         value.argument = Argument(self._new_place(), step)
-        if dtype == "float32" and self.needs_gradients:
+        if dtype == torch.float32 and self.needs_gradients:
             value.gradient = Argument(self._new_place(), step)
-        self._inputs.append(Input(value, dtype, source))
-        traced = Traced(self, value)
-        if dtype != "float32":
-            traced.dtype = getattr(torch, dtype)
-        return traced
+        self._inputs.append(Input(value, str(dtype).removeprefix("torch."), source))
+        return Traced(self, value, dtype)
 
     def finish(self, out: Any) -> Program:
         """Return the program that computes ``out``."""

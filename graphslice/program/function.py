@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from graphslice.program.double_backward import once_differentiable
 from graphslice.program.layout import ATOMS, N, NotTraceable, Size
 from graphslice.program.run import Program, State
 from graphslice.program.trace import Trace, Traced
@@ -41,6 +40,31 @@ def run_program(program: Program, tensors: Sequence[Tensor], samples: int, width
             "compiled kernels have no forward-mode derivatives: compute inside graphslice.ops.dispatch.reference_only()"
         )
     return _forward(program, tensors, samples, width)[0]
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the ``backward`` of a kernel raise an error for second derivatives (decorator).
+
+    The gradients that kernels compute are constants for torch. torch's decorator of the same name may silently return
+    a second derivative that lacks their contribution.
+
+    Args:
+        backward: static method of a :class:`torch.autograd.Function`.
+
+    Returns:
+        The method, which raises RuntimeError if it is called with ``create_graph=True``.
+    """
+
+    @wraps(backward)
+    def checked_backward(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled():  # only with create_graph=True
+            raise RuntimeError(
+                "compiled kernels have no second derivatives: for create_graph=True, compute inside "
+                "graphslice.ops.dispatch.reference_only()"
+            )
+        return backward(ctx, *grads)
+
+    return checked_backward
 
 
 def draw_random_integers(count: int) -> list[int]:

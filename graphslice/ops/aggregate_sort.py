@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphslice.ops.aggregate import aggregate
 from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments_valid
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, aggregate_fits, capability
+from graphslice.program.function import once_differentiable
 
 if triton_runs():
     from graphslice.ops import triton_sort

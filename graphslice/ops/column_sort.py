@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
+from graphslice.program.function import once_differentiable
 from graphslice.program.kernels import sort
 from graphslice.program.layout import ROW_NUMBER, N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream

@@ -443,8 +443,7 @@ def _linear(trace: Trace, x: Any, weight: Any, bias: Any = None) -> Traced:
     x, rows, inputs = trace.activations(x)
     weight = trace.tensor(weight, None, inputs)
     outputs = weight.shape[0]
-    if outputs % 16:
-        raise NotTraceable(f"{outputs} channels")
+    trace.require(outputs % 16 == 0, f"{outputs} channels")
     bias = 0 if bias is None else trace.tensor(bias, outputs)
     out = trace.new((*x.shape[:-1], outputs))
     trace.forward(linear.linear, x, weight, bias, out, rows, inputs, outputs)
@@ -459,8 +458,7 @@ def _layer_norm(
     trace: Trace, x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Traced:
     x, rows, channels = trace.activations(x)
-    if tuple(normalized_shape) != (channels,):
-        raise NotTraceable(f"layer norm of {normalized_shape}")
+    trace.require(tuple(normalized_shape) == (channels,), f"layer norm of {normalized_shape}")
     weight, bias = trace.tensor(weight, channels), trace.tensor(bias, channels)
     deferred, total = x.value.deferred, x.value
     a, b, keys = deferred if isinstance(deferred, _Sum) else (total, None, (0, 0, 0))
@@ -487,8 +485,7 @@ def _layer_norm(
 @rule(torch.add, operator.add)
 def _add(trace: Trace, a: Any, b: Any) -> Traced:
     a, b = trace.activations(a)[0], trace.activations(b)[0]
-    if a.shape != b.shape:
-        raise NotTraceable(f"a sum of {a.shape} and {b.shape}")
+    trace.require(a.shape == b.shape, f"a sum of {a.shape} and {b.shape}")
     if isinstance(a.value.deferred, _Dropped) and not isinstance(b.value.deferred, _Dropped):
         a, b = b, a
     x, keys = b.value.deferred if isinstance(b.value.deferred, _Dropped) else (b.value, (0, 0, 0))
@@ -517,8 +514,7 @@ def _multiply(trace: Trace, a: Any, b: Any) -> Traced:
         trace.backward(elementwise.scale, Upstream(out), factor, Gradient(a), size)
         return out
     b = trace.activations(b)[0]
-    if a.shape != b.shape:
-        raise NotTraceable(f"a product of {a.shape} and {b.shape}")
+    trace.require(a.shape == b.shape, f"a product of {a.shape} and {b.shape}")
     trace.forward(elementwise.multiply, a, b, out, size)
     trace.backward(elementwise.multiply, Upstream(out), b, Gradient(a), size)
     trace.backward(elementwise.multiply, Upstream(out), a, Gradient(b), size)
@@ -527,8 +523,7 @@ def _multiply(trace: Trace, a: Any, b: Any) -> Traced:
 
 @rule(F.gelu)
 def _gelu(trace: Trace, x: Any, approximate: str = "none") -> Traced:
-    if approximate != "none":
-        raise NotTraceable(f"GELU with {approximate}")
+    trace.require(approximate == "none", f"GELU with {approximate}")
     x = trace.activations(x)[0]
     out, size = trace.new(x.shape), x.value.size
     trace.forward(elementwise.gelu, x, out, size)
@@ -538,8 +533,7 @@ def _gelu(trace: Trace, x: Any, approximate: str = "none") -> Traced:
 
 @rule(F.dropout)
 def _dropout(trace: Trace, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Traced:
-    if inplace or not 0 <= p < 1:
-        raise NotTraceable(f"dropout with probability {p}, inplace={inplace}")
+    trace.require(0 <= p < 1 and not inplace, f"dropout with probability {p}, inplace={inplace}")
     if not (p and training):
         return x
     x = trace.activations(x)[0]

@@ -1,17 +1,17 @@
 """Test cases of the operators: calls on which every backend is compared with the reference implementation.
 
-Every operator has at least two cases, the last of which has the batch as the first dimension of its arguments, and a
-function that creates a typical case of any size. If rounding decides which values are equal, the values are chosen so
-that no product and no sum is rounded.
+Every operator has a function that creates a typical case of any size, and at least two test cases, which are its
+arguments; the last one has the batch as the first dimension of its arguments. If rounding decides which values are
+equal, the values are chosen so that no product and no sum is rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 
 @dataclass
@@ -33,193 +33,167 @@ class Case:
 
 
 #: Test cases by operator name: functions of a random number generator.
-CASES: dict[str, Callable[[torch.Generator], list[Case]]] = {}
+CASES: dict[str, Callable[[Generator], list[Case]]] = {}
 
 #: Typical case by operator name: functions of a generator, the number of heads, channels per head and sample lengths.
-TYPICAL: dict[str, Callable[[torch.Generator, int, int, list[int]], Case]] = {}
+TYPICAL: dict[str, Callable[..., Case]] = {}
 
 
+def _cases_of(name: str, *sizes: tuple):
+    """Register the typical case of an operator, and the arguments after the generator of its test cases (decorator)."""
+
+    def add(make: Callable[..., Case]):
+        TYPICAL[name] = make
+        CASES[name] = lambda generator: [make(generator, *arguments) for arguments in sizes]
+        return make
+
+    return add
+
+
+NUMBA = ("numba",)
 # Heads, channels per head, and lengths of the samples: one row; 8 channels; 16 channels, with full and partial vectors
 # of columns; 32 channels; 24 channels, which are no whole number of vectors.
 SHAPES = [(1, 16, [1]), (2, 8, [7, 1, 3]), (4, 16, [19, 11]), (1, 32, [16, 9]), (2, 24, [35, 2])]
 NARROW_HEADS = (2, 4, [6, 3])
 
 
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+def _normal(generator: Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def _with_ties(generator: torch.Generator, *shape: int) -> Tensor:
+def _with_ties(generator: Generator, *shape: int) -> Tensor:
     """Draw from few integer values, whose products with sixteenths and sums are exact."""
     return torch.randint(-4, 5, shape, generator=generator).float()
 
 
-def _typical_of(name: str, *shapes: tuple, not_by_numba: Sequence[tuple] = ()):
-    """Register a function that makes a typical case; its cases are those of the shapes, if there are any."""
-
-    def add(make: Callable[..., Case]):
-        def cases(generator: torch.Generator) -> list[Case]:
-            narrow = [replace(make(generator, *shape), unsupported_by=("numba",)) for shape in not_by_numba]
-            return narrow + [make(generator, *shape) for shape in shapes]
-
-        TYPICAL[name] = make
-        if shapes:
-            CASES[name] = cases
-        return make
-
-    return add
+def _with_special_values(generator: Generator, *shape: int) -> Tensor:
+    x = _with_ties(generator, *shape)
+    x.view(-1)[:200:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0]).repeat(10)
+    return x
 
 
-def _cases_of(name: str):
-    """Register a function that makes the cases."""
-
-    def add(make: Callable[[torch.Generator], list[Case]]):
-        CASES[name] = make
-        return make
-
-    return add
+# Heads, channels per head, lengths, backends that do not support the channels, and the function that draws the values.
+POOLING = [
+    (*shape, unsupported_by, draw)
+    for *shape, unsupported_by in ((1, 16, [1], ()), (1, 9, [7, 1, 3], NUMBA), (2, 24, [19, 11], ()))
+    for draw in (_normal, _with_ties)
+]
 
 
-def _pooled(name: str):
-    """Register a function that makes a case from drawn values ``[B, N, C]``, without and with equal ones."""
-    shapes = [(1, 16, [1]), (3, 16, [19, 11])]
-    narrow = (1, 9, [7, 1, 3])
-    draws = (_normal, _with_ties)
-    return _typical_of(
-        name, *((*s, draw) for s in shapes for draw in draws), not_by_numba=[(*narrow, draw) for draw in draws]
-    )
-
-
-def _rows(generator, heads, head_dim, lengths, draw=_normal):
-    """Draw values ``[B, N, C]``, and return them with the lengths."""
-    return draw(generator, len(lengths), max(lengths), heads * head_dim), torch.tensor(lengths)
+def _values(generator, heads, head_dim, lengths, draw=_normal) -> Tensor:
+    """Draw values ``[B, N, C]``."""
+    return draw(generator, len(lengths), max(lengths), heads * head_dim)
 
 
 def _mask_of(lengths: list[int]) -> Tensor:
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
 
-def _weights(generator: torch.Generator, heads: int, lengths: list[int]) -> Tensor:
-    """Draw attention weights that are multiples of 1/16, 0 in the columns of the padding."""
-    width = max(lengths)
-    weights = torch.randint(0, 5, (len(lengths), heads, width, width), generator=generator) / 16
-    return weights * _mask_of(lengths)[:, None, None]
-
-
-@_typical_of("aggregate", *SHAPES, not_by_numba=[NARROW_HEADS])
-def _aggregate(generator, heads, head_dim, lengths):
+@_cases_of("aggregate", *SHAPES, (*NARROW_HEADS, NUMBA))
+def _aggregate_case(generator, heads, head_dim, lengths, unsupported_by=()):
     weights = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
-    return Case((weights, _rows(generator, heads, head_dim, lengths)[0]))
+    return Case((weights, _values(generator, heads, head_dim, lengths)), unsupported_by)
 
 
-@_typical_of(
+@_cases_of(
     "aggregate_sort",
     *(SHAPES[0], SHAPES[1], (1, 24, [19]), (2, 10, [5, 2]), NARROW_HEADS),
-    *((2, 8, [4, 7], order) for order in ("descending", torch.arange(16) % 3 == 1)),
+    (2, 8, [4, 7], "descending"),
+    (2, 8, [4, 7], torch.arange(16) % 3 == 1),
 )
-def _aggregate_sort(generator, heads, head_dim, lengths, order="ascending"):
-    v, rows = _rows(generator, heads, head_dim, lengths, _with_ties)
-    return Case((_weights(generator, heads, lengths), v, rows, order), valid=_mask_of(lengths), same_dtype=True)
+def _aggregate_sort_case(generator, heads, head_dim, lengths, order="ascending"):
+    v, width, valid = _values(generator, heads, head_dim, lengths, _with_ties), max(lengths), _mask_of(lengths)
+    weights = torch.randint(0, 5, (len(lengths), heads, width, width), generator=generator) / 16
+    args = weights * valid[:, None, None], v, torch.tensor(lengths), order
+    return Case(args, valid=valid, same_dtype=True)
 
 
-@_typical_of("attention", *SHAPES, not_by_numba=[NARROW_HEADS, (2, 8, [4, 9], (2, 1, 1, 9))])
-def _attention(generator, heads, head_dim, lengths, bias_shape=None):
-    batch, width = len(lengths), max(lengths)
-    bias = 3 * _normal(generator, *(bias_shape or (batch, heads, width, width)))
+@_cases_of("attention", *SHAPES, (*NARROW_HEADS, NUMBA), (2, 8, [4, 9], NUMBA, (2, 1, 1, 9)))
+def _attention_case(generator, heads, head_dim, lengths, unsupported_by=(), bias_shape=None):
+    bias = 3 * _normal(generator, *(bias_shape or (len(lengths), heads, max(lengths), max(lengths))))
     bias = bias.masked_fill(~_mask_of(lengths)[:, None, None], -torch.inf)
-    return Case((*(_normal(generator, batch, width, heads * head_dim) for _ in range(3)), bias, heads))
+    return Case((*(_values(generator, heads, head_dim, lengths) for _ in range(3)), bias, heads), unsupported_by)
 
 
-@_typical_of("bond_messages", (1, 16, [1]), (2, 24, [7, 1, 3]), not_by_numba=[(1, 8, [4, 9])])
-def _bond_messages(generator, heads, head_dim, lengths):
+@_cases_of("bond_messages", (1, 16, [1]), (2, 24, [7, 1, 3]), (1, 8, [4, 9], NUMBA))
+def _bond_messages_case(generator, heads, head_dim, lengths, unsupported_by=()):
     width, channels = max(lengths), heads * head_dim
     # A fifth of the pairs are bonded, with 3 bond types and 2 ring classes.
     upper = torch.randint(0, 30, (len(lengths), width, width), generator=generator).triu(1)
     upper = torch.where(upper <= 6, upper, 0)
     tables = _with_ties(generator, 3, channels), _with_ties(generator, 2, channels)
     x = _with_ties(generator, len(lengths), width, channels)  # exact, so that rounding does not change signs
-    return Case((x, (upper + upper.mT).to(torch.int16), *tables))
+    return Case((x, (upper + upper.mT).to(torch.int16), *tables), unsupported_by)
 
 
-@_pooled("broadcast_max")
-def _broadcast_max(generator, heads, head_dim, lengths, draw=_normal):
-    v, rows = _rows(generator, heads, head_dim, lengths, draw)
-    return Case((v, rows, torch.arange(v.shape[2]) % 2 == 0))
+@_cases_of("broadcast_max", *POOLING)
+def _broadcast_max_case(generator, heads, head_dim, lengths, unsupported_by=(), draw=_normal):
+    x, local_channels = _values(generator, heads, head_dim, lengths, draw), torch.arange(heads * head_dim) % 2 == 0
+    return Case((x, torch.tensor(lengths), local_channels), unsupported_by)
 
 
-@_pooled("max_exchange")
-def _max_exchange(generator, heads, head_dim, lengths, draw=_normal):
-    return Case(_rows(generator, heads, head_dim, lengths, draw))
+@_cases_of(
+    "column_sort",
+    (1, 16, [1]),
+    (1, 5, [7, 0, 3], "descending", NUMBA),
+    (1, 16, [8, 0, 2], "descending"),
+    (1, 48, [5, 9], torch.arange(48) % 3 == 1),
+    (1, 16, [8, 6], "ascending", (), _with_special_values),
+    (1, 1, [300], "ascending", NUMBA),
+    (1, 16, [300]),
+)
+def _column_sort_case(generator, heads, head_dim, lengths, order="ascending", unsupported_by=(), draw=_with_ties):
+    all_rows = len(lengths) == 1
+    x = _values(generator, heads, head_dim, lengths, draw)
+    return Case((x, None if all_rows else torch.tensor(lengths), order), unsupported_by)
 
 
-@_pooled("sort_by_first")
-def _sort_by_first(generator, heads, head_dim, lengths, draw=_with_ties):
-    return Case(_rows(generator, heads, head_dim, lengths, draw), same_dtype=True)
+@_cases_of("sort_by_first", *POOLING)
+def _sort_by_first_case(generator, heads, head_dim, lengths, unsupported_by=(), draw=_with_ties):
+    args = _values(generator, heads, head_dim, lengths, draw), torch.tensor(lengths)
+    return Case(args, unsupported_by, same_dtype=True)
 
 
-@_typical_of("column_sort")
-def _column_sort(generator, heads, head_dim, lengths):
-    return Case(_rows(generator, heads, head_dim, lengths, _with_ties))
+@_cases_of("dropout", (1, 16, [1]), (1, 8, [4]), (2, 16, [3, 3]))
+def _dropout_case(generator, heads, head_dim, lengths):
+    return Case((_values(generator, heads, head_dim, lengths), 0.0))
 
 
-@_cases_of("column_sort")
-def _column_sort_cases(generator):
-    cases = [
-        Case((*_rows(generator, 1, channels, lengths, _with_ties), order), unsupported_by)
-        for channels, lengths, order, unsupported_by in (
-            (16, [1], "ascending", ()),
-            (5, [7, 0, 3], "descending", ("numba",)),
-            (16, [8, 0, 2], "descending", ()),
-            (48, [5, 9], torch.arange(48) % 3 == 1, ()),
-        )
-    ]
-    special = _with_ties(generator, 2, 8, 16)
-    special.view(-1)[:200:4] = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0]).repeat(10)
-    large = Case((_with_ties(generator, 1, 300, 1),), ("numba",)), Case((_with_ties(generator, 1, 300, 16),))
-    return [*cases, Case((special, torch.tensor([8, 6]))), *large]
+@_cases_of("gelu", (1, 7, [4], NUMBA), (1, 16, [1]), (1, 4, [4]), (1, 32, [300]), (1, 48, [5, 5, 5]))
+def _gelu_case(generator, heads, head_dim, lengths, unsupported_by=()):
+    return Case((3 * _values(generator, heads, head_dim, lengths),), unsupported_by)
 
 
-@_typical_of("dropout")
-def _dropout(generator, heads, head_dim, lengths):
-    return Case((_rows(generator, heads, head_dim, lengths)[0], 0.0))
+@_cases_of("linear_attention", *SHAPES, (2, 8, [4, 0, 1]), (*NARROW_HEADS, NUMBA), (1, 8, [257, 3], NUMBA))
+def _linear_attention_case(generator, heads, head_dim, lengths, unsupported_by=()):
+    tensors = (_values(generator, heads, head_dim, lengths) for _ in range(3))
+    return Case((*tensors, torch.tensor(lengths), heads), unsupported_by)
 
 
-@_cases_of("dropout")
-def _dropout_cases(generator):
-    return [Case((_normal(generator, *shape), 0.0)) for shape in ((16,), (4, 8), (2, 3, 32))]
+@_cases_of("head_norm", *SHAPES, (*NARROW_HEADS, NUMBA))
+def _head_norm_case(generator, heads, head_dim, lengths, unsupported_by=()):
+    scales, shifts = (_normal(generator, 2, heads, head_dim) for _ in range(2))
+    return Case((_values(generator, heads, head_dim, lengths), scales, shifts, 1), unsupported_by)
 
 
-@_typical_of("gelu")
-def _gelu(generator, heads, head_dim, lengths):
-    return Case((3 * _rows(generator, heads, head_dim, lengths)[0],))
+@_cases_of("max_exchange", *POOLING)
+def _max_exchange_case(generator, heads, head_dim, lengths, unsupported_by=(), draw=_normal):
+    return Case((_values(generator, heads, head_dim, lengths, draw), torch.tensor(lengths)), unsupported_by)
 
 
-@_cases_of("gelu")
-def _gelu_cases(generator):
-    shapes = {(1, 16): (), (4, 4): (), (3, 5, 48): (), (300, 32): (), (4, 7): ("numba",)}
-    return [Case((3 * _normal(generator, *shape),), unsupported_by) for shape, unsupported_by in shapes.items()]
+_READOUTS = ("mean", "max"), ("sum", "atomwise", "token", "mean")
 
 
-@_typical_of("linear_attention", *SHAPES, (2, 8, [4, 0, 1]), not_by_numba=[NARROW_HEADS, (1, 8, [257, 3])])
-def _linear_attention(generator, heads, head_dim, lengths):
-    tensors = (_normal(generator, len(lengths), max(lengths), heads * head_dim) for _ in range(3))
-    return Case((*tensors, torch.tensor(lengths), heads))
-
-
-@_typical_of("read_out")
-def _read_out(generator, heads, head_dim, lengths):
-    # A molecule has an atom and its graph token.
-    return Case((*_rows(generator, heads, head_dim, [length + 1 for length in lengths]), ("mean", "max")))
-
-
-@_cases_of("read_out")
-def _read_out_cases(generator):
-    cases = []
-    for draw in (_normal, _with_ties):
-        values, rows = _rows(generator, 3, 16, [19, 11], draw)
-        parts = "sum", "atomwise", "token", "mean"
-        cases += [Case((values, rows, ("mean", "max"))), Case((values, rows, parts, _normal(generator, 2, 19, 48)))]
-    return [*cases, Case((_normal(generator, 1, 4, 16), torch.tensor([4]), ("quantiles",)), ("numba",))]
+@_cases_of(
+    "read_out",
+    *((2, 24, [18, 10], kinds, (), draw) for kinds in _READOUTS for draw in (_normal, _with_ties)),
+    (1, 16, [3], ("quantiles",), NUMBA),
+)
+def _read_out_case(generator, heads, head_dim, lengths, kinds=_READOUTS[0], unsupported_by=(), draw=_normal):
+    lengths = [length + 1 for length in lengths]  # the graph token and the atoms
+    x, contributions = (_values(generator, heads, head_dim, lengths, draw) for _ in range(2))
+    rest = (contributions,) if "atomwise" in kinds else ()
+    return Case((x, torch.tensor(lengths), kinds, *rest), unsupported_by)
 
 
 def _path_types(generator, types, lengths):
@@ -230,70 +204,46 @@ def _path_types(generator, types, lengths):
     return drawn, torch.tensor(lengths) + 1
 
 
-@_cases_of("path_softmax")
-def _path_softmax_cases(generator):
-    return [
-        Case((torch.linspace(-scale / 2, scale / 2, 7 * heads).view(7, heads), *_path_types(generator, 6, lengths)))
-        for heads, lengths, scale in ((3, [1], 1.0), (3, [7, 1, 4], 3.0), (2, [5, 9, 33], 60.0))
-    ]
+@_cases_of("path_softmax", (3, 0, [1], 6, 1.0), (3, 0, [7, 1, 4], 6, 3.0), (2, 0, [5, 9, 33], 6, 60.0))
+def _path_softmax_case(generator, heads, head_dim, lengths, types=400, range_of_values=None):
+    values = _normal(generator, types + 1, heads)
+    if range_of_values:
+        values = torch.linspace(-range_of_values / 2, range_of_values / 2, values.numel()).view_as(values)
+    return Case((values, *_path_types(generator, types, lengths)))
 
 
-@_cases_of("path_bias")
-def _path_bias_cases(generator):
-    return [
-        Case((_normal(generator, 7, heads), *_path_types(generator, 6, lengths)))
-        for heads, lengths in ((3, [1]), (8, [7, 7]))
-    ]
-
-
-@_typical_of("path_softmax")
-def _path_softmax(generator, heads, head_dim, lengths):
-    return Case((_normal(generator, 401, heads), *_path_types(generator, 400, lengths)))
-
-
-@_typical_of("path_bias")
-def _path_bias(generator, heads, head_dim, lengths):
+@_cases_of("path_bias", (3, 0, [1], 6), (8, 0, [7, 7], 6))
+def _path_bias_case(generator, heads, head_dim, lengths, types=400):
     # The rows of the padding are undefined.
-    return _path_softmax(generator, heads, head_dim, [max(lengths)] * len(lengths))
+    return _path_softmax_case(generator, heads, head_dim, [max(lengths)] * len(lengths), types)
 
 
-@_typical_of("embed_atoms", (2, 24, [5, 5]), not_by_numba=[(1, 24, [3])])
-def _embed_atoms(generator, heads, head_dim, lengths):
+@_cases_of("embed_atoms", (1, 24, [3], NUMBA), (2, 24, [5, 5]))
+def _embed_atoms_case(generator, heads, head_dim, lengths, unsupported_by=()):
     shape, channels = (len(lengths), max(lengths)), heads * head_dim
     features = torch.randint(0, 4, (*shape, 9), generator=generator).to(torch.uint8)
     degrees = torch.randint(0, 9, shape, generator=generator).to(torch.uint8)
     tables = [_normal(generator, rows, channels) for rows in (36, 6, 6, 1)]
     inputs = features, degrees, torch.tensor(lengths) + 1, 4 * torch.arange(9)
-    return Case((*inputs, *tables), valid=_mask_of([length + 1 for length in lengths]))
+    return Case((*inputs, *tables), unsupported_by, _mask_of([length + 1 for length in lengths]))
 
 
-@_typical_of("head_norm", *SHAPES, not_by_numba=[NARROW_HEADS])
-def _head_norm(generator, heads, head_dim, lengths):
-    x, _ = _rows(generator, heads, head_dim, lengths)
-    return Case((x, *(_normal(generator, 2, heads, head_dim) for _ in range(2)), 1))
+@_cases_of(
+    "path_values",
+    (4, 0, [], (2, 5, 12), NUMBA),
+    *((heads, 0, [], sizes) for heads, *sizes in ((8, 1, 1, 3), (16, 5, 40, 90), (24, 3, 13, 13))),
+)
+def _path_values_case(generator, heads, head_dim, lengths, sizes=None, unsupported_by=()):
+    heads = heads if sizes else -(-heads // 8) * 8
+    positions, paths, entries = sizes or (5, 10 * sum(lengths), 40 * sum(lengths))
 
-
-def _path_values_arguments(generator, heads, positions, paths, entries):
     def integers(high, *shape):
         return torch.randint(0, high, shape, generator=generator)
 
-    parameters = [
-        _normal(generator, *shape) for shape in ((1, heads), (6, heads), (9, heads), (positions, heads, heads))
-    ]
+    shapes = (1, heads), (6, heads), (9, heads), (positions, heads, heads)
+    parameters = [_normal(generator, *shape) for shape in shapes]
     distances, codes = integers(9, paths).to(torch.int32), integers(positions * 11, entries).to(torch.int32)
     starts = integers(entries + 1, paths).sort().values.to(torch.int32)
     distances[:1], starts[:1] = 510, 0
-    return Case((*parameters, integers(9, 11, 3), distances, starts, codes, _normal(generator, entries)))
-
-
-@_cases_of("path_values")
-def _path_values_cases(generator):
-    narrow = _path_values_arguments(generator, 4, 2, 5, 12)
-    narrow.unsupported_by = ("numba",)
-    sizes = (8, 1, 1, 3), (16, 5, 40, 90), (24, 3, 13, 13)
-    return [narrow, *(_path_values_arguments(generator, *size) for size in sizes)]
-
-
-@_typical_of("path_values")
-def _path_values(generator, heads, head_dim, lengths):
-    return _path_values_arguments(generator, -(-heads // 8) * 8, 5, 10 * sum(lengths), 40 * sum(lengths))
+    args = *parameters, integers(9, 11, 3), distances, starts, codes, _normal(generator, entries)
+    return Case(args, unsupported_by)

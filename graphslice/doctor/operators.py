@@ -82,24 +82,22 @@ def is_float(arg: object) -> bool:
 
 
 def outputs_and_gradients(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
-    """Compute the outputs of a function and the gradients of its floating-point arguments.
+    """Compute the output of a function and the gradients of its floating-point arguments.
 
     Args:
-        function: a function of ``args`` that returns a tensor or a tuple of tensors.
+        function: a function of ``args`` that returns a tensor.
         args: its positional arguments.
-        valid: bool ``[B, N]``; the outputs of other rows are set to 0. None for all rows.
+        valid: bool ``[B, N]``; the output of other rows is set to 0. None for all rows.
 
     Returns:
-        The outputs, then the gradients, for fixed pseudo-random integer upstream gradients from -3 to 3.
+        The output, then the gradients, for fixed pseudo-random integer upstream gradients from -3 to 3.
     """
-    outs = function(*args)
-    outs = outs if isinstance(outs, tuple) else (outs,)
+    out = function(*args)
     if valid is not None:
-        outs = tuple(out.masked_fill(~valid.to(out.device)[:, :, None], 0) for out in outs)
-    generator = torch.Generator().manual_seed(1)
-    upstream = [torch.randint(-3, 4, out.shape, generator=generator).to(out) for out in outs]
-    gradients = torch.autograd.grad(outs, [arg for arg in args if is_float(arg)], upstream)
-    return [tensor.detach() for tensor in (*outs, *gradients)]
+        out = out.masked_fill(~valid.to(out.device)[:, :, None], 0)
+    upstream = torch.randint(-3, 4, out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+    gradients = torch.autograd.grad(out, [arg for arg in args if is_float(arg)], upstream)
+    return [tensor.detach() for tensor in (out, *gradients)]
 
 
 def _largest_error(op: Operator, backend: str, dtype: torch.dtype, case: Case, device: torch.device) -> float:
@@ -119,8 +117,7 @@ def _largest_error(op: Operator, backend: str, dtype: torch.dtype, case: Case, d
 def _speed(op: Operator, args: list, device: torch.device) -> float:
     leaves = [arg for arg in args if is_float(arg)]
     with torch.no_grad():
-        outs = op(*args)
-    upstream = [torch.ones_like(out) for out in (outs if isinstance(outs, tuple) else (outs,))]
+        upstream = torch.ones_like(op(*args))
 
     def seconds() -> float:
         synchronize(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from graphslice.batch import GraphBatch
 from graphslice.nn.compiled import UncompiledWarning
 from graphslice.nn.mixers.user_mixers import is_user_mixer
 from graphslice.nn.model import GraphTransformer
-from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, Operator, reference_only
+from graphslice.ops.dispatch import DEVICE_TYPES, OPERATORS, reference_only
 from graphslice.program.run import programs_disabled
 
 #: Key of :func:`faulty_backends` for a traced program that is wrong although each of its kernels is right.
@@ -135,31 +135,22 @@ def faulty_backends(
             expected = compute_step(model, batch, dtype)
         if not all(bool(tensor.isfinite().all()) for tensor in (expected.predictions, *expected.gradients)):
             continue
-        problem = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
+        problem = _problem(model, batch, expected, dtype)
         if problem is None:
             continue
-        before = len(faults)
+        before, device = len(faults), batch.lengths.device.type
         for op in OPERATORS.values():
-            for name in _backends_on(op, batch.lengths.device.type):
-                reason = _problem(lambda: _step_with(op, name, model, batch, dtype), expected, dtype)  # noqa: B023
+            for name in (name for name in op.backends if DEVICE_TYPES[name] == device):
+                with reference_only(but=(op, name)):
+                    reason = _problem(model, batch, expected, dtype)
                 if reason is not None:
                     faults[op.__name__] = f"the {name} backend: {reason}"
         if len(faults) == before:  # no single backend is at fault
             with programs_disabled():
-                problem_without = _problem(lambda: compute_step(model, batch, dtype), expected, dtype)  # noqa: B023
+                problem_without = _problem(model, batch, expected, dtype)
             if problem_without is None:
                 faults[PROGRAM] = f"the traced program of the blocks: {problem}"
     return faults
-
-
-def _backends_on(op: Operator, device_type: str) -> list[str]:
-    return [name for name in op.backends if DEVICE_TYPES[name] == device_type]
-
-
-def _step_with(op: Operator, backend: str, model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype) -> Step:
-    """Compute a step with one backend of one operator, and plain torch for all other operators."""
-    with reference_only(but=(op, backend)):
-        return compute_step(model, batch, dtype)
 
 
 def compile_checked(
@@ -185,7 +176,7 @@ def compile_checked(
         with warnings.catch_warnings():
             warnings.simplefilter("error", UncompiledWarning)  # an eager step would agree
             for batch, step in zip(batches, expected, strict=True):
-                reason = reason or _problem(lambda: compute_step(model, batch, dtype), step, dtype)  # noqa: B023
+                reason = reason or _problem(model, batch, step, dtype)
     except torch.OutOfMemoryError:  # eager steps may still fit: CUDA graphs keep their memory
         reason = "out of memory"
     except Exception as error:  # compilers raise many kinds
@@ -197,10 +188,10 @@ def compile_checked(
     return reason
 
 
-def _problem(step: Callable[[], Step], expected: Step, dtype: torch.dtype) -> str | None:
+def _problem(model: GraphTransformer, batch: GraphBatch, expected: Step, dtype: torch.dtype) -> str | None:
     """Return None if a step agrees with the expected one, else the difference or the exception."""
     try:
-        return step_mismatch(step(), expected, dtype)
+        return step_mismatch(compute_step(model, batch, dtype), expected, dtype)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # compilers and drivers raise many kinds

@@ -50,7 +50,6 @@ class AttentionContext:
         self.lengths, self.width, self.mixer_name = lengths, width, mixer_name
         self.has_graph = has_graph or attn_weights is not None or attn_bias is not None
         self._attn_weights, self._attn_bias, self.bonds = attn_weights, attn_bias, bonds
-        self._cast: dict[tuple[bool, torch.dtype], Tensor] = {}  # key: (is bias, dtype)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -121,7 +120,7 @@ class AttentionContext:
             ``[B, N, C]``; V itself without a graph.
         """
         weights = self.attn_weights
-        return v if weights is None else aggregate(self.cast(weights, v.dtype), v, dropout)
+        return v if weights is None else aggregate(weights.to(v.dtype), v, dropout)
 
     def aggregate_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
         """Aggregate values, then sort every channel over the valid rows, ``Sort_col(P V)``.
@@ -138,55 +137,13 @@ class AttentionContext:
         weights = self.attn_weights
         if weights is None:
             return column_sort(v, self.lengths, order)
-        return aggregate_sort(self.cast(weights, v.dtype), v, self.lengths, order, dropout)
-
-    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cast the attention weights or the bias to the dtype of a layer's values, for mixed precision.
-
-        All layers share one cast copy, but the gradient of each layer is cast back before accumulation: gradients are
-        summed in the dtype of ``tensor``, not in ``dtype``.
-
-        Args:
-            tensor: :attr:`attn_weights` or :attr:`attn_bias`.
-            dtype: target dtype.
-
-        Returns:
-            The tensor in ``dtype``, of the same shape.
-        """
-        if tensor.dtype == dtype:
-            return tensor
-        if torch.compiler.is_compiling():  # the compiler shares the copy among layers itself
-            return tensor.to(dtype)
-        is_bias = tensor is self._attn_bias
-        if not (is_bias or tensor is self._attn_weights):  # the constant mask without a graph has no gradient
-            return tensor.to(dtype)
-        key = (is_bias, dtype)
-        if key not in self._cast:
-            self._cast[key] = tensor.detach().to(dtype)
-        return _Cast.apply(tensor, self._cast[key])
+        return aggregate_sort(weights.to(v.dtype), v, self.lengths, order, dropout)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the context by argument name, each ``[B, ...]``, without those that are None.
 
         Plain tensors can be split along the batch and passed to compiled functions.
         """
-        tensors = {
-            "lengths": self.lengths,
-            "attn_weights": self._attn_weights,
-            "attn_bias": self._attn_bias,
-            "bonds": self.bonds,
-        }
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
-
-
-class _Cast(torch.autograd.Function):
-    """``tensor.to(dtype)`` with a precomputed result."""
-
-    @staticmethod
-    def forward(ctx, tensor: Tensor, cast: Tensor) -> Tensor:
-        ctx.dtype = tensor.dtype
-        return cast.detach()
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        return grad.to(ctx.dtype), None
+        names = "lengths", *GRAPH_TENSORS, "bonds"
+        tensors = self.lengths, self._attn_weights, self._attn_bias, self.bonds
+        return {name: tensor for name, tensor in zip(names, tensors, strict=True) if tensor is not None}

@@ -130,9 +130,7 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
             owners[f"{prefix}.{name}"] = module, name, tensor
     trace = Trace(backward=backward, tensors={id(t): (t, path) for path, (_, _, t) in owners.items()})
     inputs = {
-        name: trace.input(name, dims, str(dtype).removeprefix("torch."))
-        for name, (dims, dtype) in _INPUTS.items()
-        if name != "bonds" or has_bonds
+        name: trace.input(name, dims, dtype) for name, (dims, dtype) in _INPUTS.items() if name != "bonds" or has_bonds
     }
     values = trace.input("values", (None, model.config.heads), shared=True)
     batch = SimpleNamespace(**{"bonds": None, **inputs})

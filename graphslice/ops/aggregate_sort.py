@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphslice.ops.aggregate import aggregate
 from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments_valid
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, aggregate_fits, capability
+from graphslice.program.function import once_differentiable
 
 if triton_runs():
     from graphslice.ops import triton_sort
@@ -39,29 +39,21 @@ def aggregate_sort(
     return column_sort(aggregate(attn_weights, v, p), lengths, order)
 
 
-def _shapes_agree(attn_weights: Tensor, v: Tensor) -> bool:
+def _fits(attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0) -> bool:
     """True if P is ``[B, H, N, N]``, V is ``[B, N, C]`` of its dtype and H divides C; the kernels do not check."""
     if attn_weights.dim() != 4 or v.dim() != 3 or attn_weights.dtype != v.dtype:
         return False
     (batch, width, channels), heads = v.shape, attn_weights.shape[1]
-    return attn_weights.shape == (batch, heads, width, width) and channels % heads == 0
-
-
-def _fits(attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0) -> bool:
-    return _shapes_agree(attn_weights, v) and sort_arguments_valid(v, lengths, order)
+    if attn_weights.shape != (batch, heads, width, width) or channels % heads:
+        return False
+    return sort_arguments_valid(v, lengths, order) and aggregate_fits(width, v.dtype, capability(v.device))
 
 
 # --- triton ---------------------------------------------------------------------------------------
 
 if triton_runs():
 
-    @aggregate_sort.backend(
-        "triton",
-        dtypes=DTYPES,
-        fits=lambda attn_weights, v, *args, **kwargs: (
-            _fits(attn_weights, v, *args, **kwargs) and aggregate_fits(v.shape[1], v.dtype, capability(v.device))
-        ),
-    )
+    @aggregate_sort.backend("triton", dtypes=DTYPES, fits=_fits)
     def _triton(
         attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
     ) -> Tensor:

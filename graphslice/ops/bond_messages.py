@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
+from graphslice.program.function import once_differentiable
 from graphslice.program.kernels import embedding
 from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
@@ -51,23 +51,21 @@ def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Ten
     return total.view_as(x)
 
 
-def _shapes_agree(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
+def _fits_triton(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
     if x.dim() != 3 or bonds.shape != (*x.shape[:2], x.shape[1]) or bonds.dtype != torch.int16:
         return False
     if types.dtype != x.dtype or rings.dtype != x.dtype:
         return False
-    return all(table.dim() == 2 and table.shape[1] == x.shape[2] and len(table) > 0 for table in (types, rings))
+    if not all(table.dim() == 2 and table.shape[1] == x.shape[2] and len(table) > 0 for table in (types, rings)):
+        return False
+    return supports_dtype(x.dtype, capability(x.device))
 
 
 # --- triton ---------------------------------------------------------------------------------------
 
 if triton_runs():
 
-    @bond_messages.backend(
-        "triton",
-        dtypes=DTYPES,
-        fits=lambda x, *args: _shapes_agree(x, *args) and supports_dtype(x.dtype, capability(x.device)),
-    )
+    @bond_messages.backend("triton", dtypes=DTYPES, fits=_fits_triton)
     def _triton(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
         return _TritonMessages.apply(x, bonds, types, rings)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphslice.ops.dispatch import operator, triton_runs
 from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
+from graphslice.program.function import once_differentiable
 from graphslice.program.kernels import sort
 from graphslice.program.layout import ROW_NUMBER, N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
@@ -117,7 +117,7 @@ class _TritonSort(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, lengths, descending):
-        rows = x.new_empty(x.shape, dtype=_index_dtype(x))
+        rows = x.new_empty(x.shape, dtype=torch.uint8 if x.shape[1] <= 256 else torch.int32)
         out = triton_sort.sort(x, lengths, descending, rows)
         ctx.save_for_backward(rows)
         return out
@@ -128,8 +128,3 @@ class _TritonSort(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         unsorted = torch.empty_like(grad, memory_format=torch.contiguous_format).scatter_(1, rows.long(), grad)
         return unsorted, None, None
-
-
-def _index_dtype(x: Tensor) -> torch.dtype:
-    """Return the smallest dtype that holds the row numbers."""
-    return torch.uint8 if x.shape[1] <= 256 else torch.int32

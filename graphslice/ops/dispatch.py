@@ -25,6 +25,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -56,23 +57,19 @@ def triton_runs() -> bool:
     return torch.cuda.is_available() and not warn_of_missing_compiler("cuda")
 
 
+@dataclass
 class Backend(Generic[P, R]):
-    """Faster implementation of an operator for some calls; arguments as for :meth:`Operator.backend`."""
+    """Faster implementation of an operator for some calls; attributes as for :meth:`Operator.backend`."""
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[P, R],
-        dtypes: tuple[torch.dtype, ...],
-        fits: Callable[..., bool] | None,
-    ) -> None:
-        self.name, self.function, self.dtypes, self.fits = name, function, dtypes, fits
-        self.device_type = DEVICE_TYPES[name]
+    name: str
+    function: Callable[P, R]
+    dtypes: tuple[torch.dtype, ...]
+    fits: Callable[..., bool] | None
 
     def supports(self, device_type: str | None, dtype: torch.dtype | None, args: tuple, kwargs: dict) -> bool:
         """True if the backend supports a call whose tensors have this device type and dtype."""
         return (
-            device_type == self.device_type
+            device_type == DEVICE_TYPES[self.name]
             and dtype in self.dtypes
             and not torch.compiler.is_compiling()
             and (self.fits is None or self.fits(*args, **kwargs))
@@ -201,7 +198,7 @@ class Operator(Generic[P, R]):
             dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes)
             raise ValueError(
                 f"the {backend.name} backend of {self.__name__} does not support {_describe_tensors(args, kwargs)}: "
-                f"it supports {dtypes} on {backend.device_type}, with the shapes documented in {self.__module__}"
+                f"it supports {dtypes} on {DEVICE_TYPES[backend.name]}, with the shapes documented in {self.__module__}"
                 ", and not torch.compile"
             )
         return backend.function(*args, **kwargs)

@@ -7,13 +7,11 @@ recomputes the mask instead of storing it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator
-from graphslice.program.trace import RULES, Trace, Traced
+from graphslice.program.trace import RULES
 
 
 @operator
@@ -32,9 +30,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     return F.dropout(x, p) if p else x
 
 
-@dropout.kernels(x="...")
-def _rule(trace: Trace, x: Any, p: float) -> Traced:
-    return RULES[F.dropout](trace, x, p)
+dropout.kernels(x="...")(RULES[F.dropout])
 
 
 class Dropout(nn.Module):

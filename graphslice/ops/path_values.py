@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.ops.dispatch import operator
-from graphslice.program.double_backward import once_differentiable
+from graphslice.program.function import once_differentiable
 from graphslice.program.kernels import path_values as kernels
 
 

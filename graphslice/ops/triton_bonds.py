@@ -178,9 +178,5 @@ def bond_messages_backward(
             _sums_kernel[entries, blocks](
                 tables, seen, sums, programs, channels, entries, COLUMNS=columns, ROWS=_ROWS, num_warps=4
             )
-    # Copies, since the outputs of a custom operator may not message_grad memory.
-    grad_types, grad_rings = (
-        sums[: len(types)].to(types.dtype, copy=True),
-        sums[len(types) :].to(rings.dtype, copy=True),
-    )
-    return grad_x, grad_types, grad_rings
+    grad_types, grad_rings = sums.split([len(types), len(rings)])
+    return grad_x, grad_types.to(types.dtype, copy=True), grad_rings.to(rings.dtype, copy=True)

@@ -78,10 +78,10 @@ def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor
     x, lengths = x.contiguous(), lengths.contiguous()
     out = torch.empty_like(x)
     batch, width, channels = x.shape
-    tile = sort_tile(width, channels, x.dtype)
+    tile_rows, tile_columns = sort_tile(width, channels, x.dtype)
     if x.numel():
         with torch.cuda.device_of(x):  # Triton launches kernels on the current device, not on that of the tensors
-            _sort_kernel[batch, triton.cdiv(channels, tile.columns)](
+            _sort_kernel[batch, triton.cdiv(channels, tile_columns)](
                 x,
                 lengths,
                 descending.to(torch.int8).contiguous(),
@@ -90,8 +90,8 @@ def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor
                 width,
                 channels,
                 INFINITY=_INFINITY[x.dtype],
-                ROWS=tile.rows,
-                COLUMNS=tile.columns,
+                ROWS=tile_rows,
+                COLUMNS=tile_columns,
             )
     return out
 

@@ -22,13 +22,6 @@ MIN_CAPABILITY = 75
 _AMPERE = 80
 
 
-class SortTile(NamedTuple):
-    """Rows and columns of a program of the column sort, both powers of two."""
-
-    rows: int
-    columns: int
-
-
 class AggregateTile(NamedTuple):
     """Tile of a program of the fused product and sort.
 
@@ -65,12 +58,12 @@ def supports_dtype(dtype: torch.dtype, capability: int) -> bool:
     return capability >= (_AMPERE if dtype == torch.bfloat16 else MIN_CAPABILITY)
 
 
-def sort_tile(width: int, channels: int, dtype: torch.dtype) -> SortTile:
-    """Return the tile for a sort of ``width`` rows, at most ``MAX_SORT_ROWS``."""
+def sort_tile(width: int, channels: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the rows and columns, powers of two, of a sort of ``width`` rows, at most ``MAX_SORT_ROWS``."""
     rows = _power_of_two(max(2, width))
     # Fewer for float32: with more, Triton 3.2 and 3.3 spill several times as many registers.
     values = 1024 if dtype == torch.float32 else 4096
-    return SortTile(rows, max(1, min(_power_of_two(channels), values // rows, 64)))
+    return rows, max(1, min(_power_of_two(channels), values // rows, 64))
 
 
 def aggregate_tile(width: int, head_dim: int, dtype: torch.dtype, capability: int) -> AggregateTile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from torch import Tensor
@@ -11,10 +10,10 @@ from graphslice.config import ModelConfig
 from graphslice.errors import InputError
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.nn.mixers import check_mixer
-from graphslice.originals.reading import parse_dropout
+from graphslice.originals.reading import architecture, parse_dropout, rename_weights
 
 _ANCHOR = "atom_encoder.weight"
-#: Original names of weights and GraphSlice's names.
+#: Original names of weights and GraphSlice's names; of two with one name the last.
 NAMES = {
     "atom_encoder.weight": "atoms.atom.weight",
     "in_degree_encoder.weight": "atoms.in_degree.weight",
@@ -42,9 +41,6 @@ LAYER_NAMES = {
     "ffn.layer1": "ffn.expand",
     "ffn.layer2": "ffn.contract",
 }
-_LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
-# Default of Graphormer v1 for the number of bonds of a path that are encoded (--multi_hop_max_dist).
-_IMPORTED_MAX_PATH = 5
 
 
 def is_graphormer_v1(state: dict[str, Tensor]) -> bool:
@@ -69,18 +65,7 @@ def convert(
         InputError: if the weights are not those of the mixer.
         KeyError: if weights are missing.
     """
-    prefix = next(name for name in state if name.endswith(_ANCHOR)).removesuffix(_ANCHOR)
-    state = {k.removeprefix(prefix): v.float() for k, v in state.items() if k.startswith(prefix)}
-    weights: dict[str, Tensor] = {}
-    for name, value in state.items():
-        if name in NAMES:
-            if name.startswith("out_proj") and "downstream_" + name in state:
-                continue
-            weights[NAMES[name]] = value
-        elif match := _LAYER.fullmatch(name):
-            layer, module, kind = match.groups()
-            if module in LAYER_NAMES:
-                weights[f"blocks.{layer}.{LAYER_NAMES[module]}.{kind}"] = value
+    weights, _ = rename_weights(state, _ANCHOR, NAMES, LAYER_NAMES, "layers")
     config = _imported_config(weights, settings, mixer)
     notes = []
     if mixer is None and config.mixer != "softmax":
@@ -98,20 +83,10 @@ def _imported_config(weights: dict[str, Tensor], settings: dict[str, Any], mixer
     if (mixer == "softmax") != has_queries:
         verb = "has" if has_queries else "has no"
         raise InputError(f"the checkpoint {verb} queries and keys, so its mixer cannot be {mixer}")
-    rows, heads = weights["pairs.spatial.weight"].shape
-    num_path_positions = len(weights["pairs.position.weight"]) // heads**2
     return ModelConfig(
         mixer=mixer,
-        layers=1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
-        dim=weights["atoms.token.weight"].shape[1],
-        heads=heads,
-        ffn_dim=len(weights["blocks.0.ffn.expand.bias"]),
         tasks=len(weights["head.bias"]),
-        embedding_layout="graphormer",
-        num_degrees=len(weights["atoms.in_degree.weight"]),
-        num_distances=rows,
-        num_path_positions=num_path_positions,
-        max_path=min(int(settings.get("multi_hop_max_dist") or _IMPORTED_MAX_PATH), num_path_positions),
+        **architecture(weights, settings),
         dropout=parse_dropout(settings, ("dropout_rate",), 0.1),
         input_dropout=parse_dropout(
             settings, ("intput_dropout_rate", "input_dropout_rate"), 0.1

@@ -6,14 +6,13 @@ with a hidden layer, and the names of the weights.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from torch import Tensor
 
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError, shown
-from graphslice.originals.reading import parse_dropout
+from graphslice.originals.reading import architecture, parse_dropout, rename_weights
 
 #: The weight by which its checkpoints are recognised.
 ANCHOR = "graph_encoder.graph_node_feature.atom_encoder.weight"
@@ -54,7 +53,6 @@ ATOM_ROWS = ("fairseq", "huggingface")
 #: Key for this convention in a configuration that this package exported.
 ATOM_ROWS_KEY = "graphslice_atom_rows"
 
-_LAYER = re.compile(r"graph_encoder\.layers\.(\d+)\.(.+)\.(weight|bias)")
 # Stored by pre-norm models, but never applied by them.
 _UNUSED_NORM = "graph_encoder.final_layer_norm.weight"
 # Settings that change the computation, and the only supported value of each.
@@ -86,14 +84,7 @@ def convert(
         InputError: if the configuration contradicts the weights or contains an unsupported setting.
         KeyError: if weights are missing.
     """
-    prefix = next(name for name in state if name.endswith(ANCHOR)).removesuffix(ANCHOR)
-    weights: dict[str, Tensor] = {}
-    for name, value in state.items():
-        short = name.removeprefix(prefix)
-        if short in NAMES:
-            weights[NAMES[short]] = value.float()
-        elif (match := _LAYER.fullmatch(short)) and match.group(2) in LAYER_NAMES:
-            weights[f"blocks.{match.group(1)}.{LAYER_NAMES[match.group(2)]}.{match.group(3)}"] = value.float()
+    weights, prefix = rename_weights(state, ANCHOR, NAMES, LAYER_NAMES, "graph_encoder.layers")
     is_fairseq = prefix + FAIRSEQ_HEAD[0] in state
     last, bias = (prefix + name for name in FAIRSEQ_HEAD) if is_fairseq else HUGGINGFACE_HEAD
     weights["head.output.weight"] = state[last].float()
@@ -119,13 +110,12 @@ def convert(
 
 
 def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool) -> ModelConfig:
-    rows, heads = weights["pairs.spatial.weight"].shape
-    positions = len(weights["pairs.position.weight"]) // heads**2
+    sizes = architecture(weights, settings)
     inferred = {
-        "num_attention_heads": heads,
-        "embedding_dim": weights["atoms.token.weight"].shape[1],
-        "num_hidden_layers": 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
-        "ffn_embedding_dim": len(weights["blocks.0.ffn.expand.bias"]),
+        "num_attention_heads": sizes["heads"],
+        "embedding_dim": sizes["dim"],
+        "num_hidden_layers": sizes["layers"],
+        "ffn_embedding_dim": sizes["ffn_dim"],
         "num_classes": len(weights["head.output.weight"]),
         "pre_layernorm": pre_norm,
         "encoder_normalize_before": "embedding_norm.weight" in weights,
@@ -151,10 +141,7 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
         )
     return ModelConfig(
         mixer="softmax",
-        layers=inferred["num_hidden_layers"],
-        dim=inferred["embedding_dim"],
-        heads=heads,
-        ffn_dim=inferred["ffn_embedding_dim"],
+        **sizes,
         tasks=inferred["num_classes"],
         norm="pre" if pre_norm else "post",
         embedding_norm="embedding_norm.weight" in weights,
@@ -163,9 +150,4 @@ def _config(weights: dict[str, Tensor], settings: dict[str, Any], pre_norm: bool
         input_dropout=parse_dropout(settings, ("dropout",), 0.0),
         attention_dropout=parse_dropout(settings, ("attention_dropout",), 0.1),
         activation_dropout=parse_dropout(settings, ("activation_dropout", "act_dropout"), 0.1),
-        embedding_layout="graphormer",
-        num_degrees=len(weights["atoms.in_degree.weight"]),
-        num_distances=rows,
-        num_path_positions=positions,
-        max_path=min(int(settings.get("multi_hop_max_dist") or 5), positions),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import pickletools
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,45 @@ def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, A
         settings |= _plain_values(contents.get(name))
     state = next((contents[key] for key in ("state_dict", "model") if isinstance(contents.get(key), dict)), contents)
     return {str(name): value for name, value in state.items() if _is_weight(value)}, settings
+
+
+def rename_weights(
+    state: Mapping[str, Tensor], anchor: str, names: Mapping[str, str], layer_names: Mapping[str, str], layers: str
+) -> tuple[dict[str, Tensor], str]:
+    """Return the weights of a model under GraphSlice's names, in float32, and the prefix of the original names.
+
+    Args:
+        state: the checkpoint's weights, one of whose names is a prefix and ``anchor``.
+        anchor, layers: original names of a weight and of the list of layers.
+        names, layer_names: GraphSlice's names of weights, the last one if several exist, and of the modules of a layer.
+    """
+    prefix = next(name for name in state if name.endswith(anchor)).removesuffix(anchor)
+    weights = {ours: state[prefix + theirs].float() for theirs, ours in names.items() if prefix + theirs in state}
+    of_layer = re.compile(re.escape(f"{prefix}{layers}.") + r"(\d+)\.(.+)\.(weight|bias)")
+    for name, value in state.items():
+        if (match := of_layer.fullmatch(name)) and match[2] in layer_names:
+            weights[f"blocks.{match[1]}.{layer_names[match[2]]}.{match[3]}"] = value.float()
+    return weights, prefix
+
+
+def architecture(weights: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Infer the sizes of a model, as arguments of :class:`~graphslice.config.ModelConfig`, from renamed weights.
+
+    The number of bonds of a path that are encoded is that of the settings, by default 5 as in the original.
+    """
+    rows, heads = weights["pairs.spatial.weight"].shape
+    positions = len(weights["pairs.position.weight"]) // heads**2
+    return {
+        "layers": 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks.")),
+        "dim": weights["atoms.token.weight"].shape[1],
+        "heads": heads,
+        "ffn_dim": len(weights["blocks.0.ffn.expand.bias"]),
+        "embedding_layout": "graphormer",
+        "num_degrees": len(weights["atoms.in_degree.weight"]),
+        "num_distances": rows,
+        "num_path_positions": positions,
+        "max_path": min(int(settings.get("multi_hop_max_dist") or 5), positions),
+    }
 
 
 def parse_dropout(settings: dict[str, Any], names: Sequence[str], default: float) -> float:

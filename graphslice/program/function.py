@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from graphslice.program.double_backward import once_differentiable
 from graphslice.program.layout import ATOMS, N, NotTraceable, Size
 from graphslice.program.run import Program, State
 from graphslice.program.trace import Trace, Traced
@@ -41,6 +40,31 @@ def run_program(program: Program, tensors: Sequence[Tensor], samples: int, width
             "compiled kernels have no forward-mode derivatives: compute inside graphslice.ops.dispatch.reference_only()"
         )
     return _forward(program, tensors, samples, width)[0]
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the ``backward`` of a kernel raise an error for second derivatives (decorator).
+
+    The gradients that kernels compute are constants for torch. torch's decorator of the same name may silently return
+    a second derivative that lacks their contribution.
+
+    Args:
+        backward: static method of a :class:`torch.autograd.Function`.
+
+    Returns:
+        The method, which raises RuntimeError if it is called with ``create_graph=True``.
+    """
+
+    @wraps(backward)
+    def checked_backward(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled():  # only with create_graph=True
+            raise RuntimeError(
+                "compiled kernels have no second derivatives: for create_graph=True, compute inside "
+                "graphslice.ops.dispatch.reference_only()"
+            )
+        return backward(ctx, *grads)
+
+    return checked_backward
 
 
 def draw_random_integers(count: int) -> list[int]:
@@ -106,7 +130,8 @@ class OperatorProgram:
         parameters = inspect.signature(reference).parameters
         self._names = list(parameters)
         self._defaults = {p.name: p.default for p in parameters.values() if p.default is not p.empty}
-        self._inputs = {name: _dims_and_dtype(spec) for name, spec in inputs.items()}
+        self._any_shape = "..." in inputs.values()  # the elements are then samples of 16
+        self._inputs = {name: _dims_and_dtype(spec.replace("...", "B 16")) for name, spec in inputs.items()}
         self._rule, self._fits = rule, fits
         self._program = lru_cache(256)(self._trace)
 
@@ -126,8 +151,7 @@ class OperatorProgram:
         names = [self._names[i] for i in _sources(program)]
         inputs = [tensors[name].to(self._inputs[name][1]).contiguous() for name in names]
         out = run_program(program, inputs, samples, width)
-        first = self._names[0]
-        return out.view(arguments[first].shape) if self._inputs[first][0] == ("...",) else out
+        return out.view((args[0] if args else kwargs[self._names[0]]).shape) if self._any_shape else out
 
     def _prepare(self, arguments: dict[str, Any]) -> tuple[Program | None, dict[str, Tensor], int, int]:
         """Return the program for arguments of supported shapes, the tensors as it reads them, B and N."""
@@ -139,16 +163,18 @@ class OperatorProgram:
                 tensors[name] = value
             else:
                 settings[name] = tuple(value) if isinstance(value, list) else value
-        if "..." in sizes:
-            tensors = {name: tensor.reshape(-1, 16) for name, tensor in tensors.items()}
-            sizes["B"] = len(next(iter(tensors.values())))
         samples, width = sizes.pop("B"), sizes.pop("N", 1)
         backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
         program = self._program(tuple(sizes.items()), tuple(tensors), tuple(settings.items()), backward)
         return program, tensors, samples, width
 
     def _by_name(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return self._defaults | dict(zip(self._names, args, strict=False)) | kwargs
+        arguments = self._defaults | dict(zip(self._names, args, strict=False)) | kwargs
+        if self._any_shape:
+            for name, value in arguments.items():
+                if isinstance(value, Tensor) and value.numel() % 16 == 0:
+                    arguments[name] = value.reshape(-1, 16)
+        return arguments
 
     def _sizes(self, arguments: dict[str, Any]) -> dict[str, int] | None:
         """Return the sizes by letter, or None if the tensors do not have the declared shapes and dtypes."""
@@ -161,11 +187,6 @@ class OperatorProgram:
                 if name in self._defaults:  # an optional argument, None or a setting
                     continue
                 return None
-            if dims == ("...",):
-                if tensor.numel() % 16:
-                    return None
-                sizes["..."] = 16
-                continue
             same = tensor.dtype == dtype or (tensor.dtype, dtype) == (torch.int16, torch.int32)
             if tensor.dim() != len(dims) or not same:
                 return None
@@ -180,11 +201,8 @@ class OperatorProgram:
         trace, arguments = Trace(backward=backward), dict(settings)
         for name in tensors:
             dims, dtype = self._inputs[name]
-            if dims == ("...",):
-                dims, known["16"] = ("B", "16"), 16
             shape = [known[letter] for letter in dims if letter != "B"]
-            kind = str(dtype).removeprefix("torch.")
-            arguments[name] = trace.input(self._names.index(name), shape, kind, shared=dims[0] != "B")
+            arguments[name] = trace.input(self._names.index(name), shape, dtype, shared=dims[0] != "B")
         try:
             return trace.finish(self._rule(trace, **arguments))
         except NotTraceable:

@@ -119,7 +119,7 @@ class Part:
         kept: values saved for backward, in the same order for all parts.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value] = ()) -> None:
+    def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
         self.instructions = instructions
         layout = Layout(instructions, kept)
         self._areas, self._in_scratch = layout.areas, layout.in_scratch
@@ -181,14 +181,12 @@ class State(NamedTuple):
         kept: saved values.
         ends: end of each core's range of samples.
         width: N.
-        transposes: transposed parameters, kept alive for their addresses.
     """
 
     arguments: list[int]
     kept: np.ndarray
     ends: list[int]
     width: int
-    transposes: np.ndarray
 
 
 class Program:
@@ -198,7 +196,6 @@ class Program:
         inputs: inputs, parameters included.
         forward, backward: instructions.
         kept: values saved for backward.
-        transposes: instructions that transpose parameters, with the parameter and the result as first operands.
         keys: indices of the arguments that are keys of dropout masks.
         arguments: number of arguments.
         out: the output.
@@ -210,24 +207,17 @@ class Program:
         forward: Sequence[Instruction],
         backward: Sequence[Instruction],
         kept: list[Value],
-        transposes: Sequence[Instruction],
         keys: list[int],
         arguments: int,
         out: Value,
     ) -> None:
         self.inputs, self.keys, self.out, self.num_arguments = inputs, keys, out, arguments
-        self.instructions, self.transposes = forward, transposes
-        self._forward, self._backward, self._transpose = Part(forward, kept), Part(backward, kept), Part(transposes)
-        results = [operands[1] for _, operands in transposes]
-        self._transposes = _Block([(place(value), _elements(value)) for value in results if isinstance(value, Value)])
-        sums, self._sums_of_any_size = [], []
-        for value, _, _ in inputs:
-            if value.shared and value.gradient is not None:
-                if (rows := _rows_argument(value)) is None:
-                    sums.append((value.gradient.place, _elements(value)))
-                else:
-                    self._sums_of_any_size.append((value.gradient.place, rows, math.prod(map(int, value.shape[1:]))))
-        self._sums = _Block(sums)
+        self.instructions, self._forward, self._backward = forward, Part(forward, kept), Part(backward, kept)
+        self._sums = [
+            (value.gradient.place, _rows_argument(value), math.prod(n for n in value.shape if isinstance(n, int)))
+            for value, _, _ in inputs
+            if value.shared and value.gradient is not None
+        ]
 
     def forward(
         self,
@@ -251,19 +241,17 @@ class Program:
         arguments = [0] * self.num_arguments
         arguments[OUT] = out
         for (value, _, _), (at, shape) in zip(self.inputs, inputs, strict=True):
-            arguments[place(value)] = at
+            assert value.argument is not None
+            arguments[value.argument.place] = at
             if (rows := _rows_argument(value)) is not None:
                 arguments[rows] = shape[0]
         if self.keys:
             for index, key in zip(self.keys, random_integers(len(self.keys)), strict=True):
                 arguments[index] = key
-        transposes = np.empty(self._transposes.size, np.float32)
-        self._transposes.fill(arguments, transposes)
         kept = np.empty(samples * self._forward.addresses(width).kept, np.uint8)
         ends = share_ends(samples, width)
-        self._transpose.run([arguments], 0, 1, [1])
         self._forward.run([arguments] * len(ends), address(kept), width, ends)
-        return State(arguments, kept, ends, width, transposes)
+        return State(arguments, kept, ends, width)
 
     def backward(self, state: State, grad_out: int, gradients: Sequence[int]) -> list[np.ndarray | None]:
         """Run the backward pass.
@@ -276,65 +264,31 @@ class Program:
         Returns:
             For each input shared by the samples its gradient, flat; None for other inputs.
         """
-        extra = _Block([(place, state.arguments[rows] * size) for place, rows, size in self._sums_of_any_size])
-        sums = np.zeros((len(state.ends), self._sums.size + extra.size), np.float32)
+        sizes = {at: size * (1 if rows is None else state.arguments[rows]) for at, rows, size in self._sums}
+        starts, end = {}, 0
+        for at, size in sizes.items():
+            starts[at], end = end, end + -(-size // 16) * 16  # each begins at a cache line
+        sums = np.zeros((len(state.ends), end), np.float32)
         arguments = []
         for row in sums:
             own = list(state.arguments)
             own[GRAD_OUT] = grad_out
-            for (value, _, _), at in zip(self.inputs, gradients, strict=True):
+            for (value, _, _), gradient in zip(self.inputs, gradients, strict=True):
                 if value.gradient is not None and not value.shared:
-                    own[value.gradient.place] = at
-            self._sums.fill(own, row)
-            extra.fill(own, row[self._sums.size :])
+                    own[value.gradient.place] = gradient
+            for at, start in starts.items():
+                own[at] = address(row) + 4 * start
             arguments.append(own)
         self._backward.run(arguments, address(state.kept), state.width, state.ends)
         for row in sums[1:]:
             sums[0] += row
-        parts = self._sums.split(sums[0]) | extra.split(sums[0, self._sums.size :])
+        parts = {at: sums[0, start : start + sizes[at]] for at, start in starts.items()}
         return [None if v.gradient is None else parts.get(v.gradient.place) for v, _, _ in self.inputs]
-
-
-class _Block:
-    """Memory for several arrays, each beginning at a cache line.
-
-    Args:
-        places: argument and number of float32 elements of each array.
-    """
-
-    def __init__(self, places: Sequence[tuple[int, int]]) -> None:
-        self._places = [(place, size) for place, size in places]
-        self._offsets, self.size = [], 0
-        for _, size in places:
-            self._offsets.append(self.size)
-            self.size += -(-size // 16) * 16
-
-    def fill(self, arguments: list[int], memory: np.ndarray) -> None:
-        """Write the addresses of the arrays to the arguments."""
-        first = address(memory)
-        for (place, _), offset in zip(self._places, self._offsets, strict=True):
-            arguments[place] = first + 4 * offset
-
-    def split(self, memory: np.ndarray) -> dict[int, np.ndarray]:
-        """Return the arrays by argument."""
-        parts = zip(self._places, self._offsets, strict=True)
-        return {place: memory[offset : offset + size] for (place, size), offset in parts}
-
-
-def place(value: Value) -> int:
-    """Return the index of the argument that holds a value."""
-    assert value.argument is not None
-    return value.argument.place
 
 
 def address(array: np.ndarray) -> int:
     """Return the address of an array."""
     return array.__array_interface__["data"][0]
-
-
-def _elements(value: Value) -> int:
-    """Return the number of elements of a shared value."""
-    return value.size.of(1)
 
 
 def _rows_argument(value: Value) -> int | None:

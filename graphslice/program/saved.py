@@ -27,13 +27,9 @@ def to_data(program: Program) -> dict[str, Any]:
             return ["argument", operand.place, *_numbers(operand.step)]
         return ["size", *_numbers(operand)] if isinstance(operand, Size) else int(operand)
 
-    def encode_all(instructions: Any) -> list:
-        return [[kernel.__name__, [encode(operand) for operand in operands]] for kernel, operands in instructions]
-
     data: dict[str, Any] = {
         "inputs": [[encode(value), dtype, source] for value, dtype, source in program.inputs],
-        "forward": encode_all(program.instructions),
-        "transposes": encode_all(program.transposes),
+        "forward": [[kernel.__name__, [encode(o) for o in operands]] for kernel, operands in program.instructions],
         "arguments": program.num_arguments,
         "out": encode(program.out),
     }
@@ -58,12 +54,9 @@ def from_data(data: Mapping[str, Any]) -> Program:
 
     for shape, itemsize, argument, shared in data["values"]:
         values.append(Value(tuple(map(decode, shape)), itemsize, argument=decode(argument) or None, shared=shared))
-    parts = [
-        [(KERNELS[name], [decode(operand) for operand in operands]) for name, operands in data[part]]
-        for part in ("forward", "transposes")
-    ]
+    forward = [(KERNELS[name], [decode(operand) for operand in operands]) for name, operands in data["forward"]]
     inputs = [Input(decode(value), dtype, source) for value, dtype, source in data["inputs"]]
-    return Program(inputs, parts[0], [], [], parts[1], [], data["arguments"], decode(data["out"]))
+    return Program(inputs, forward, [], [], [], data["arguments"], decode(data["out"]))
 
 
 def _numbers(size: Size) -> tuple[int, int, int]:

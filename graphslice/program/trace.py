@@ -25,9 +25,6 @@ from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
 #: Rules by function: ``rule(trace, *arguments)`` appends kernels and returns the result.
 RULES: dict[Any, Callable[..., Traced]] = {}
 
-#: Item sizes of the dtypes of inputs.
-ITEM_SIZES = {"float32": 4, "int64": 8, "int32": 4, "int16": 2, "uint8": 1, "bool": 1}
-
 Dims: TypeAlias = tuple[Size | int, ...]
 
 
@@ -53,17 +50,18 @@ BATCH = _Batch()
 
 
 class Traced:
-    """Symbolic float32 tensor ``[B, ...]``, the result of a traced operation or an input of the function.
+    """Symbolic tensor ``[B, ...]``, the result of a traced operation or an input of the function.
 
     Attributes:
         trace: the trace that it belongs to.
         value: its array in the program.
+        dtype: float32 for results.
     """
 
-    dtype, device, is_cuda = torch.float32, torch.device("cpu"), False
+    device, is_cuda = torch.device("cpu"), False
 
-    def __init__(self, trace: Trace, value: Value) -> None:
-        self.trace, self.value = trace, value
+    def __init__(self, trace: Trace, value: Value, dtype: torch.dtype = torch.float32) -> None:
+        self.trace, self.value, self.dtype = trace, value, dtype
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -186,7 +184,6 @@ class Trace:
         self._shared_gradients: set[Value] = set()
         self._unfinished: list[tuple[Value, Value]] = []
         self._places = FIRST
-        self._transposes: dict[Value, Value] = {}
         self._keys: list[int] = []
 
     # --- for rules ------------------------------------------------------------------------------------------------
@@ -212,11 +209,11 @@ class Trace:
             known = self._tensors.get(id(tensor))
             if known is None or known[0] is not tensor:
                 raise NotTraceable("a tensor that is neither a parameter nor a buffer")
-            name, kind = known[1], str(tensor.dtype).removeprefix("torch.")
-            if kind not in ITEM_SIZES or not tensor.is_contiguous() or tensor.device.type != "cpu":
-                raise NotTraceable(f"{name} is {kind}")
+            name = known[1]
+            if not tensor.is_contiguous() or tensor.device.type != "cpu":
+                raise NotTraceable(f"{name} is not contiguous in the memory of the CPU")
             if name not in self._by_name:
-                self._by_name[name] = self.input(name, tuple(tensor.shape), kind, shared=True)
+                self._by_name[name] = self.input(name, tuple(tensor.shape), tensor.dtype, shared=True)
             tensor = self._by_name[name]
         if tensor.dtype != dtype:
             raise NotTraceable(f"{tensor.dtype} instead of {dtype}")
@@ -287,10 +284,6 @@ class Trace:
             self._backward.append((elementwise.zero, [self._gradients[value], value.size]))
         return self._gradients[value]
 
-    def gradient_or_zero(self, value: Value) -> Value | int:
-        """Return the gradient of a value; the operand 0 if nothing depends on it."""
-        return self._gradients.get(value, 0)
-
     def target(self, value: Value) -> Value:
         """Return where the next instruction of the backward pass writes a gradient; see :class:`Gradient`."""
         return self._target(value, onto=False)[0]  # type: ignore[return-value]
@@ -312,19 +305,11 @@ class Trace:
         self._keys += [first, second]
         return min(round(p * 2**32), 2**32 - 1), Argument(first, size), Argument(second)
 
-    def transposed(self, matrix: Traced) -> Value:
-        """Return the transpose of a matrix parameter."""
-        if matrix.value not in self._transposes:
-            shape = matrix.value.shape[::-1]
-            self._transposes[matrix.value] = Value(shape, argument=Argument(self._new_place()), shared=True)
-        return self._transposes[matrix.value]
-
     def call(self, function: Any, args: Sequence, kwargs: Mapping | None = None) -> Any:
         """Call a function on symbolic tensors by its rule."""
-        rule = RULES.get(function)
-        if rule is None:
+        if function not in RULES:
             raise NotTraceable(getattr(function, "__name__", repr(function)))
-        return rule(self, *args, **(kwargs or {}))
+        return RULES[function](self, *args, **(kwargs or {}))
 
     def defer(self, shape: Sequence, what: _Dropped | _Sum) -> Traced:
         """Return a value that is computed when it is first used."""
@@ -334,27 +319,26 @@ class Trace:
 
     # --- inputs and result ----------------------------------------------------------------------------------------
 
-    def input(self, source: int | str, dims: Sequence, dtype: str = "float32", *, shared: bool = False) -> Traced:
+    def input(
+        self, source: int | str, dims: Sequence, dtype: torch.dtype = torch.float32, *, shared: bool = False
+    ) -> Traced:
         """Add an input of the function.
 
         Args:
             source: position among the arguments of the function, or name of a parameter or buffer.
             dims: shape of a sample, or of the input itself if it is ``shared`` by all samples. The first size of a
                 shared input may be None, which stands for any.
-            dtype: a key of :data:`ITEM_SIZES`.
+            dtype: its dtype.
             shared: True for an input without samples.
         """
         shape: Any = tuple(Argument(self._new_place()) if size is None else size for size in dims)
-        value = Value(shape, ITEM_SIZES[dtype], shared=shared)
+        value = Value(shape, dtype.itemsize, shared=shared)
         step = Size() if shared else value.size * value.itemsize
         value.argument = Argument(self._new_place(), step)
-        if dtype == "float32" and self.needs_gradients:
+        if dtype == torch.float32 and self.needs_gradients:
             value.gradient = Argument(self._new_place(), step)
-        self._inputs.append(Input(value, dtype, source))
-        traced = Traced(self, value)
-        if dtype != "float32":
-            traced.dtype = getattr(torch, dtype)
-        return traced
+        self._inputs.append(Input(value, str(dtype).removeprefix("torch."), source))
+        return Traced(self, value, dtype)
 
     def finish(self, out: Any) -> Program:
         """Return the program that computes ``out``."""
@@ -381,12 +365,7 @@ class Trace:
             for value, _, _ in self._inputs:
                 if value.shared and value.gradient not in written:  # nothing reads it: it has no gradient, as in torch
                     value.gradient = None
-        transposes: list[Instruction] = [
-            (linear.transpose_matrix, [matrix, transpose, *transpose.shape[::-1]])
-            for matrix, transpose in self._transposes.items()
-        ]
-        parts = self._forward, self._backward, self._kept, transposes, self._keys, self._places, out
-        return Program(self._inputs, *parts)
+        return Program(self._inputs, self._forward, self._backward, self._kept, self._keys, self._places, out)
 
     def _gradient_is_in_scratch(self, value: Value) -> bool:
         return value in self._gradients and self._gradients[value].argument is None
@@ -399,7 +378,7 @@ class Trace:
         if current is None or current.argument != value.gradient:
             self._backward.append((elementwise.zero, [target, value.size]))
             if current is not None:
-                self._backward.append((elementwise.accumulate, [current, target, value.size]))
+                self._backward.append((elementwise.add, [target, current, target, value.size]))
 
     # --- gradients and deferred values ---------------------------------------------------------------------------
 
@@ -421,11 +400,9 @@ class Trace:
     def _add_gradient(self, value: Value, summand: Value) -> None:
         """Add to the gradient of a value: in place, or to a copy if other values share the gradient."""
         current = self._gradients[value]
-        if current in self._shared_gradients:
-            self._gradients[value] = Value(value.shape)
-            self._backward.append((elementwise.add, [current, summand, self._gradients[value], value.size]))
-        else:
-            self._backward.append((elementwise.accumulate, [summand, current, value.size]))
+        total = Value(value.shape) if current in self._shared_gradients else current
+        self._gradients[value] = total
+        self._backward.append((elementwise.add, [current, summand, total, value.size]))
 
     def _materialise(self, value: Value) -> None:
         """Compute a deferred value now."""
@@ -466,11 +443,10 @@ def _linear(trace: Trace, x: Any, weight: Any, bias: Any = None) -> Traced:
     x, rows, inputs = trace.activations(x)
     weight = trace.tensor(weight, None, inputs)
     outputs = weight.shape[0]
-    if outputs % 16:
-        raise NotTraceable(f"{outputs} channels")
+    trace.require(outputs % 16 == 0, f"{outputs} channels")
     bias = 0 if bias is None else trace.tensor(bias, outputs)
     out = trace.new((*x.shape[:-1], outputs))
-    trace.forward(linear.linear, x, trace.transposed(weight), bias, out, rows, inputs, outputs)
+    trace.forward(linear.linear, x, weight, bias, out, rows, inputs, outputs)
     grad_bias = Gradient(bias) if isinstance(bias, Traced) else 0
     grads = Gradient(x, onto=True), Gradient(weight), grad_bias
     trace.backward(linear.linear_gradients, x, weight, Upstream(out), *grads, rows, inputs, outputs)
@@ -482,8 +458,7 @@ def _layer_norm(
     trace: Trace, x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Traced:
     x, rows, channels = trace.activations(x)
-    if tuple(normalized_shape) != (channels,):
-        raise NotTraceable(f"layer norm of {normalized_shape}")
+    trace.require(tuple(normalized_shape) == (channels,), f"layer norm of {normalized_shape}")
     weight, bias = trace.tensor(weight, channels), trace.tensor(bias, channels)
     deferred, total = x.value.deferred, x.value
     a, b, keys = deferred if isinstance(deferred, _Sum) else (total, None, (0, 0, 0))
@@ -495,7 +470,7 @@ def _layer_norm(
     trace.forward(norm.add_norm, a, branch, *parameters, total, out, moments, *sizes, float_bits(eps), *keys)
 
     def gradients() -> None:
-        upstream = 0 if b is None else trace.gradient_or_zero(total)
+        upstream = 0 if b is None or total not in trace._gradients else trace.gradient(total)
         grad_a = trace.target(a)
         grad_b = Value(total.shape) if keys[0] else grad_a
         grads = upstream, Upstream(out), total, weight, grad_a, grad_b, moments, Gradient(weight), Gradient(bias)
@@ -510,8 +485,7 @@ def _layer_norm(
 @rule(torch.add, operator.add)
 def _add(trace: Trace, a: Any, b: Any) -> Traced:
     a, b = trace.activations(a)[0], trace.activations(b)[0]
-    if a.shape != b.shape:
-        raise NotTraceable(f"a sum of {a.shape} and {b.shape}")
+    trace.require(a.shape == b.shape, f"a sum of {a.shape} and {b.shape}")
     if isinstance(a.value.deferred, _Dropped) and not isinstance(b.value.deferred, _Dropped):
         a, b = b, a
     x, keys = b.value.deferred if isinstance(b.value.deferred, _Dropped) else (b.value, (0, 0, 0))
@@ -540,8 +514,7 @@ def _multiply(trace: Trace, a: Any, b: Any) -> Traced:
         trace.backward(elementwise.scale, Upstream(out), factor, Gradient(a), size)
         return out
     b = trace.activations(b)[0]
-    if a.shape != b.shape:
-        raise NotTraceable(f"a product of {a.shape} and {b.shape}")
+    trace.require(a.shape == b.shape, f"a product of {a.shape} and {b.shape}")
     trace.forward(elementwise.multiply, a, b, out, size)
     trace.backward(elementwise.multiply, Upstream(out), b, Gradient(a), size)
     trace.backward(elementwise.multiply, Upstream(out), a, Gradient(b), size)
@@ -550,8 +523,7 @@ def _multiply(trace: Trace, a: Any, b: Any) -> Traced:
 
 @rule(F.gelu)
 def _gelu(trace: Trace, x: Any, approximate: str = "none") -> Traced:
-    if approximate != "none":
-        raise NotTraceable(f"GELU with {approximate}")
+    trace.require(approximate == "none", f"GELU with {approximate}")
     x = trace.activations(x)[0]
     out, size = trace.new(x.shape), x.value.size
     trace.forward(elementwise.gelu, x, out, size)
@@ -561,8 +533,7 @@ def _gelu(trace: Trace, x: Any, approximate: str = "none") -> Traced:
 
 @rule(F.dropout)
 def _dropout(trace: Trace, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Traced:
-    if inplace or not 0 <= p < 1:
-        raise NotTraceable(f"dropout with probability {p}, inplace={inplace}")
+    trace.require(0 <= p < 1 and not inplace, f"dropout with probability {p}, inplace={inplace}")
     if not (p and training):
         return x
     x = trace.activations(x)[0]

@@ -23,18 +23,6 @@ def test_columns_of_the_padding_are_masked():
     assert AttentionContext(torch.tensor([2]), 4).attn_weights is None
 
 
-def test_weights_and_bias_are_cast_separately():
-    """There is one copy of each, whichever is cast first."""
-    _, bias = sample(5, batch=2)
-    for first in ("attn_weights", "attn_bias"):
-        context = AttentionContext.from_bias(torch.tensor([5, 3]), bias.float())
-        for name in (first, "attn_weights", "attn_bias", first):
-            tensor = getattr(context, name)
-            assert torch.equal(context.cast(tensor, torch.bfloat16), tensor.to(torch.bfloat16))
-    plain = AttentionContext(torch.tensor([5, 3]), 5)
-    assert plain.cast(plain.attn_bias, torch.bfloat16)[1, 0, 0].isinf().tolist() == [False] * 3 + [True] * 2
-
-
 @pytest.mark.parametrize("name", ["attn_weights", "attn_bias"])
 def test_undeclared_tensor_cannot_be_read(name):
     _, bias = sample(5)

@@ -12,9 +12,9 @@ import graphslice.ops
 import graphslice.program
 from graphslice.doctor.operator_cases import TYPICAL
 from graphslice.doctor.operators import arguments, is_float
-from graphslice.nn.context import _Cast
 from graphslice.ops import OPERATORS, gelu
 from graphslice.ops.dispatch import reference_only
+from graphslice.program.function import once_differentiable
 
 
 def autograd_functions() -> list[type[torch.autograd.Function]]:
@@ -23,13 +23,14 @@ def autograd_functions() -> list[type[torch.autograd.Function]]:
             if "triton" not in module.name:
                 importlib.import_module(module.name)
     classes = torch.autograd.Function.__subclasses__()
-    return [cls for cls in classes if cls.__module__.startswith("graphslice.") and cls is not _Cast]
+    return [cls for cls in classes if cls.__module__.startswith("graphslice.")]
 
 
 def test_every_backward_is_once_differentiable():
     classes = autograd_functions()
-    assert {"_ProgramFunction", "_PathValues"} <= {cls.__name__ for cls in classes}
-    assert [cls for cls in classes if not hasattr(cls.backward, "__wrapped__")] == []
+    assert {"_ProgramFunction", "_PathValues", "_TritonSort", "_TritonMessages"} <= {cls.__name__ for cls in classes}
+    ours = once_differentiable(print).__code__  # torch's decorator may silently return a wrong second derivative
+    assert [cls for cls in classes if cls.backward.__code__ is not ours] == []
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if "numba" in op.backends])

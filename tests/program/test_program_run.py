@@ -24,7 +24,7 @@ def sum_of_products() -> Program:
     product, out = Value((N, CHANNELS)), Value((N, CHANNELS), argument=Argument(OUT, step))
     forward = [(elementwise.multiply, [x, y, product, size]), (elementwise.add, [product, x, out, size])]
     inputs = [Input(x, "float32", 0), Input(y, "float32", 1)]
-    return Program(inputs, forward, [], [], [], [], FIRST + 2, out)
+    return Program(inputs, forward, [], [], [], FIRST + 2, out)
 
 
 def run_program(program: Program, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -145,7 +145,7 @@ class Masks:
 def trace(traced_function: Callable[[Arguments], Traced], parameters: dict[str, Tensor]) -> Program:
     trace = Trace(backward=True, tensors={id(tensor): (tensor, name) for name, tensor in parameters.items()})
     tensors = {name: trace.input(name, shape) for name, shape in INPUTS.items()}
-    lengths = trace.input("lengths", (), "int64")
+    lengths = trace.input("lengths", (), torch.int64)
     return trace.finish(traced_function(Arguments(tensors | parameters, lengths)))
 
 

@@ -32,9 +32,9 @@ class Arguments:
         self.x, self.y = self.trace.input(0, (N, 16)), self.trace.input(1, (N, 16))
         self.wide, self.one = self.trace.input(2, (N, 32)), self.trace.input(3, (16,))
         self.odd, self.p = self.trace.input(4, (N, 5)), self.trace.input(5, (2, N, N))
-        self.lengths = self.trace.input(6, (), "int64")
-        self.pairs = self.trace.input(7, (ATOMS, ATOMS), "int16")
-        self.atoms = self.trace.input(8, (ATOMS, 9), "uint8")
+        self.lengths = self.trace.input(6, (), torch.int64)
+        self.pairs = self.trace.input(7, (ATOMS, ATOMS), torch.int16)
+        self.atoms = self.trace.input(8, (ATOMS, 9), torch.uint8)
         self.values = self.trace.input(9, (None, 2), shared=True)
 
     def __getattr__(self, name: str) -> torch.Tensor:
@@ -109,7 +109,7 @@ TENSORS = {
     "table of integers": lambda a: ops.path_softmax(a.integers, a.pairs, a.lengths),
     "table as pairs": lambda a: ops.path_softmax(a.values, a.integers, a.lengths),
     "empty table": lambda a: ops.embed_atoms(
-        a.atoms, a.trace.input(10, (ATOMS,), "uint8"), a.lengths, a.nine, a.empty, a.square, a.square, a.token
+        a.atoms, a.trace.input(10, (ATOMS,), torch.uint8), a.lengths, a.nine, a.empty, a.square, a.square, a.token
     ),
     "number plus tensor": lambda a: a.x + 1.0,
     "scalar parameter": lambda a: a.x * a.scalar,
@@ -179,7 +179,6 @@ def test_a_parameter_is_one_input_however_often_it_is_used():
     program = args.trace.finish(F.layer_norm(out, (16,), args.vector, args.vector))
     names = [source for _, _, source in program.inputs if isinstance(source, str)]
     assert names == ["square", "vector"]
-    assert len(program._transpose.instructions) == 1
 
 
 def norm(a: Arguments, x: Traced) -> Traced:

@@ -80,6 +80,16 @@ class Mixer(nn.Module):
         return self.output(self.mix(x, context))
 
 
+class Aggregating(Mixer):
+    """Base class of mixers of ``P V`` with a value projection only."""
+
+    reads = ("attn_weights",)
+
+    def __init__(self, dim: int, heads: int, **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        self.value = nn.Linear(dim, dim)
+
+
 class Projected(Mixer):
     """Base class of mixers with query, key and value projections of every row."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.mixers.base import Mixer, register
+from graphslice.nn.mixers.base import Aggregating, register
 from graphslice.ops import sort_by_first
 
 SHIFTS = ("none", "linear", "power")
 
 
 @register("csp")
-class CSP(Mixer):
+class CSP(Aggregating):
     """Channel-wise sample permutation (CSP, section 3).
 
     ``y = W_o concat_c GSort_K(S_{J_c} v_c)`` with ``V = X W`` (on molecules ``V = P X W``). Channel c is shifted
@@ -35,8 +35,6 @@ class CSP(Mixer):
         InputError: if ``groups`` is less than 1 or ``shifts`` is unknown.
     """
 
-    reads = ("attn_weights",)
-
     def __init__(
         self, dim: int, heads: int, *, groups: int = 1, shifts: str = "none", sort: bool = True, **settings
     ) -> None:
@@ -48,7 +46,6 @@ class CSP(Mixer):
         self.groups, self.shifts, self.sort = groups, shifts, sort
         # Sorting all rows by rank does not depend on their numbering, unless channel 1 was shifted.
         self.equivariant = sort and groups == 1 and shifts != "power"
-        self.value = nn.Linear(dim, dim)
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)

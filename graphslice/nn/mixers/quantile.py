@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from graphslice.errors import InputError, nearest
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.mixers.base import Mixer, register
+from graphslice.nn.mixers.base import Aggregating, register
 from graphslice.ops import broadcast_max, column_quantiles
 
 STATISTICS = ("maximum", "minimum", "fixed", "learnable")
@@ -16,25 +16,20 @@ SOURCES = ("aggregated", "values")
 
 
 @register("map-only")
-class MapOnly(Mixer):
+class MapOnly(Aggregating):
     """Structural aggregation, ``y = W_o P X W_v``: the slice mixers without sorting, as a control experiment.
 
     Without a graph P is the identity.
     """
 
-    reads = ("attn_weights",)
     equivariant = True
-
-    def __init__(self, dim: int, heads: int, **settings) -> None:
-        super().__init__(dim, heads, **settings)
-        self.value = nn.Linear(dim, dim)
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return context.aggregate(self.value(x), self.active_dropout)
 
 
 @register("slice-quantile")
-class SliceQuantile(Mixer):
+class SliceQuantile(Aggregating):
     """Structural aggregation in local channels, order statistics over all rows in pooled channels.
 
     With ``V = X W_v`` and ``A = P V``, the output before the projection W_o is ``A_ic`` in a local channel c and
@@ -54,7 +49,6 @@ class SliceQuantile(Mixer):
         InputError: if ``keep_fraction`` is outside of [0, 1], or ``statistic`` or ``source`` is unknown.
     """
 
-    reads = ("attn_weights",)
     equivariant = True
     local_channels: Tensor
     pooled_index: Tensor
@@ -78,7 +72,6 @@ class SliceQuantile(Mixer):
             if value not in known:
                 raise InputError(f"unknown {name} {value!r}{nearest(value, known)}: choose from {', '.join(known)}")
         self.statistic, self.source = statistic, source
-        self.value = nn.Linear(dim, dim)
         local = _local_channels(dim, heads, keep_fraction, split_by_head)
         pooled_index = np.flatnonzero(~local)
         self.register_buffer("local_channels", torch.tensor(local), persistent=False)

@@ -7,25 +7,15 @@ identity. Sort_col sorts every channel over the valid rows of a sample.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.mixers.base import Mixer, register
+from graphslice.nn.mixers.base import Aggregating, register
 from graphslice.ops import column_sort, max_exchange
 
 
-class _Slice(Mixer):
-    """Base class of mixers with a value projection only."""
-
-    reads = ("attn_weights",)
-
-    def __init__(self, dim: int, heads: int, **settings) -> None:
-        super().__init__(dim, heads, **settings)
-        self.value = nn.Linear(dim, dim)
-
-
 @register("slice-ascend")
-class SliceAscend(_Slice):
+class SliceAscend(Aggregating):
     """Ascending sort of every channel, ``Sort_col(P V)`` (Sliceformer, eq. 4)."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -33,7 +23,7 @@ class SliceAscend(_Slice):
 
 
 @register("slice-interleave")
-class SliceInterleave(_Slice):
+class SliceInterleave(Aggregating):
     """Interleaved sort, ``Sort_col(P V)`` with an order per channel and layer (Sliceformer, eqs. 5 and 6).
 
     Channel i = 1..C of layer n = 1..L is sorted in ascending order if ``sin(2^(L - n) pi i / C) >= 0``, else in
@@ -54,7 +44,7 @@ class SliceInterleave(_Slice):
 
 
 @register("slice-released")
-class SliceReleased(_Slice):
+class SliceReleased(Aggregating):
     """Aggregation plus ascending sort, ``P V + Sort_col(V)``, as in the published code of the Sliceformer authors."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -63,7 +53,7 @@ class SliceReleased(_Slice):
 
 
 @register("slice-max")
-class SliceMax(_Slice):
+class SliceMax(Aggregating):
     """Max-exchange of ``P V`` (Sliceformer, section 3.3).
 
     In every channel the largest value is exchanged with that of the first row, the graph token; rows that nearly tie

@@ -20,5 +20,4 @@ class SoftmaxAttention(Projected):
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        attn_bias = context.cast(context.attn_bias, q.dtype)
-        return attention(q, k, v, attn_bias, self.heads, self.active_dropout)
+        return attention(q, k, v, context.attn_bias.to(q.dtype), self.heads, self.active_dropout)

@@ -15,9 +15,9 @@ from graphslice.program.simd.lanes import (
     address_of,
     exp,
     float32x16,
-    int32x16,
     keep_alive,
     load,
+    load_int,
     load_scalar,
     maximum,
     reduce_max,
@@ -106,7 +106,7 @@ def _type_row(path_types, b, i, j, width, count):
     """Return the row of the biases of path types of a pair of rows: 0 for the graph token."""
     if i == 0 or j == 0:
         return np.int64(0)
-    path = np.int64(load_scalar(int32x16(), path_types, (b * (width - 1) + i - 1) * (width - 1) + j - 1))
+    path = load_int(path_types, (b * (width - 1) + i - 1) * (width - 1) + j - 1)
     return min(max(path, 0) + 1, count - 1)
 
 

@@ -29,20 +29,13 @@ from graphslice.program.simd.lanes import (
 
 @kernel
 def add(samples, a, b, out, size):
-    """``out = a + b``."""
-    for i in range(0, samples * size, 16):
-        store(out, i, load(float32x16(), a, i) + load(float32x16(), b, i))
-
-
-@kernel
-def accumulate(samples, a, out, size):
-    """``out += a`` for any size."""
+    """``out = a + b`` for any size; ``out`` may be one of them."""
     size *= samples
     aligned = size // 16 * 16
     for i in range(0, aligned, 16):
-        store(out, i, load(float32x16(), out, i) + load(float32x16(), a, i))
+        store(out, i, load(float32x16(), a, i) + load(float32x16(), b, i))
     for i in range(aligned, size):
-        store_scalar(out, i, load_scalar(float32x16(), out, i) + load_scalar(float32x16(), a, i))
+        store_scalar(out, i, load_scalar(float32x16(), a, i) + load_scalar(float32x16(), b, i))
 
 
 @kernel

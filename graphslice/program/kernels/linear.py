@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from graphslice.program.run import kernel
-from graphslice.program.simd.lanes import float32x16, load, store, transpose_block
-from graphslice.program.simd.small_product import Matrix, small_product, small_product_transposed
+from graphslice.program.simd.lanes import float32x16, load, store
+from graphslice.program.simd.small_product import (
+    Matrix,
+    small_product,
+    small_product_of_rows,
+    small_product_transposed,
+)
 
 
 @kernel
-def transpose_matrix(samples, weight, out, rows, columns):
-    """Transpose a weight ``[rows, columns]``; both are multiples of 16."""
-    for c in range(0, columns, 16):  # few enough cache lines are written to stay in the L1 cache
-        for j in range(0, rows, 16):
-            source, target = weight + 4 * (j * columns + c), out + 4 * (c * rows + j)
-            transpose_block(float32x16(), source, columns, target, rows)
-
-
-@kernel
-def linear(samples, x, transposed_weight, bias, out, rows, inputs, outputs):
+def linear(samples, x, weight, bias, out, rows, inputs, outputs):
     """``out = x W^T + b`` for ``rows`` rows per sample; a bias of 0 is none."""
-    a, b, target = Matrix(x, inputs), Matrix(transposed_weight, outputs), Matrix(out, outputs)
-    small_product(a, b, Matrix(bias, 0), target, samples * rows, inputs, outputs)
+    a, b, target = Matrix(x, inputs), Matrix(weight, inputs), Matrix(out, outputs)
+    small_product_of_rows(a, b, Matrix(bias, 0), target, samples * rows, inputs, outputs)
 
 
 @kernel

@@ -54,12 +54,6 @@ def floats_at(address, shape):
 
 
 @njit(inline="always")
-def ints_at(address, shape):
-    """Return the int32 array at an address."""
-    return carray(_pointer(address, np.int32), shape)
-
-
-@njit(inline="always")
 def bytes_at(address, shape):
     """Return the uint8 array at an address."""
     return carray(_pointer(address, np.uint8), shape)

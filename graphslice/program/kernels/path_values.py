@@ -12,10 +12,10 @@ from graphslice.feature_dims import UNREACHABLE
 from graphslice.program.simd.lanes import (
     address_of,
     float32x8,
-    int32x16,
     int64x8,
     keep_alive,
     load,
+    load_int,
     load_scalar,
     reduce_sum,
     splat,
@@ -25,18 +25,13 @@ from graphslice.program.simd.lanes import (
 
 
 @njit(inline="always")
-def _int32_at(address, offset):
-    return np.int64(load_scalar(int32x16(), address, offset))
-
-
-@njit(inline="always")
 def _distance_row(distance, count):
     return count - 1 if distance == UNREACHABLE else min(distance + 1, count - 2)
 
 
 @njit(inline="always")
 def _path_end(offsets, path, paths, entries):
-    return _int32_at(offsets, path + 1) if path + 1 < paths else entries
+    return load_int(offsets, path + 1) if path + 1 < paths else entries
 
 
 @njit(cache=True, nogil=True)
@@ -48,12 +43,12 @@ def valid(addresses, features, rows, paths, entries, bonds):
             return False
     before = 0
     for w in range(paths):
-        first = _int32_at(offsets, w)
-        if _int32_at(distances, w) < 0 or first < before or (w == 0 and first != 0):
+        first = load_int(offsets, w)
+        if load_int(distances, w) < 0 or first < before or (w == 0 and first != 0):
             return False
         before = first
     for e in range(entries):
-        if not 0 <= _int32_at(codes, e) < bonds:
+        if not 0 <= load_int(codes, e) < bonds:
             return False
     return before <= entries and (paths > 0 or entries == 0)
 
@@ -94,13 +89,13 @@ def values(addresses, sizes):
     for c in range(0, heads, 8):
         store(out, c, load(lanes, token, c))
     for w in range(paths):
-        first, last = _int32_at(offsets, w), _path_end(offsets, w, paths, entries)
-        distance = _distance_row(_int32_at(distances, w), count) * heads
+        first, last = load_int(offsets, w), _path_end(offsets, w, paths, entries)
+        distance = _distance_row(load_int(distances, w), count) * heads
         for c in range(0, heads, 8):
             total = float32x8()
             for e in range(first, last):
                 weight = splat(lanes, load_scalar(lanes, weights, e))
-                total = total + load(lanes, table, _int32_at(codes, e) * heads + c) * weight
+                total = total + load(lanes, table, load_int(codes, e) * heads + c) * weight
             store(out, (w + 1) * heads + c, load(lanes, spatial, distance + c) + total)
     keep_alive(scratch)
 
@@ -116,13 +111,13 @@ def gradients(addresses, sizes):
     for c in range(0, heads, 8):
         store(grad_token, c, load(lanes, grad, c))
     for w in range(paths):
-        first, last = _int32_at(offsets, w), _path_end(offsets, w, paths, entries)
-        distance = _distance_row(_int32_at(distances, w), count) * heads
+        first, last = load_int(offsets, w), _path_end(offsets, w, paths, entries)
+        distance = _distance_row(load_int(distances, w), count) * heads
         for c in range(0, heads, 8):
             upstream = load(lanes, grad, (w + 1) * heads + c)
             store(grad_spatial, distance + c, load(lanes, grad_spatial, distance + c) + upstream)
             for e in range(first, last):
-                at = _int32_at(codes, e) * heads + c
+                at = load_int(codes, e) * heads + c
                 weight = splat(lanes, load_scalar(lanes, weights, e))
                 store(table, at, load(lanes, table, at) + upstream * weight)
     for t in range(types):

@@ -44,13 +44,6 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(manager, lanes, lanes.llvm)
 
 
-@overload(len)
-def _count(lanes):
-    if isinstance(lanes, Lanes):
-        count = lanes.count
-        return lambda lanes: count
-
-
 def _zeros(element: str, count: int):
     lanes = Lanes(element, count)
 
@@ -141,48 +134,20 @@ def load_scalar(typing, lane_type, address, offset):
     return lane_type.scalar(lane_type, types.intp, types.intp), generate
 
 
-@intrinsic
-def load_byte(typing, address, offset):
-    """Load the unsigned byte at ``offset`` as int64."""
-
-    def generate(context, builder, signature, args):
-        byte = builder.load(_pointer(builder, args[0], args[1], ir.IntType(8)))
-        return builder.zext(byte, ir.IntType(64))
-
-    return types.int64(types.intp, types.intp), generate
-
-
-@intrinsic
-def load_short(typing, address, offset):
-    """Load the signed 16-bit integer at ``offset`` as int64."""
-
-    def generate(context, builder, signature, args):
-        short = builder.load(_pointer(builder, args[0], args[1], ir.IntType(16)), align=2)
-        return builder.sext(short, ir.IntType(64))
-
-    return types.int64(types.intp, types.intp), generate
-
-
-def _prefetch(writes: bool):
+def _load_integer(bits: int, extend: str):
     @intrinsic
-    def prefetch(typing, address):
+    def load_integer(typing, address, offset):
         def generate(context, builder, signature, args):
-            int32 = ir.IntType(32)
-            pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-            function = ir.FunctionType(ir.VoidType(), [pointer.type, int32, int32, int32])
-            flags = [ir.Constant(int32, flag) for flag in (int(writes), 3, 1)]  # to the nearest cache, as data
-            builder.call(
-                cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0"), [pointer, *flags]
-            )
-            return context.get_dummy_value()
+            loaded = builder.load(_pointer(builder, *args, ir.IntType(bits)))
+            return getattr(builder, extend)(loaded, ir.IntType(64))
 
-        return types.void(types.intp), generate
+        return types.int64(types.intp, types.intp), generate
 
-    return prefetch
+    return load_integer
 
 
-#: Begin to load the cache line of an address that will be read or written; the address may be invalid.
-prefetch_read, prefetch_write = _prefetch(False), _prefetch(True)
+#: Load the unsigned byte or the signed 16-bit or 32-bit integer at an offset from an address as int64.
+load_byte, load_short, load_int = _load_integer(8, "zext"), _load_integer(16, "sext"), _load_integer(32, "sext")
 
 
 @intrinsic
@@ -351,15 +316,14 @@ def _selected(comparison: str):
     @intrinsic
     def selected(typing, a, b):
         def generate(context, builder, signature, args):
-            compare = builder.fcmp_ordered if a.element.startswith("float") else builder.icmp_signed
-            return builder.select(compare(comparison, *args), *args)
+            return builder.select(builder.fcmp_ordered(comparison, *args), *args)
 
         return a(a, b), generate
 
     return selected
 
 
-#: Minimum and maximum of two lanes, element by element; for floats the second argument if the first is nan.
+#: Minimum and maximum of two lanes of floats, element by element; the second argument if the first is nan.
 minimum, maximum = _selected("<"), _selected(">=")
 
 

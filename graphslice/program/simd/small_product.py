@@ -20,6 +20,7 @@ from graphslice.program.simd.lanes import (
     load_scalar,
     store,
     store_scalar,
+    transpose_block,
 )
 
 # Rows and vectors of 16 columns of the tile of a product that stays in registers: AVX-512 has 32 registers of 16
@@ -163,6 +164,27 @@ def small_product(a, b, start, out, rows, inner, columns):
 def small_product_transposed(a, b, start, out, rows, inner, columns):
     """Compute ``out = start + A^T B``, as :func:`small_product`; ``a`` is ``[inner, rows]``."""
     _product((a.address, 1, a.stride), b, start, out, rows, inner, columns)
+
+
+@njit(cache=True)
+def small_product_of_rows(a, b, start, out, rows, inner, columns):
+    """Compute ``out = start + A B^T``, as :func:`small_product`; ``b`` is ``[columns, inner]``, multiples of 16."""
+    last, lanes = rows - 1, float32x16()
+    scratch = np.empty(16 * _VECTORS * inner, np.float32)
+    packed, factor = address_of(scratch), (a.address, a.stride, 1)
+    for c in range(0, columns, 16 * _VECTORS):
+        strip = min(columns - c, 16 * _VECTORS)
+        for block in range(0, strip, 16):
+            for k in range(0, inner, 16):
+                source = b.address + 4 * ((c + block) * b.stride + k)
+                transpose_block(lanes, source, b.stride, packed + 4 * (k * strip + block), strip)
+        columns_of_b = Matrix(packed - 4 * c, strip)
+        for first in range(0, rows, _ROWS):
+            if strip > 16:
+                _wide_tile(lanes, (first, last, c), factor, columns_of_b, start, out, inner)
+            else:
+                _narrow_tile(lanes, (first, last, c), factor, columns_of_b, start, out, inner)
+    keep_alive(scratch)
 
 
 #: Start of a product that adds nothing.

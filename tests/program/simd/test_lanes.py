@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from numba import njit
 
-from graphslice.program.kernels.linear import transpose_matrix
 from graphslice.program.run import address
 from graphslice.program.simd.lanes import exp, float32x16, load, reduce_max, reduce_sum, store
 
@@ -45,11 +44,3 @@ def test_sum_and_maximum_of_lanes():
     x = np.random.default_rng(0).normal(size=16).astype(np.float32)
     total, largest = reductions(address(x))
     assert largest == x.max() and total == pytest.approx(x.sum(), rel=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(16, 16), (32, 48), (80, 16)])
-def test_transposed_matrix_matches_numpy(shape):
-    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    out = np.empty(shape[::-1], np.float32)
-    njit(transpose_matrix)(1, address(x), address(out), *shape)
-    np.testing.assert_array_equal(out, x.T)

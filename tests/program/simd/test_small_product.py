@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice.program.run import address
-from graphslice.program.simd.small_product import Matrix, small_product, small_product_transposed, transpose
+from graphslice.program.simd.small_product import (
+    Matrix,
+    small_product,
+    small_product_of_rows,
+    small_product_transposed,
+    transpose,
+)
 
 
 def matrix(random, rows: int, columns: int, extra: int) -> np.ndarray:
@@ -59,6 +65,19 @@ def test_large_products_match_numpy(rows, inner, columns, transposed):
     expected = a.astype(np.float64) @ b
     multiply(transposed, a, b, Matrix(0, 0), out, rows, inner, columns)
     np.testing.assert_allclose(out, expected, rtol=1e-3, atol=1e-3)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**20), st.integers(1, 130), st.integers(1, 5), st.integers(1, 7), st.integers(0, 3))
+def test_product_of_rows_has_the_bits_of_the_product_with_the_transpose(seed, rows, inner, columns, extra):
+    random, inner, columns = np.random.default_rng(seed), 16 * inner, 16 * columns
+    a, b = matrix(random, rows, inner, extra), matrix(random, columns, inner, extra)
+    bias = matrix(random, 1, columns, 0)
+    out, expected = (np.full((rows, columns + extra), np.nan, np.float32) for _ in range(2))
+    start, sizes = Matrix(address(bias), 0), (rows, inner, columns)
+    small_product_of_rows(as_matrix(a), as_matrix(b), start, as_matrix(out), *sizes)
+    multiply(False, a, np.ascontiguousarray(b[:, :inner].T), start, expected, *sizes)
+    np.testing.assert_array_equal(out, expected)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))

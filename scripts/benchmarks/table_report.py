@@ -47,11 +47,11 @@ PUBLISHED_COLUMNS = {
 INTRODUCTION = """\
 # Benchmarks on tables
 
-GraphSlice, chemprop and published methods on TDC's ADMET group and MoleculeNet: on the same rows, with the defaults of
-both packages. The [protocol](#protocol) is below, with what each method is.
+GraphSlice, chemprop and published methods on TDC's ADMET group and MoleculeNet: the same rows, the defaults of both
+packages. The [protocol](#protocol) describes each method.
 
-Made by `python scripts/benchmark.py tables render` of the lines of [results.jsonl](benchmarks/results.jsonl), which
-`python scripts/benchmark.py tables run --data DIR --chemprop ENV/bin/chemprop` adds to; do not edit.
+Made by `python scripts/benchmark.py tables render` of [results.jsonl](benchmarks/results.jsonl), which `tables run
+--data DIR --chemprop ENV/bin/chemprop` adds to; do not edit.
 """
 
 _PROTOCOL = """\
@@ -59,37 +59,33 @@ _PROTOCOL = """\
 
 - **Rows.** All methods have the same rows of a task and seed. TDC's ADMET group: the test set of TDC; an eighth of its
   training rows is the validation set, by scaffold, drawn by the seed as `get_train_valid_split` of the leaderboard
-  does. MoleculeNet: a balanced scaffold split, 80 / 10 / 10, another one for each seed, so standard deviations include
-  the variation between splits. Rows that RDKit cannot read are left out before the split. No command gets a label of
-  the test set. Each method predicts with its own command, and scikit-learn and SciPy evaluate all predictions alike.
-  TDC's splits separate scaffolds, not salts, charge states, tautomers and stereoisomers of one compound:
-  [results.md](results.md#splits) counts the test rows with such a training row.
+  does. MoleculeNet: a balanced scaffold split, 80 / 10 / 10, another one for each seed. Rows that RDKit cannot read are
+  left out before. No command gets a label of the test set. Each method predicts with its own command, and scikit-learn
+  and SciPy evaluate all predictions alike. TDC's splits separate scaffolds, not salts, charge states, tautomers and
+  stereoisomers of one compound ([counts](results.md#splits)).
 - **Metrics.** Mean ± standard deviation over seeds; the number of seeds is in brackets where it is not five. TDC: the
   metric of its leaderboard (AUROC for `bioavailability_ma`, of which the published scores are not kept here).
   MoleculeNet: the mean over targets; missing labels are left out, and targets with a single class in the test set. ↓
   lower is better, ↑ higher is better. Means over different numbers of seeds do not compare, least of all on
-  MoleculeNet. Base models have no score where only the network predicted.
+  MoleculeNet, where each seed has another split.
 - **`chemprop`**: `chemprop train` with its defaults (50 epochs, best epoch by validation loss), then `chemprop
-  predict`. Its default loss for regression is the squared error, that of `graphslice` the absolute error, which favours
+  predict`. It minimises the squared error of regression targets, `graphslice` the absolute error, which favours
   `graphslice` where the metric is MAE ([results.md](results.md#the-demo-set)).
 - **`small-forest`**: a random forest of 500 trees by scikit-learn on the embeddings of `graphslice fingerprint small`,
   without the validation set.
-- **`graphslice`**: `graphslice train` with its defaults, the same for every task: a network fine-tuned from the
-  packaged [model](models.md) `small` if the molecules resemble its corpus, and, up to 20,000 labels, a weighted
-  ensemble with a random forest, gradient boosting and a kernel machine on counts and descriptors of the molecular
-  graph. It gets training and validation sets as one, and divides them itself. **`graphslice-network`**,
-  **`graphslice-forest`**, **`graphslice-boosting`** and **`graphslice-kernel`** are the components of the same run,
-  alone. **`graphslice-ensemble`** adds `--ensemble 5`.
+- **`graphslice`**: `graphslice train` with its [defaults](howto/small-datasets.md), on training and validation sets as
+  one, which it divides itself. **`graphslice-network`**, **`graphslice-forest`**, **`graphslice-boosting`** and
+  **`graphslice-kernel`** are the components of the same run, alone; base models have no score where only the network
+  predicted. **`graphslice-ensemble`** adds `--ensemble 5`.
 - **`former`** and its components: the default before, without a kernel machine, with RDKit's descriptors, and with a
   validation set that never trained.
-- **`scratch-network`**: the network with `--init-from none`, from random weights. **`unseen-network`**: the network,
-  fine-tuned from a model that was pretrained as `small` was, but without the molecules of any test set of TDC, their
-  salts, charge states and tautomers.
+- **`scratch-network`**: the network with `--init-from none`. **`unseen-network`**: the network, fine-tuned from a model
+  that was pretrained as `small` was, but without the molecules of any test set of TDC and their families.
 - **Use of the test sets.** All choices of the present default were made on folds of training sets ([log](log.md)). The
   test sets were read once per line of results.jsonl, and before that for one seed of thirteen tables with an earlier
   choice of the stacking weights and of the number of epochs. Versions before 5114a05 have slower definitions of the
-  descriptors: on 29 trainings with the same seeds (22 tables) the error of the ensemble is 0.4 ± 0.4% larger with the
-  present ones, a difference within chance, so their results are kept, and the repeated ones are not.
+  descriptors; the present ones change the error of the ensemble by 0.4 ± 0.4% (29 trainings, 22 tables), which is
+  within chance.
 - **Published** scores are those of TDC's leaderboard, as their authors reported them, with their own validation sets.
   `best` is the best entry of each task, so no single method.
 """
@@ -137,8 +133,8 @@ def rendered(results: list[dict], published: Path) -> str:
 _WINS = """\
 ## Wins
 
-The number of TDC's tasks on which the mean score of the method of the row is better than that of the column, of the
-tasks that have both; *published* scores are the leaderboard's.
+On how many of TDC's tasks, of those that both have, the mean score of the method of the row is better than that of the
+column; *published* scores are the leaderboard's.
 
 """
 
@@ -167,9 +163,8 @@ standard deviations over seeds:
 _SECONDS = """\
 ## Time
 
-Processor time in seconds for training and prediction, with the start of the commands, median over seeds. Other work on
-the machine changes it less than the wall-clock time, which the results have too. There is no time of the first
-ensembles, whose members were not counted.
+Processor time in seconds for training and prediction, with the start of the commands, median over seeds. There is no
+time of the first ensembles, whose members were not counted.
 
 """
 

@@ -26,9 +26,8 @@ _HEAD = """# adme: absorption, distribution, metabolism, excretion and toxicity
 
 Made by `python scripts/card_adme.py` of [benchmarks/adme.jsonl](benchmarks/adme.jsonl); do not edit.
 
-`graphslice predict adme "CCO" --summary` predicts {endpoints} endpoints of a molecule: one graph transformer for all
-of them, fine-tuned from [`small`](models.md), and for {kernels} endpoints with few molecules also a kernel machine,
-whose weight was chosen on out-of-fold predictions. It comes with the package ({megabytes:.1f} MB).
+{endpoints} endpoints of a molecule: one graph transformer for all of them, fine-tuned from [`small`](models.md), and
+for {kernels} endpoints with few molecules also a kernel machine. It comes with the package ({megabytes:.1f} MB).
 
 ```sh
 graphslice predict adme "CCO" --summary                        # one table for each molecule
@@ -44,25 +43,21 @@ model.tasks[0]  # name, unit and description of an endpoint
 ```
 
 - **Prediction**: a number in its unit, or the probability of `yes`. **Interval**: 90% conformal prediction interval, or
-  prediction set. **Percentile**: among the predictions for {approved} approved drugs (ClinTox's column FDA_APPROVED).
-- **Sets** cover each class at 90%, so that a rare class may be in the set, alone even, although its probability is low.
-  An empty set says that the molecule is typical of neither class.
-- **`in_domain` and `similarity`** compare with 10,000 training molecules, drawn at random of all, whose SMILES the
-  package has (`--nearest` names them). Fingerprints of very small molecules, such as ethanol, and of long chains say
-  little.
+  [prediction set](howto/uncertainty.md#what-the-coverage-means). **Percentile**: among the predictions for {approved}
+  approved drugs (ClinTox's column FDA_APPROVED).
+- **`in_domain` and `similarity`** compare with 10,000 training molecules, drawn at random, whose SMILES the package has
+  (`--nearest` names them). They say little of very small molecules, such as ethanol, and of long chains.
 - **Salts and charges** change predictions: give the neutral parent, as most of the tables do.
+- **Do not evaluate the model on TDC's test rows**: they are among its training molecules.
+- **Limits**: intervals are not cut at physical limits, such as 100%. The tables mix assays of many laboratories;
+  dose, species and formulation are those of the assays. Clearances are limited by their assays at 3 and 150. A
+  prediction is no safety assessment.
 - **Data**: all rows of the 22 tables of TDC's ADMET group (CC BY 4.0, as Therapeutics Data Commons states on its pages,
   which name the original publications; for some of the tables these state no licence of their own) and of the 12 assays
   of Tox21 (a work of the United States government, by way of MoleculeNet): {molecules} molecules with {labels} labels.
-  Of MoleculeNet's other tables, SIDER, FreeSolv and ClinTox are not taken, since no licence that allows it could be
-  confirmed; BBBP and Lipophilicity are among TDC's tables, ESOL's molecules mostly in AqSolDB; BACE and HIV are no
-  ADMET endpoints. The tables themselves are not in the package.
-- **Do not evaluate the model on TDC's test rows**: they are among its training molecules.
+  SIDER, FreeSolv and ClinTox are not taken, since no licence that allows it could be confirmed. The tables themselves
+  are not in the package.
 - **Terms**: the weights are under the licence of this package; the data ask for attribution, which this page gives.
-- **Limits**: intervals are not cut at physical limits, such as 100%. The tables mix assays of many laboratories.
-  Stereochemistry is what the graph has of it; dose, species and
-  formulation are those of the assays. Clearances are limited by their assays at 3 and 150. A prediction is no safety
-  assessment.
 
 ## Endpoints
 
@@ -71,11 +66,10 @@ model.tasks[0]  # name, unit and description of an endpoint
 _SCORES = """
 ## Cross-validation
 
-Five folds by scaffold, families of compounds never divided. Every score is of molecules that neither network, kernel
-machine, stacking weights nor calibration had seen; mean ± standard deviation over the folds. Regression: Spearman's
-rank correlation, and mean absolute error in the unit; classes: AUROC. *Network* is the graph transformer alone.
-*Separate* is `graphslice train` with its defaults for the endpoint alone, on the first fold only, next to *adme* on the
-same fold. The number of epochs, 6, and equal weights of all labels were chosen on a validation set of another split.
+Five folds by scaffold, families never divided. Every score is of molecules that neither network, kernel machine,
+stacking weights nor calibration had seen; mean ± standard deviation over the folds. Regression: Spearman's rank
+correlation, and mean absolute error in the unit; classes: AUROC. *Network* is the graph transformer alone. *Separate*
+is `graphslice train` with its defaults for the endpoint alone, on the first fold only, next to *adme* on the same fold.
 
 {table}
 

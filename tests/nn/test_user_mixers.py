@@ -15,7 +15,8 @@ from graphslice.nn.mixers import MIXERS, Mixer, check_user_mixer, is_user_mixer,
 from graphslice.nn.mixers.user_mixers import VARIABLE, import_user_mixers
 
 ROOT = Path(__file__).parents[2]
-CONTRIBUTING = re.search(r"## Add a mixer.*?```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)[1]
+PAGE = (ROOT / "docs/reference/mixers.md").read_text(encoding="utf-8")
+EXAMPLE = re.search(r"## A mixer of your own.*?```python\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +118,8 @@ def test_what_is_no_mixer_is_rejected():
 
 
 def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
-    (tmp_path / "one.py").write_text(CONTRIBUTING)
-    (tmp_path / "two.py").write_text(CONTRIBUTING.replace("running-max", "other-max"))
+    (tmp_path / "one.py").write_text(EXAMPLE)
+    (tmp_path / "two.py").write_text(EXAMPLE.replace("running-max", "other-max"))
     monkeypatch.setenv(VARIABLE, f"{tmp_path / 'one.py'}:{tmp_path / 'two.py'}")
     import_user_mixers()
     assert is_user_mixer("running-max") and is_user_mixer("other-max")
@@ -167,8 +168,8 @@ def test_comparison_names_mixers_that_are_not_compiled():
 
 @pytest.mark.slow
 def test_mixer_of_a_file_trains_and_predicts_in_new_processes(tmp_path, demo_csv, monkeypatch):
-    """On the command line, with the example of CONTRIBUTING.md; without the file the message names the variable."""
-    (tmp_path / "own.py").write_text(CONTRIBUTING)
+    """On the command line, with the example of the documentation; without the file the message names the variable."""
+    (tmp_path / "own.py").write_text(EXAMPLE)
     train = ["train", "--dataset", str(demo_csv), "--model.mixer", "running-max", "--epochs", "1", "--out", "run"]
     tiny = ["--baselines", "off", "--model.layers", "1", "--model.dim", "16", "--model.heads", "2"]
 
@@ -188,7 +189,7 @@ def test_mixer_of_a_file_trains_and_predicts_in_new_processes(tmp_path, demo_csv
 @pytest.mark.slow
 def test_example_passes_the_tests_of_the_package(tmp_path, monkeypatch):
     """As CONTRIBUTING.md says: ``pytest -k running-max`` on the tests of mixers."""
-    (tmp_path / "own.py").write_text(CONTRIBUTING)
+    (tmp_path / "own.py").write_text(EXAMPLE)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "own.py"))
     files = ["tests/nn/test_mixers.py", "tests/nn/test_traced_model.py", "tests/inference/test_compiled_networks.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", "running-max", *files]

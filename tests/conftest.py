@@ -2,6 +2,7 @@
 
 import csv
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -151,6 +152,34 @@ def run_directory(demo_csv, tiny_config, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train(tiny_config(demo_csv), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def without_child_processes():
+    """``with without_child_processes():`` trains ensembles and comparisons in this process, which takes a tenth."""
+    from graphslice.processes import error_of_call
+
+    def in_this_process(function, tasks, jobs, gpus=()):
+        assert not gpus  # the configurations of these tests name the CPU
+        for key, call in tasks.items():
+            task, arguments = pickle.loads(pickle.dumps((function, call)))  # as on the way to another process
+            yield key, error_of_call(task, *arguments)
+
+    @contextmanager
+    def replaced():
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("training.ensemble", "compare.runner"):
+                patch.setattr(f"graphslice.{module}.in_processes", in_this_process)
+            yield
+
+    return replaced
+
+
+@pytest.fixture
+def in_this_process(without_child_processes) -> Iterator[None]:
+    """Train the models of ensembles and comparisons in this process during a test."""
+    with without_child_processes():
+        yield
 
 
 @pytest.fixture(scope="session")

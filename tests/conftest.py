@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -266,6 +267,27 @@ def cli(capsys):
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def training_of(monkeypatch):
+    """``training_of(fit, *arguments)``: the configuration, folder and options of the training that a call begins."""
+    from graphslice.errors import InputError
+
+    def arguments_of(function, *arguments, **keywords) -> SimpleNamespace:
+        trainings = []
+
+        def record(config, folder, **options):
+            trainings.append(SimpleNamespace(config=config, folder=folder, **options))
+            raise InputError("recorded, not trained")
+
+        with monkeypatch.context() as patch, suppress(InputError):
+            patch.setattr("graphslice.training.train_run.train", record)
+            function(*arguments, **keywords)
+        [training] = trainings
+        return training
+
+    return arguments_of
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ demo: env
 	$(BIN)/graphslice predict runs/demo "CCO" "c1ccccc1O" "not a molecule"
 
 test: env
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: env
 	$(BIN)/ruff check .

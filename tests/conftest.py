@@ -2,14 +2,16 @@
 
 import csv
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -84,6 +86,25 @@ def cpu_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setattr(f"graphslice.{module}.default_device", lambda: "cpu")
 
 
+_plots: dict[tuple[str, ...], bytes] = {}
+
+
+@pytest.fixture(autouse=True)
+def plots_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw one plot for all runs with the same kinds of tasks: it takes a third of the time of a tiny training."""
+    if (module := sys.modules.get("graphslice.training.evaluate_run")) is not None:
+        draw = module.plot_predicted_vs_true
+
+        def write_plot(path, tasks, true, predictions) -> None:
+            kinds = tuple(task.kind for task in tasks)
+            if kinds not in _plots:
+                draw(path, tasks, true, predictions)
+                _plots[kinds] = path.read_bytes()
+            path.write_bytes(_plots[kinds])
+
+        monkeypatch.setattr(module, "plot_predicted_vs_true", write_plot)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def plain_terminal() -> Iterator[None]:
     """Make the output of the command line independent of the user's terminal: no colours, fixed width."""
@@ -151,6 +172,34 @@ def run_directory(demo_csv, tiny_config, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train(tiny_config(demo_csv), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def without_child_processes():
+    """``with without_child_processes():`` trains ensembles and comparisons in this process, which takes a tenth."""
+    from graphslice.processes import error_of_call
+
+    def in_this_process(function, tasks, jobs, gpus=()):
+        assert not gpus  # the configurations of these tests name the CPU
+        for key, call in tasks.items():
+            task, arguments = pickle.loads(pickle.dumps((function, call)))  # as on the way to another process
+            yield key, error_of_call(task, *arguments)
+
+    @contextmanager
+    def replaced():
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("training.ensemble", "compare.runner"):
+                patch.setattr(f"graphslice.{module}.in_processes", in_this_process)
+            yield
+
+    return replaced
+
+
+@pytest.fixture
+def in_this_process(without_child_processes) -> Iterator[None]:
+    """Train the models of ensembles and comparisons in this process during a test."""
+    with without_child_processes():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -237,6 +286,27 @@ def cli(capsys):
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def training_of(monkeypatch):
+    """``training_of(fit, *arguments)``: the configuration, folder and options of the training that a call begins."""
+    from graphslice.errors import InputError
+
+    def arguments_of(function, *arguments, **keywords) -> SimpleNamespace:
+        trainings = []
+
+        def record(config, folder, **options):
+            trainings.append(SimpleNamespace(config=config, folder=folder, **options))
+            raise InputError("recorded, not trained")
+
+        with monkeypatch.context() as patch, suppress(InputError):
+            patch.setattr("graphslice.training.train_run.train", record)
+            function(*arguments, **keywords)
+        [training] = trainings
+        return training
+
+    return arguments_of
 
 
 @pytest.fixture(scope="session")

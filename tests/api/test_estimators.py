@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from tiny import TINY
 
 import graphslice as gs
+from graphslice.data.dataset_loaders import dataset_from_frame
 from graphslice.errors import InputError
 
 CONFIG = {"model": dict(TINY), "trainer": {"batch_size": 16, "accelerator": "cpu", "baselines": "off"}}
@@ -52,8 +53,11 @@ def classes():
     ],
     ids=lambda X: type(X).__name__,
 )
-def test_fit_accepts_every_container_of_molecules(X, fitted):
-    np.testing.assert_array_equal(regressor().fit(X, ATOMS).predict(X), fitted.predict(CHAINS))
+def test_fit_and_predict_accept_every_container_of_molecules(X, fitted, training_of):
+    training = training_of(regressor().fit, X, ATOMS)
+    dataset = dataset_from_frame(training.data, training.config.data)
+    assert dataset.smiles == CHAINS and dataset.targets[:, 0].tolist() == ATOMS.tolist()
+    np.testing.assert_array_equal(fitted.predict(X), fitted.predict(CHAINS))
 
 
 def test_column_of_the_training_is_read_from_frames_of_several(fitted):

@@ -120,13 +120,19 @@ def test_training_frame_with_weights_and_auxiliary_labels_is_evaluated_on_the_te
     assert scores["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
 
 
-@pytest.fixture(scope="module")
-def fitted(demo_rows):
-    return fit(demo_rows[["smiles", "gap_ev"]])
+@pytest.fixture
+def dataset_of(training_of):
+    """``dataset_of(data, targets)``: the labelled molecules on which ``fit`` trains."""
+
+    def dataset_of(*arguments):
+        training = training_of(fit, *arguments)
+        return dataset_from_frame(training.data, training.config.data)
+
+    return dataset_of
 
 
 @pytest.mark.parametrize("kind", ["dict", "arrow", "batch", "arrays", "series", "lists", "mols", "matrix"])
-def test_fit_accepts_every_container_of_molecules_and_labels(kind, fitted, demo_rows):
+def test_fit_accepts_every_container_of_molecules_and_labels(kind, dataset_of, demo_rows):
     smiles, y = demo_rows["smiles"], demo_rows["gap_ev"]
     data, targets = {
         "dict": ({"smiles": smiles.tolist(), "gap_ev": y.tolist()}, "gap_ev"),
@@ -138,17 +144,18 @@ def test_fit_accepts_every_container_of_molecules_and_labels(kind, fitted, demo_
         "mols": (([Chem.MolFromSmiles(one) for one in smiles], y), None),
         "matrix": ((smiles, y.to_frame()), None),
     }[kind]
-    model = fit(data, targets)
-    assert model.targets == ["gap_ev"]
-    np.testing.assert_allclose(model.predict("CCO"), fitted.predict("CCO"), rtol=1e-5)
+    dataset = dataset_of(data, targets)
+    assert dataset.target_names == ["gap_ev"]
+    assert [*map(Chem.CanonSmiles, dataset.smiles)] == [*map(Chem.CanonSmiles, smiles)]
+    np.testing.assert_array_equal(dataset.targets, y.to_numpy()[:, None])
 
 
-def test_unnamed_targets_get_default_names(demo_rows):
+def test_unnamed_targets_get_default_names(dataset_of, demo_rows):
     y = np.stack([demo_rows["gap_ev"], demo_rows["gap_ev"] * 2], axis=1)
-    assert fit((demo_rows["smiles"], y)).targets == ["y0", "y1"]
-    assert fit((demo_rows["smiles"], y[:, 0])).targets == ["y"]
-    assert fit((demo_rows["smiles"], y), ["a, b", "smiles"]).targets == ["a, b", "smiles"]
-    assert fit((demo_rows["smiles"], pd.DataFrame(y)[0])).targets == ["0"]
+    assert dataset_of((demo_rows["smiles"], y)).target_names == ["y0", "y1"]
+    assert dataset_of((demo_rows["smiles"], y[:, 0])).target_names == ["y"]
+    assert dataset_of((demo_rows["smiles"], y), ["a, b", "smiles"]).target_names == ["a, b", "smiles"]
+    assert dataset_of((demo_rows["smiles"], pd.DataFrame(y)[0])).target_names == ["0"]
     assert labelled_table(["C"], pd.Series([1.0], name="")).column_names == ["smiles", "y"]
 
 
@@ -287,6 +294,7 @@ def test_saved_model_includes_its_data_frame(demo_rows, cli, tmp_path):
     assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-5)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_moved_run_directory_finds_its_data_frame(demo_rows, tiny_config, cli, tmp_path):
     """Configurations keep the former path of the table; members name the table in the parent directory."""
     config = tiny_config(data={"targets": "gap_ev"}, trainer={"max_epochs": 1, "ensemble": 2})
@@ -307,6 +315,7 @@ def test_training_file_inside_the_run_directory_is_not_removed(demo_rows, tmp_pa
     assert (tmp_path / "run" / "molecules.parquet").is_file() and np.isfinite(model.predict("CCO")).all()
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.slow
 @pytest.mark.parametrize(("folds", "models"), [(2, 2), ("2x2", 4)])
 def test_cross_validation(folds, models, demo_rows, tmp_path, capsys):

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.cli.main import COMMANDS
 
 
@@ -80,12 +79,9 @@ def test_an_option_is_never_guessed(cli, demo_csv, tiny_flags, tmp_path):
     assert code == 2 and "--preset" in err and not (tmp_path / "run").exists()
 
 
-def test_the_last_of_two_presets(cli, demo_csv, tiny_flags, tmp_path):
+def test_the_last_of_two_presets(cli, training_of, demo_csv):
     presets = ["--preset", "small", "--preset", "pcqm4m-graphormer"]
-    flags = [flag for flag in tiny_flags if "mixer" not in flag]
-    code, _, err = cli("train", "--dataset", demo_csv, *presets, *flags, "-o", tmp_path / "run")
-    assert code == 0, err
-    assert read_checkpoint(tmp_path / "run").config.model.mixer == "softmax"
+    assert training_of(cli, "train", "--dataset", demo_csv, *presets).config.model.mixer == "softmax"
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

@@ -21,14 +21,8 @@ FILES = {"comparison.json", "comparison.md", "comparison.png"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def without_child_processes():
-    def in_this_process(function, tasks, jobs, gpus=()):
-        assert not gpus  # the configurations of these tests name the CPU
-        for key, arguments in tasks.items():
-            yield key, error_of_call(function, *arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graphslice.compare.runner.in_processes", in_this_process)
+def _in_this_process(without_child_processes):
+    with without_child_processes():
         yield
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -62,33 +59,3 @@ def test_float_values_and_valid_rows_of_slice(cells, begin):
     array = pa.array(cells, pa.float32())[begin:]
     np.testing.assert_array_equal(float_values(array), array.to_numpy(zero_copy_only=False), strict=True)
     assert valid_rows(array).tolist() == array.is_valid().to_pylist()
-
-
-def test_prediction_does_not_import_pandas(tmp_path):
-    """Importing pandas takes longer than the prediction of a few molecules."""
-    code = """
-import sys
-from pathlib import Path
-import numpy as np
-from graphslice.data.featurize import featurize
-from graphslice.config import GraphConfig
-from graphslice.data.tables import open_table, write_table
-from graphslice.inference.files import Predictions, with_predictions
-import pyarrow as pa
-from graphslice.data.arrow import text_array
-from graphslice.tasks import Task
-store, _ = featurize(["CCO", "oops"], GraphConfig())
-store.errors, store[0]
-predictions = Predictions(np.ones((2, 1), np.float32), [None, "no"], [Task("y")])
-with write_table(None) as sink:
-    sink.write(with_predictions(pa.table({"smiles": text_array(["CCO", "oops"])}), predictions))
-(path := Path(sys.argv[1])).write_text("smiles,y\\nCCO,1\\n")
-with open_table(path) as table:
-    assert sum(map(len, table.chunks)) == 1
-print(sorted({name.split(".")[0] for name in sys.modules} & {"pandas"}))
-print(sorted(name for name in sys.modules if name.startswith("rdkit.Chem.Scaffolds")))
-"""
-    process = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "table.csv"], capture_output=True, text=True, check=True
-    )
-    assert process.stdout.splitlines()[-2:] == ["[]", "[]"]

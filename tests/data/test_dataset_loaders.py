@@ -320,11 +320,6 @@ def test_unusable_files_are_rejected(tmp_path, name, content, reason):
     assert name in str(error.value) and "\n" not in str(error.value)
 
 
-def test_missing_file_is_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"no file at .*absent\.csv"):
-        load_dataset(DataConfig(str(tmp_path / "absent.csv")))
-
-
 @pytest.mark.parametrize(("name", "near"), [("pcqm4", "pcqm4m"), ("dmeo", "demo"), ("pcqm4m-v2", "pcqm4mv2")])
 def test_unknown_dataset_suggests_nearest(name, near):
     with pytest.raises(InputError, match=f"unknown dataset '{name}' .did you mean '{near}'"):

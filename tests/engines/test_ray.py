@@ -26,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # 15 by default: workers would wait for other tests on a busy machine
+        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
 
@@ -59,7 +61,7 @@ def test_predictions_match_the_local_engine(cluster, folder, predictor, tmp_path
 def test_preprocessed_datasets_match_the_local_engine(cluster, folder, tmp_path):
     for engine in ("local", "ray"):
         data = DataConfig(str(folder), targets="y")
-        store = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=2)
+        store = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=1)
         assert (len(store), len(store.errors)) == (6009, 11)
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
@@ -89,7 +91,7 @@ def test_rows_of_a_killed_worker_are_processed_again(cluster, lines, tmp_path):
 
         return work
 
-    result = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=2))
+    result = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=1))
     assert mark.exists(), "no worker was killed"
     assert result["n"].to_pylist() == list(range(rows)) and result["m"].to_pylist() == list(range(7, rows + 7))
 

@@ -195,6 +195,7 @@ def test_predicted_standard_deviations_scale_the_intervals(tiny_config, cli, tmp
     assert cli("inspect", tmp_path / "run", "--smiles", "CCO", "-o", tmp_path / "seen")[0] == 0
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_ensembles_and_folds_are_calibrated_on_held_out_molecules(demo_rows, tiny_config, tmp_path):
     """Every member contributes predictions of molecules outside its training set."""
     demo_rows[["smiles", "gap_ev"]].to_csv(tmp_path / "t.csv", index=False)

@@ -167,23 +167,24 @@ def test_comparison_names_mixers_that_are_not_compiled():
 
 
 @pytest.mark.slow
-def test_mixer_of_a_file_trains_and_predicts_in_new_processes(tmp_path, demo_csv, monkeypatch):
+def test_mixer_of_a_file_trains_and_predicts_in_a_new_process(cli, child_environment, tiny_config, demo_csv, tmp_path):
     """On the command line, with the example of the documentation; without the file the message names the variable."""
     (tmp_path / "own.py").write_text(EXAMPLE)
-    train = ["train", "--dataset", str(demo_csv), "--model.mixer", "running-max", "--epochs", "1", "--out", "run"]
-    tiny = ["--baselines", "off", "--model.layers", "1", "--model.dim", "16", "--model.heads", "2"]
+    config = tiny_config(demo_csv, model={"mixer": "running-max"}, trainer={"max_epochs": 1})
+    (tmp_path / "c.yaml").write_text(config.to_yaml())
+    command = [sys.executable, "-m", "graphslice"]
+    environment = {**child_environment, VARIABLE: "own.py"}
 
     def run(*words):
-        command = [sys.executable, "-m", "graphslice", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
 
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv(VARIABLE, "own.py")
-    assert (done := run(*train, *tiny)).returncode == 0, done.stderr
-    assert (done := run("predict", "run", "CCO")).returncode == 0, done.stderr
-    monkeypatch.delenv(VARIABLE)
-    done = run("predict", "run", "CCO")
-    assert done.returncode == 2 and "set GRAPHSLICE_MIXERS to the Python file that registers it" in done.stderr
+    assert (done := run("train", "--config", "c.yaml", "--out", "run")).returncode == 0, done.stderr
+    code, _, err = cli("predict", tmp_path / "run", "CCO")
+    assert code == 2 and "set GRAPHSLICE_MIXERS to the Python file that registers it" in err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(tmp_path / "own.py"))
+        import_user_mixers()
+    assert cli("predict", tmp_path / "run", "CCO")[0] == 0
 
 
 @pytest.mark.slow

@@ -129,6 +129,7 @@ def test_ensemble_report_lists_most_uncertain_molecules(ensemble):
     assert "ensemble of 2 models, whose predictions are averaged" in page.words and "One line per model" in page.words
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.slow
 def test_cross_validation_report_uses_out_of_fold_predictions(make_report, demo_rows):
     folder = make_report(demo_rows[["smiles", "gap_ev"]], data={"folds": "3"}, trainer={"max_epochs": 1})
@@ -312,6 +313,7 @@ def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_rep
         assert similarity[int(neighbour)] >= max(similarity.values()) - 0.15
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_out_of_fold_predictions_of_an_earlier_version_are_read(make_report, demo_rows):
     """They had no labels, and the names of probabilities ended in _pred."""
     table = demo_rows.assign(active=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))

@@ -175,21 +175,14 @@ def small(demo_smiles, tmp_path_factory) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def ensemble_runs(small, config_of, tmp_path_factory):
+def ensemble_runs(small, config_of, without_child_processes, tmp_path_factory):
     """An ensemble of two bond-level models, and two-fold cross-validation of an atom-level model."""
-
-    def one_by_one(work, tasks, jobs, gpus):
-        for name, arguments in tasks.items():
-            work(*arguments)
-            yield name, None
-
     folder, made = tmp_path_factory.mktemp("several"), {}
     made["ensemble"] = config_of(small["path"][0], "bond", "order,ring", max_epochs=1, ensemble=2)
     made["folds"] = config_of(small["path"][0], "atom", "charge", max_epochs=1)
     for name, settings in (("ensemble", {"split": "split"}), ("folds", {"folds": "2", "split": "random"})):
         config = dataclasses.replace(made[name], data=dataclasses.replace(made[name].data, **settings))
-        with pytest.MonkeyPatch.context() as patch:  # separate processes take seconds to start
-            patch.setattr("graphslice.training.ensemble.in_processes", one_by_one)
+        with without_child_processes():
             train(config, folder / name)
     return folder
 

@@ -99,6 +99,7 @@ def test_a_run_on_ranks_continues_exactly(configured, molecules, tmp_path, monke
     assert read_checkpoint(tmp_path / "run").tasks == read_checkpoint(tmp_path / "whole").tasks
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_members_of_an_ensemble_have_one_scale(configured, molecules, tmp_path):
     config = configured(np.exp(2 * molecules[1].clip(-2, 2)), ensemble=2)
     train(config, tmp_path / "run", console=QUIET)
@@ -119,6 +120,7 @@ def test_a_model_that_is_trained_further_keeps_its_scale(configured, molecules, 
     assert "including the output head" in output.getvalue()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_models_of_a_cross_validation_choose_no_scale(configured, molecules, tmp_path):
     config = configured(np.exp(2 * molecules[1].clip(-2, 2)), {"folds": "2"})
     train(config, tmp_path / "run", console=QUIET)

@@ -31,6 +31,10 @@ def table(demo_rows, tmp_path_factory):
     return path
 
 
+# The members of the module's ensemble, which is made before any fixture of a test, are trained in child processes.
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
+
 @pytest.fixture(scope="module")
 def ensemble(table, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ensemble") / "run"

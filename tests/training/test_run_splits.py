@@ -105,15 +105,3 @@ def test_run_without_a_test_set(refit, cli, demo_rows, tiny_flags, tmp_path):
     assert code == 0 and "CCO" in out, err
     code, _, err = cli("evaluate", folder, "--split", "test")
     assert code == 2 and f"table.csv has no split 'test': give --split {', '.join(splits)} or all" in err
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_validation_set_is_taken_from_the_training_set(suffix, demo_rows, tiny_config, tmp_path):
-    """As in TDC, where the files contain only a training and a test set."""
-    table = demo_rows.assign(split=np.where(demo_rows["split"] == "test", "test", "train"))
-    path = tmp_path / f"t.{suffix}"
-    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
-    result = train(tiny_config(path, data={"targets": "gap_ev"}), tmp_path / "run")
-    splits = read_splits(tmp_path / "run")
-    assert splits["test"].tolist() == np.flatnonzero(table["split"] == "test").tolist() and len(splits["valid"]) == 6
-    assert set(result.metrics) == {"metric", "valid", "test"}

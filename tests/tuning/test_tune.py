@@ -92,6 +92,7 @@ def test_best_configuration_trains_the_same_model(tuned, tmp_path, cli, weights_
     assert all(first[name].equal(again[name]) for name in first)
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.slow
 def test_best_configuration_can_be_cross_validated(tuned, demo_rows, tmp_path):
     """On other data, too."""
@@ -191,6 +192,7 @@ def test_interrupted_final_run_is_continued(copied, demo_csv, tiny_config):
     assert (copied / "run" / "metrics.json").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.slow
 def test_final_run_of_an_ensemble_has_all_members(demo_csv, tiny_config, tmp_path):
     config, metrics = tiny_config(demo_csv, trainer={"ensemble": 2}), tmp_path / "t" / "run" / "metrics.json"
@@ -274,8 +276,8 @@ def test_missing_optuna_ends_with_one_sentence(cli, demo_csv, monkeypatch, tmp_p
 @pytest.mark.parametrize(("number", "processes"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)])
 def test_signal_keeps_what_was_found(start, wait_for_exit, demo_csv, tiny_flags, tmp_path, number, processes):
     out = tmp_path / "t"
-    flags = [flag for flag in tiny_flags if "max_epochs" not in flag]
-    process = start("tune", "--dataset", demo_csv, "--minutes", 5, "--processes", processes, "--out", out, *flags)
+    budget = ["--minutes", 5, "--processes", processes]
+    process = start("tune", "--dataset", demo_csv, *budget, "--out", out, *tiny_flags)
     deadline = time.monotonic() + 300
     while not (out / "study.sqlite3").exists() or not finished_trials(out):
         assert process.poll() is None and time.monotonic() < deadline

@@ -86,25 +86,6 @@ def cpu_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setattr(f"graphslice.{module}.default_device", lambda: "cpu")
 
 
-_plots: dict[tuple[str, ...], bytes] = {}
-
-
-@pytest.fixture(autouse=True)
-def plots_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw one plot for all runs with the same kinds of tasks: it takes a third of the time of a tiny training."""
-    if (module := sys.modules.get("graphslice.training.evaluate_run")) is not None:
-        draw = module.plot_predicted_vs_true
-
-        def write_plot(path, tasks, true, predictions) -> None:
-            kinds = tuple(task.kind for task in tasks)
-            if kinds not in _plots:
-                draw(path, tasks, true, predictions)
-                _plots[kinds] = path.read_bytes()
-            path.write_bytes(_plots[kinds])
-
-        monkeypatch.setattr(module, "plot_predicted_vs_true", write_plot)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def plain_terminal() -> Iterator[None]:
     """Make the output of the command line independent of the user's terminal: no colours, fixed width."""

@@ -121,14 +121,13 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
     """Raise :class:`InputError` for invalid settings before the corpus is built."""
     check_options(config)
     choose_devices(config.trainer)
-    tasks = [Task("number"), Task("question", BINARY, ("no", "yes"))]
-    check_tasks(config, tasks)
     for name, is_set in (
         ("target_weights", config.trainer.target_weights),
         ("baselines", config.trainer.baselines == "on"),
     ):
         if is_set:
             raise InputError(f"--trainer.{name} cannot be used with pretrain: leave it out")
+    check_tasks(config, [Task("number"), Task("question", BINARY, ("no", "yes"))])
     if config.graph.standardize != "none":
         raise InputError(
             "pretraining reads molecules as they are written: leave out --graph.standardize, and give --standardize "

@@ -117,7 +117,7 @@ def test_memory_and_disks_that_are_full(message, cli, run_directory, monkeypatch
     def full(*arguments, **options):
         raise FULL[message]
 
-    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict", full)
+    monkeypatch.setattr("graphslice.inference.predictor.Predictor.predict_store_rows", full)
     code, out, err = cli("predict", run_directory, "CCO")
     assert (code, out) == (2, "") and err.startswith(f"graphslice: {message}") and err.count("\n") == 1
 

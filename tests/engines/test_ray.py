@@ -26,11 +26,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster():
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # 15 by default: workers would wait for other tests on a busy machine
         ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
+    signal.signal(signal.SIGTERM, before)  # Ray leaves a handler of its own
 
 
 @pytest.fixture(scope="module")

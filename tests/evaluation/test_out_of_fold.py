@@ -23,7 +23,7 @@ class ConstantPredictor:
     def __init__(self, number, parts=False):
         self.number, self.parts = number, parts
 
-    def predict_uncalibrated(self, store, rows):
+    def predict_uncalibrated(self, store, rows, domain=None):
         difficulty = {"parts": rows[:, None].astype(np.float32)} if self.parts else {}
         return np.full((len(rows), 1), self.number, np.float32), difficulty
 
@@ -63,7 +63,7 @@ def test_mean_is_scaled_by_temperature(temperature):
 class ConstantAtomPredictor(ConstantPredictor):
     level = "atom"
 
-    def predict_uncalibrated(self, store, rows):
+    def predict_uncalibrated(self, store, rows, domain=None):
         return super().predict_uncalibrated(store, np.repeat(rows, store.atom_bond_counts(self.level, rows)))
 
 

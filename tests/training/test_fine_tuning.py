@@ -73,10 +73,11 @@ def test_incompatible_weights_are_rejected():
         load_pretrained_weights(
             GraphTransformer(ModelConfig(layers=3, dim=32, heads=2, ffn_dim=16)),
             checkpoint_of(model_of(), ["y"]),
-            ["y"],
+            regression_tasks(["y"]),
         )
     with pytest.raises(InputError, match=r"model\.mixer is 'softmax' in the checkpoint, but 'slice-max' in this run"):
-        load_pretrained_weights(model_of(embedding_norm=True), checkpoint_of(model_of(mixer="softmax"), ["y"]), ["y"])
+        origin = checkpoint_of(model_of(mixer="softmax"), ["y"])
+        load_pretrained_weights(model_of(embedding_norm=True), origin, regression_tasks(["y"]))
 
 
 def trainable(model: GraphTransformer) -> set[str]:

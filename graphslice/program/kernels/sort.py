@@ -14,23 +14,36 @@ from graphslice.program.simd.lanes import (
     load_byte,
     load_int,
     load_scalar,
+    prefetch,
     store_scalar,
 )
 from graphslice.program.simd.sorting_network import padded_rows, sort_strip
+
+# Larger samples, in bytes, are not loaded into the cache ahead: they may have left it when their turn comes.
+_MAX_AHEAD = 1 << 18
+
+
+@njit(inline="always")
+def _ahead(sample, samples, width, channels):
+    """Return the number of elements to the next sample, or 0 if there is none or it is large."""
+    size = width * channels
+    return size if sample + 1 < samples and 4 * size <= _MAX_AHEAD else 0
 
 
 @njit(inline="always")
 def _sort(x, lengths, order, out, rows, samples, width, channels):
     """Sort every channel in the order of an array ``[C]``, and write the source rows unless their address is 0."""
-    orders, scratch = address_of(order), np.empty(16 * padded_rows(width))
+    orders, scratch = address_of(order), np.empty(16 * padded_rows(width) + 8)
+    keys = -(-address_of(scratch) // 64) * 64  # a register of keys is a cache line
     size = 1 if width <= 256 else 4
     for b in range(samples):
         valid = length_at(lengths, b, width) if lengths else width
+        ahead = _ahead(b, samples, width, channels)
         for c in range(0, channels, 16):
             at = b * width * channels + c
             origins = rows + size * at if rows else rows
             x_at, out_at, order_at = x + 4 * at, out + 4 * at, orders + 4 * c
-            sort_strip(x_at, order_at, out_at, origins, size, channels, valid, width, address_of(scratch))
+            sort_strip(x_at, order_at, out_at, origins, size, channels, valid, width, ahead, keys)
     keep_alive(scratch)
     keep_alive(order)
 
@@ -54,10 +67,13 @@ def column_sort_gradient(samples, grad, rows, grad_x, width, channels):
     By address, because for arrays the compiler emits scatter instructions, which take nearly three times as long as
     single stores.
     """
-    lanes, end = int32x16(), samples * width * channels
-    for sample in range(0, end, width * channels):
+    lanes = int32x16()
+    for b in range(samples):
+        sample, ahead = b * width * channels, _ahead(b, samples, width, channels)
         for first in range(0, channels, 64):  # so few that all rows stay in the cache
             for at in range(sample, sample + width * channels, channels):
+                for c in range(first, min(first + 64, channels), 16):
+                    prefetch(grad_x + 4 * (at + ahead + c))
                 for c in range(first, min(first + 64, channels)):
                     row = load_byte(rows, at + c) if width <= 256 else load_int(rows, at + c)
                     store_scalar(grad_x, sample + row * channels + c, load_scalar(lanes, grad, at + c))

@@ -151,6 +151,21 @@ load_byte, load_short, load_int = _load_integer(8, "zext"), _load_integer(16, "s
 
 
 @intrinsic
+def prefetch(typing, address):
+    """Begin to load the cache line of an address that will be read or written; the address may be invalid."""
+
+    def generate(context, builder, signature, args):
+        int32 = ir.IntType(32)
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        function = ir.FunctionType(ir.VoidType(), [pointer.type, int32, int32, int32])
+        flags = [ir.Constant(int32, flag) for flag in (1, 3, 1)]  # for writing, to the nearest cache, as data
+        builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0"), [pointer, *flags])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@intrinsic
 def store_bytes(typing, address, offset, value):
     """Store the low byte of each lane of integers at ``offset`` and the following bytes."""
 

@@ -21,6 +21,7 @@ from graphslice.program.simd.lanes import (
     load,
     maximum,
     minimum,
+    prefetch,
     select_ge,
     splat,
     store,
@@ -124,7 +125,7 @@ def _store_rows(address, offset, rows, size):
 
 
 @njit(cache=True)
-def sort_strip(x, order, out, origins, size, stride, rows, width, keys):
+def sort_strip(x, order, out, origins, size, stride, rows, width, ahead, keys):
     """Sort 16 channels of a sample, and copy the rows behind the valid ones.
 
     nan is the largest value, and -0.0 equals 0.0; of each there is one form in the result.
@@ -136,12 +137,18 @@ def sort_strip(x, order, out, origins, size, stride, rows, width, keys):
         size: bytes of a source row, 1 or 4.
         stride: elements from row to row.
         rows, width: number of valid rows and of all.
+        ahead: elements from here to the next sample, which is loaded into the cache meanwhile.
         keys: address of memory for ``16 padded_rows(rows)`` float64.
     """
     lanes, none = int32x16(), int32x16()
     inverse, sign = splat(lanes, np.int32(-1)), load(lanes, order, 0) & splat(lanes, _SIGN)
     half = padded_rows(rows) * _KEYS
     for i in range(rows):
+        later = i * stride + ahead
+        prefetch(x + 4 * later)
+        prefetch(out + 4 * later)
+        if origins:
+            prefetch(origins + size * later)
         upper, row = _canonical(load(lanes, x, i * stride)) + splat(lanes, _OFFSET), splat(lanes, np.int32(i))
         upper = upper ^ sign
         # Of two negative floats the smaller has the larger lower bits.

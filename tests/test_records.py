@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -15,6 +16,7 @@ import record
 import result_tables
 import split_check
 import zinc_types
+from graphslice.chem.molecule import smiles_to_graph
 
 LEAKING = [
     ("CCO", "train"),
@@ -65,6 +67,19 @@ def test_scripts_that_read_a_split_report_the_overlap(tmp_path, monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["zinc_types", str(table), "-o", str(tmp_path / "types.arrow")])
     zinc_types.main()
     assert "leaking.csv: on several sides of the split" in capsys.readouterr().err
+
+
+def test_features_perceived_in_a_zinc_graph_are_those_of_its_smiles_without_stereochemistry():
+    smiles = ["c1ccc2[nH]ccc2c1", "C[C@H]([NH3+])C(=O)[O-]", "C/C=C/C#N", "O=c1cc[nH]c(=S)n1C", "C[S+]([O-])c1cscn1"]
+    types: dict[tuple[str, int, int], int] = {}
+    graphs = [zinc_types.restricted(molecule, types) for molecule in smiles]
+    for molecule, graph in zip(smiles, graphs, strict=True):
+        found, expected = zinc_types.perceived(graph, list(types)), smiles_to_graph(molecule)
+        np.testing.assert_array_equal(found.bonds, expected.bonds)
+        np.testing.assert_array_equal(found.atoms[:, 0], graph.atoms[:, 0])
+        np.testing.assert_array_equal(found.atoms[:, 2:], expected.atoms[:, 2:])
+        np.testing.assert_array_equal(found.bond_features[:, [0, 2]], expected.bond_features[:, [0, 2]])
+        assert not found.atoms[:, 1].any() and not found.bond_features[:, 1].any()
 
 
 def run_directory(folder: Path) -> Path:

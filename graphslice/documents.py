@@ -284,7 +284,7 @@ TOOLS = {
         "Predict every row of a table (CSV, TSV, Excel, Parquet, SDF, .smi) and write it with columns of predictions.",
         {
             "table": "string: path of the table",
-            "out": "string: path of a new CSV, TSV or Parquet file",
+            "out": "string: path of a new CSV, TSV, Excel or Parquet file",
             **_MODEL,
             **_INTERVAL,
         },

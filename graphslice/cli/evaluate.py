@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
     add_data_options(parser)
     parser.add_argument("--split", help="train, valid, test or all (default: test; all where there are no splits)")
-    add_output_file(parser, "CSV, TSV or Parquet file for the labels and predictions")
+    add_output_file(parser, "CSV, TSV, Excel or Parquet file for the labels and predictions")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument(
         "molecules", nargs="+", help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, or SMILES"
     )
-    add_output_file(parser, ".npy file (the matrix only), or CSV, TSV or Parquet file (default: standard output)")
+    add_output_file(parser, ".npy (the matrix only), CSV, TSV, Excel or Parquet file (default: standard output)")
     add_smiles_column(parser)
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
     parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")

@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         nargs="+",
         help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
     )
-    add_output_file(parser, "CSV, TSV or Parquet file (default: standard output)")
+    add_output_file(parser, "CSV, TSV, Excel or Parquet file (default: standard output)")
     add_smiles_column(parser)
     parser.add_argument(
         "--interval",

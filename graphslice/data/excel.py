@@ -1,11 +1,12 @@
-"""Sheets of Excel workbooks (.xlsx) as streams of rows; openpyxl is imported only where there are some."""
+"""Sheets of Excel workbooks (.xlsx), read and written row by row; openpyxl is imported only where there are some."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, time
 from pathlib import Path
@@ -17,6 +18,12 @@ from graphslice.errors import InputError, nearest
 EXCEL_SUFFIXES = (".xlsx",)
 # Rows of other sheets that are looked at; formatted blank rows may be many.
 _TOP_ROWS = 100
+# Most rows of a sheet, and most characters of a cell.
+_MOST_ROWS, _MOST_CHARACTERS = 1_048_576, 32_767
+# Texts that are numbers. Identifiers such as 007, 1.10, 1E5 or one of 16 digits would lose something as numbers.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.0|\.[0-9]*[1-9])?(e[-+][0-9]{2})?")
+# Characters that XML cannot hold.
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # First bytes of the container of encrypted workbooks and of .xls files.
 _COMPOUND_FILE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -118,3 +125,55 @@ def _text(cell: object) -> str:
     if isinstance(cell, datetime):
         return str(cell.date() if cell.time() == time() else cell)
     return str(cell)
+
+
+@contextmanager
+def write_excel(path: Path, file: Path) -> Iterator[Callable[[Iterable[Sequence[str]]], None]]:
+    """Context manager that writes a workbook of one sheet, which is complete at its end.
+
+    Args:
+        path: name of the workbook in messages.
+        file: the file to write.
+
+    Yields:
+        A function that appends rows of texts; those of numbers become numbers of 16 digits, none becomes a formula. It
+        raises InputError if there are more rows than a sheet has, or a text is longer than a cell.
+    """
+    import openpyxl
+    from openpyxl.cell import WriteOnlyCell
+
+    workbook = openpyxl.Workbook(write_only=True)
+    sheet = workbook.create_sheet("Sheet1")
+    number = 0
+
+    def cell_of(text: str) -> Any:
+        if not text:
+            return None
+        if _NUMBER.fullmatch(text):
+            return float(text)
+        if len(text) > _MOST_CHARACTERS:
+            raise InputError(
+                f"cannot write {path}: a text of {len(text):,} characters in row {number:,} is longer than a cell, "
+                f"{_MOST_CHARACTERS:,}; write .csv"
+            )
+        text = _NOT_IN_XML.sub("\ufffd", text)
+        if text[0] not in "=#":
+            return text
+        cell = WriteOnlyCell(sheet, text)
+        cell.data_type = "s"  # for openpyxl it is a formula or an error
+        return cell
+
+    def append(rows: Iterable[Sequence[str]]) -> None:
+        nonlocal number
+        for row in rows:
+            number += 1
+            if number > _MOST_ROWS:
+                raise InputError(f"cannot write {path}: a sheet has at most {_MOST_ROWS:,} rows; write .csv")
+            sheet.append([cell_of(text) for text in row])
+
+    try:
+        yield append
+    except BaseException:
+        sheet.close()
+        raise
+    workbook.save(file)

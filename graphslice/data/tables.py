@@ -7,7 +7,7 @@ import gzip
 import itertools
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
-from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet
+from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet, write_excel
 from graphslice.data.text_tables import TextRow, open_text, read_csv, read_smiles_lines
 from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, first_line
 
@@ -34,7 +34,7 @@ SDF_SUFFIXES = (".sdf", ".sdf.gz")
 #: File name suffixes of tables of labelled molecules, and of all tables.
 TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES + SDF_SUFFIXES
 READABLE = TABLE_SUFFIXES + SMILES_SUFFIXES
-WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + PARQUET_SUFFIXES
+WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 
 # Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
 # they stay with the rows, also when these are sent to other machines.
@@ -385,15 +385,19 @@ class TableSink(Protocol):
         """Take further rows."""
 
 
-class _CsvSink:
-    def __init__(self, file: IO[str], delimiter: str) -> None:
-        self.writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-        self.quoting_writer = csv.writer(file, csv.unix_dialect, delimiter=delimiter)
-        self.header_written = False
+class _TextSink:
+    """Converts the cells of a table to texts.
+
+    Args:
+        write: writes rows of texts.
+    """
+
+    def __init__(self, write: Callable[[Iterable[tuple[str, ...]]], None]) -> None:
+        self._write, self.header_written = write, False
 
     def write(self, chunk: pa.Table) -> None:
         if not self.header_written:
-            self._write([[name] for name in chunk.column_names])
+            self._write([tuple(chunk.column_names)])
             self.header_written = True
         columns = []
         for column in chunk.columns:
@@ -404,12 +408,20 @@ class _CsvSink:
                 columns.append(_json(column))
             else:
                 columns.append(texts(column))
-        self._write(columns)
+        self._write(zip(*columns, strict=True))
 
-    def _write(self, columns: list[list[str]]) -> None:
+
+def _csv_sink(file: IO[str], delimiter: str) -> _TextSink:
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    quoting_writer = csv.writer(file, csv.unix_dialect, delimiter=delimiter)
+
+    def write(rows: Iterable[tuple[str, ...]]) -> None:
         # Before Python 3.13 the csv module does not quote carriage returns unless lines end with one.
-        returns = any("\r" in "".join(column) for column in columns)
-        (self.quoting_writer if returns else self.writer).writerows(zip(*columns, strict=True))
+        rows = [*rows]
+        returns = any("\r" in "".join(row) for row in rows)
+        (quoting_writer if returns else writer).writerows(rows)
+
+    return _TextSink(write)
 
 
 class _ParquetSink:
@@ -430,7 +442,7 @@ class _ParquetSink:
 
 @contextmanager
 def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
-    """Write a CSV, TSV or Parquet file chunk by chunk and atomically: the file appears when it is complete.
+    """Write a CSV, TSV, Excel or Parquet file chunk by chunk and atomically: the file appears when it is complete.
 
     Args:
         path: the file; None for CSV on stdout; or a sink, which is used as it is.
@@ -439,7 +451,7 @@ def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
         InputError: if it cannot be written.
     """
     if path is None:
-        yield _CsvSink(sys.stdout, ",")
+        yield _csv_sink(sys.stdout, ",")
         return
     if not isinstance(path, Path):
         yield path
@@ -450,7 +462,9 @@ def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
     with atomic_write(path) as temporary, ExitStack() as stack:
         if name.endswith(PARQUET_SUFFIXES):
             yield _ParquetSink(temporary, stack)
+        elif name.endswith(EXCEL_SUFFIXES):
+            yield _TextSink(stack.enter_context(write_excel(path, temporary)))
         else:
             opener = gzip.open if name.endswith(".gz") else open
             file = stack.enter_context(opener(temporary, "wt", encoding="utf-8", errors="surrogateescape", newline=""))
-            yield _CsvSink(file, "\t" if name.endswith(TSV_SUFFIXES) else ",")
+            yield _csv_sink(file, "\t" if name.endswith(TSV_SUFFIXES) else ",")

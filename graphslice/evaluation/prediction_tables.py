@@ -28,7 +28,7 @@ def write_predictions(
     has no prediction. Labels and predictions of atoms and bonds are lists in the order of the SMILES.
 
     Args:
-        path: a CSV, TSV or Parquet file.
+        path: a CSV, TSV, Excel or Parquet file.
         dataset: the labelled molecules.
         rows: ``int64 [R]``, rows of the dataset.
         predictions: predictions of these rows.

@@ -55,7 +55,7 @@ def embed_file(
     Args:
         predictor: the model.
         source: a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
-        out: a ``.npy``, CSV, TSV or Parquet file, written atomically; or a sink. None writes CSV to stdout.
+        out: a ``.npy``, CSV, TSV, Excel or Parquet file, written atomically; or a sink. None writes CSV to stdout.
         smiles_column, workers, overwrite, progress: as in :func:`~graphslice.inference.files.predict_file`.
 
     Returns:

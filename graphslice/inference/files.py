@@ -93,7 +93,7 @@ def predict_file(
     Args:
         predictor: the model.
         source: the input file or folder, or a list of SMILES.
-        out: a CSV, TSV or Parquet file, written atomically; or a sink. None writes CSV to stdout.
+        out: a CSV, TSV, Excel or Parquet file, written atomically; or a sink. None writes CSV to stdout.
         smiles_column: the SMILES column. Default: that of the training data if the file has it, else detected by name.
             The feature columns of the model must exist; cells that are empty or not numbers are replaced by the mean
             of the training set.

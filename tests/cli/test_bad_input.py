@@ -109,7 +109,7 @@ REJECTED = {
         "is a preprocessed dataset, which has no columns",
     ),
     "predict-parquet": (predict_of("broken.parquet"), "cannot read"),
-    "predict-out-suffix": (["predict", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.xlsx"], "must end in .csv"),
+    "predict-out-suffix": (["predict", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.xls"], "must end in .csv"),
     "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
     "predict-below-a-file": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/bad.csv/a.csv"], "cannot write"),
     "predict-device": (predict_of("good.csv", "--device", "gpu"), "no device 'gpu'"),

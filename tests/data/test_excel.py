@@ -7,12 +7,21 @@ from pathlib import Path
 
 import openpyxl
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig
 from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
 from graphslice.data.excel import split_sheet
-from graphslice.data.tables import count_rows, file_columns, is_table_name, open_table, table_files, texts
+from graphslice.data.tables import (
+    count_rows,
+    file_columns,
+    is_table_name,
+    open_table,
+    table_files,
+    texts,
+    write_table,
+)
 from graphslice.errors import InputError
 
 ROWS = [
@@ -234,3 +243,54 @@ def test_workbook_that_expands_too_much_is_an_input_error(tmp_path, monkeypatch)
     monkeypatch.setattr("graphslice.data.text_tables._EXPANSION", 2)
     with pytest.raises(InputError, match="expands to more than"):
         read(path)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+WRITTEN = {  # text of a cell: value in the sheet
+    "12": 12,
+    "-0.41309999999999997": -0.4131,  # 16 digits
+    "1e-05": 1e-05,
+    "2.0": 2,
+    "007": "007",
+    "1.10": "1.10",
+    "1E5": "1E5",
+    "1e+400": "1e+400",
+    "1234567890123456": "1234567890123456",
+    "=C1CC1": "=C1CC1",
+    "#N/A": "#N/A",
+    "nan": "nan",
+    "é\tb\x01": "é\tb\ufffd",
+    "": None,
+}
+
+
+def test_texts_are_written_as_numbers_if_they_are_and_never_as_formulas(tmp_path):
+    with write_table(tmp_path / "t.xlsx") as sink:
+        for text in WRITTEN:
+            sink.write(pa.table({"name": ["x"], "=cell": [text]}))
+    header, *rows = openpyxl.load_workbook(tmp_path / "t.xlsx").active.iter_rows()
+    assert [cell.value for cell in header] == ["name", "=cell"]
+    assert [row[1].value for row in rows] == list(WRITTEN.values())
+    assert {cell.data_type for row in (header, *rows) for cell in row} == {"s", "n"}
+
+
+def test_workbook_is_read_back_as_it_was_written(tmp_path):
+    columns = {"smiles": pa.array(["C", "N"]), "p": pa.array([0.1, None], pa.float32()), "l": pa.array([[1.5], None])}
+    with write_table(tmp_path / "t.xlsx") as sink:
+        sink.write(pa.table(columns))
+    assert read(tmp_path / "t.xlsx") == (["smiles", "p", "l"], [["C", "0.1", "[1.5]"], ["N", "", ""]])
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("_MOST_ROWS", "a sheet has at most 3 rows; write .csv"),
+        ("_MOST_CHARACTERS", "a text of 4 characters in row 4 is longer than a cell, 3; write .csv"),
+    ],
+)
+def test_table_larger_than_a_sheet_is_an_input_error(tmp_path, monkeypatch, limit, message):
+    monkeypatch.setattr(f"graphslice.data.excel.{limit}", 3)
+    with pytest.raises(InputError, match=message), write_table(tmp_path / "t.xlsx") as sink:
+        sink.write(pa.table({"x": ["a", "ab", "abcd"]}))
+    assert not [*tmp_path.iterdir()]

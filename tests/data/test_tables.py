@@ -359,7 +359,7 @@ def test_lists_of_types_unknown_to_json_become_texts(tmp_path):
     assert read(tmp_path / "t.csv") == (["on", "price"], expected)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.xlsx", "t.parquet"])
 @pytest.mark.parametrize("before", [None, b"the old file"])
 @pytest.mark.parametrize("reason", [RuntimeError, KeyboardInterrupt])
 def test_interrupted_write_leaves_no_file(tmp_path, name, before, reason):
@@ -374,7 +374,7 @@ def test_interrupted_write_leaves_no_file(tmp_path, name, before, reason):
     assert before is None or path.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["t.xlsx", "t.smi", "t", "file.txt/t.csv", "folder.csv"])
+@pytest.mark.parametrize("name", ["t.xls", "t.smi", "t", "file.txt/t.csv", "folder.csv"])
 def test_unwritable_files_are_rejected(tmp_path, name):
     (tmp_path / "file.txt").touch()
     (tmp_path / "folder.csv").mkdir()

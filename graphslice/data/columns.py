@@ -23,7 +23,8 @@ from graphslice.tasks import Task
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
 MAX_MAGNITUDE = 1e18
 #: Names by which the SMILES column is found if none is configured, in order of preference.
-SMILES_COLUMNS = ("smiles", "canonical_smiles", "smi", "mol", "structure")
+# Names of SMILES columns: before, and after, a single name that contains "smiles". TDC calls it "Drug".
+_SMILES_NAMES, _OTHER_SMILES_NAMES = ("smiles", "canonical_smiles", "smi"), ("mol", "structure", "drug")
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
@@ -109,7 +110,8 @@ def find_smiles_column(
 ) -> str:
     """Find the SMILES column.
 
-    It is the requested column, else that of the training set if the table has it, else the first with a usual name.
+    It is the requested column, else that of the training set if the table has it, else one with a usual name, such as
+    the only one whose name contains "smiles".
 
     Args:
         requested: column configured by the user, or None.
@@ -126,9 +128,10 @@ def find_smiles_column(
             )
         return requested
     by_name = {str(column).strip().lower(): column for column in reversed(columns)}
-    for usual in SMILES_COLUMNS:
-        if usual in by_name:
-            return by_name[usual]
+    usual, other = ([own for own in names if own in by_name][:1] for names in (_SMILES_NAMES, _OTHER_SMILES_NAMES))
+    found = usual or [own for own in by_name if "smiles" in own] or other
+    if len(found) == 1:
+        return by_name[found[0]]
     title = "; if a later line names them, delete the lines above it" if len(columns) == 1 else ""
     raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "

@@ -36,6 +36,9 @@ METHODS = ("random", "scaffold")
         (["SMILES ", "y"], None, "SMILES "),
         (["smi", "canonical_smiles"], None, "canonical_smiles"),
         (["mol", "structure"], None, "mol"),
+        (["Drug_ID", "Drug", "Y"], None, "Drug"),
+        (["Ligand SMILES", "mol"], None, "Ligand SMILES"),
+        (["smiles_2", "SMILES"], None, "SMILES"),
         (["smiles", "other"], "other", "other"),
         (["Smiles", "smiles"], None, "Smiles"),
     ],
@@ -49,6 +52,7 @@ def test_smiles_column_is_found(columns, requested, expected):
     [
         (["smiles", "y"], "smile", r"no column 'smile' \(did you mean 'smiles'\?\); it has 'smiles', 'y'"),
         (["a", "b"], None, "which column holds the SMILES.*--smiles-column.*'a', 'b'"),
+        (["reactant_smiles", "product_smiles", "mol"], None, "'reactant_smiles', 'product_smiles', 'mol'$"),
         (["a title"], None, "the columns are 'a title'; if a later line names them, delete the lines above it"),
         ([f"c{i}" for i in range(20)], None, "and 8 more"),
     ],

@@ -22,8 +22,8 @@ from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
 MAX_MAGNITUDE = 1e18
-#: Names by which the SMILES column is found if none is configured, in order of preference.
-# Names of SMILES columns: before, and after, a single name that contains "smiles". TDC calls it "Drug".
+# Names of the SMILES column, in order of preference: before, and after, the only name that contains "smiles". TDC's
+# tables call it "Drug".
 _SMILES_NAMES, _OTHER_SMILES_NAMES = ("smiles", "canonical_smiles", "smi"), ("mol", "structure", "drug")
 _TRUTH = {"true": 1.0, "false": 0.0}
 

@@ -10,7 +10,6 @@ import gzip
 import io
 import itertools
 import re
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -27,8 +26,6 @@ LONGEST = 1 << 24
 _EXPANSION, _SMALL = 1000, 1 << 25
 # Lines after the header by which the separator is inferred.
 _LINES_SEEN = 20
-# Maximal number of consecutive blank characters, which take time to read and hold no data.
-_MOST_BLANK = 1 << 20
 
 
 class Expansion:
@@ -51,14 +48,14 @@ class Expansion:
 class LimitedLines(io.BufferedIOBase):
     """Binary file of lines with limits, for text that is unpacked while it is read.
 
-    Reading raises :class:`InputError` for a line of more than :data:`LONGEST` bytes, for more than 1,048,576
-    consecutive blank characters, and for a file that expands too much.
+    Reading raises :class:`InputError` for a line of more than :data:`LONGEST` bytes, and for a file that expands too
+    much.
     """
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self.file, self.path = file, path
         self.expansion = Expansion(path)
-        self.lines = self.length = self.blank = 0
+        self.lines = self.length = 0
 
     def readable(self) -> bool:
         return True
@@ -68,18 +65,13 @@ class LimitedLines(io.BufferedIOBase):
         end = max(block.rfind(b"\n"), block.rfind(b"\r"))
         self.length = self.length + len(block) if end < 0 else len(block) - end - 1
         self.lines += block.count(b"\n") or block.count(b"\r")
-        self.blank = self.blank + len(block) if block.isspace() else 0
         where = f"line {self.lines + 1}"
         self.expansion.add(len(block), f"up to {where}")
         if self.length > LONGEST:
             raise InputError(f"{self.path}: {where} has more than {LONGEST:,} bytes, the limit of a line")
-        if self.blank > _MOST_BLANK:
-            raise InputError(f"{self.path}: more than {_MOST_BLANK:,} blank characters in a row, up to {where}")
         return block
 
 
-# Number of records that are parsed at a time.
-_BLOCK_RECORDS = 4096
 # Limit of the length of a field for the csv module, whose default is 131,072: the largest C long on all platforms.
 _FIELD_LIMIT = 2**31 - 1
 # Byte order marks. UTF-32 comes first because the mark of UTF-16 is a prefix of that of UTF-32.
@@ -92,8 +84,6 @@ _MARKS = {
 }
 # First line that names the separator for Excel.
 _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
-_QUOTED = re.compile(r'"(?:[^"]++|"")*+"')
-
 
 #: A row of a text table: one text for each column of the header; and the reason if it does not match the header.
 TextRow: TypeAlias = tuple[list[str], str | None]
@@ -158,7 +148,8 @@ def read_csv(lines: Iterator[str], file: str, delimiter: str | None = None) -> t
         return [], iter(())
     rows_seen = [] if delimiter else list(itertools.islice(lines, _LINES_SEEN))
     lines = itertools.chain([first], rows_seen, lines)
-    records = _with_long_fields(_records(lines, number, delimiter or _delimiter_of(first, rows_seen), file))
+    csv.field_size_limit(_FIELD_LIMIT)
+    records = _records(lines, number, delimiter or _delimiter_of(first, rows_seen), file)
     header, _, reason = next(records)
     if reason is not None:
         raise InputError(f"{file}: the header cannot be read, {reason}")
@@ -203,23 +194,10 @@ def _rows(records: Iterable[_Record], width: int, file: str) -> Iterator[TextRow
             yield (record + [""] * width)[:width], reason or fields
 
 
-def _with_long_fields(records: Iterator[_Record]) -> Iterator[_Record]:
-    """Yield the records; the csv module accepts long fields only while they are read."""
-    while True:
-        before = csv.field_size_limit(_FIELD_LIMIT)
-        try:
-            block = list(itertools.islice(records, _BLOCK_RECORDS))
-        finally:
-            csv.field_size_limit(before)
-        if not block:
-            return
-        yield from block
-
-
 def _records(lines: Iterator[str], number: int, delimiter: str, file: str) -> Iterator[_Record]:
     """Parse lines, the first of which has a number in the file, into records; a blank line is the record ``[]``.
 
-    A record with invalid quotes ends with the line of the wrong quote; parsing restarts with the next line.
+    A record with invalid quotes ends with its first line; parsing restarts with the next one.
     """
     again: deque[str] = deque()  # lines to be parsed again
     taken: list[str] = []  # lines of the current record
@@ -241,34 +219,9 @@ def _records(lines: Iterator[str], number: int, delimiter: str, file: str) -> It
                 taken.clear()
             return
         except csv.Error:
-            quote, closed = _wrong_quote(taken, delimiter)
-            where = f"line {number + quote} of {file}"
-            reason = (
-                f"text follows a closing quote in {where} (quotes within quotes must be doubled)"
-                if closed and len(taken) == quote + 1
-                else f"a quote opens in {where} and is not closed"
-            )
-            lost = [*taken[:quote], taken[quote].rstrip("\r\n")]
-            again.extendleft(reversed(taken[quote + 1 :]))
+            reason = f"a quote that opens in line {number} of {file} is not closed, or text follows it"
+            first, *rest = taken
+            again.extendleft(reversed(rest))
             taken.clear()
-            yield next(csv.reader(lost, delimiter=delimiter)), (number, number + quote), reason
-            number += quote + 1
-
-
-def _wrong_quote(lines: list[str], delimiter: str) -> tuple[int, bool]:
-    """Return the index of the line that opens the wrong quote, and whether it is closed (then text follows it)."""
-    text, at = "".join(lines), 0
-    closed = False
-    while True:
-        if text.startswith('"', at):
-            quoted = _QUOTED.match(text, at)
-            closed = quoted is not None
-            if quoted is None or not text.startswith(delimiter, quoted.end()):
-                break
-            at = quoted.end() + 1
-        elif (position := text.find(delimiter, at)) >= 0:
-            at = position + 1
-        else:  # the error is not about a quote: the field is longer than the limit
-            break
-    ends = list(itertools.accumulate(map(len, lines)))
-    return min(bisect_right(ends, at), len(lines) - 1), closed
+            yield next(csv.reader([first.rstrip("\r\n")], delimiter=delimiter)), (number, number), reason
+            number += 1

@@ -305,7 +305,7 @@ def test_decimal_commas_are_rejected(tmp_path):
         ("t.csv", b"smiles,y,split\nC,1,tran\n", "row 1: 'split' is 'tran'; it must be train, valid or test"),
         ("t.csv", b"", "is empty"),
         ("t.csv", b"smiles,y\n", "has no rows"),
-        ("t.csv", b'smiles,y\n"C,1\n', "no row can be read; the first: a quote opens in line 2 of t.csv"),
+        ("t.csv", b'smiles,y\n"C,1\n', "no row can be read; the first: a quote that opens in line 2 of t.csv"),
         ("t.csv", b"smiles,y,y\nC,1,8\n", "two columns called 'y'"),
         ("t.csv.gz", b"smiles,y\nC,1\n", "cannot read"),
         ("t.csv.gz", gzip.compress(b"smiles,y\nC,1\n" * 999, mtime=0)[:-20], "cannot read"),

@@ -65,12 +65,6 @@ def test_long_line_is_rejected_with_number(tmp_path, name, monkeypatch):
         rows_of(tmp_path / name)
 
 
-def test_many_blank_lines_are_rejected(tmp_path):
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"smiles,y\nC,1\n" + b"\r\n" * 1_000_000))
-    with pytest.raises(InputError, match=r"t\.csv\.gz: more than 1,048,576 blank characters in a row, up to line"):
-        rows_of(tmp_path / "t.csv.gz")
-
-
 def test_highly_compressed_text_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(text_tables, "_SMALL", 1 << 20)
     path = tmp_path / "t.csv.gz"

@@ -283,7 +283,7 @@ def test_malformed_rows_get_an_error_message(name, rows, predictor, tmp_path, mo
         "",
         "2 fields where the header has 3 (line 3 of in.csv)",
         "4 fields where the header has 3 (line 4 of in.csv)",
-        "a quote opens in line 5 of in.csv and is not closed",
+        "a quote that opens in line 5 of in.csv is not closed, or text follows it",
         "",
     ]
     expected = predictor.predict(["CCO", "", "", "", "CCCC"])[:, 0]

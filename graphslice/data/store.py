@@ -24,7 +24,7 @@ from graphslice.config import ATOM, MOLECULE, GraphConfig, join_names
 from graphslice.data.arrow import list_offsets, number_values, valid_rows
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
-from graphslice.data.store_check import StoreFault, check_contents
+from graphslice.data.store_check import check_contents
 from graphslice.data.store_schema import FEATURES as FEATURES
 from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column
 from graphslice.data.store_schema import StoreRows as StoreRows
@@ -235,30 +235,26 @@ class GraphStore(Sequence[MolGraph]):
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from None
         fix = "recreate it with graphslice featurize"
-        if buffer.size < 16 or buffer[:6].to_pybytes() != b"ARROW1":
+        if buffer[:6].to_pybytes() != b"ARROW1":
             raise InputError(f"{path} is not an Arrow file, so not a preprocessed dataset")
-        if buffer[buffer.size - 6 :].to_pybytes() != b"ARROW1":
-            raise InputError(f"{path} is truncated: {fix}")
+        damaged = InputError(f"{path} is damaged or truncated: {fix}")
         try:
             metadata = pa.ipc.open_file(buffer).schema.metadata or {}
         except Exception:  # damaged bytes raise many types of errors
-            raise InputError(f"{path} is damaged: {fix}") from None
+            raise damaged from None
         if b"graphslice.format" not in metadata:
             raise InputError(f"{path} is not a preprocessed dataset: GraphSlice did not write this Arrow file")
-        if metadata.get(b"graphslice.format") != FORMAT.encode():
-            raise InputError(f"{path} was written by another version of GraphSlice: {fix}")
+        features = metadata.get(b"graphslice.features", b"").decode(errors="replace")
+        if metadata[b"graphslice.format"] != FORMAT.encode() or features != FEATURES:
+            raise InputError(
+                f"{path} was written by another version of GraphSlice or RDKit (features {features!r}, here "
+                f"{FEATURES!r}): {fix}"
+            )
         try:
             store = cls(buffer, str(path))
-            if store.info.features == FEATURES:
-                check_contents(path, len(store.batches), BATCH_ROWS, store.info.max_atoms)
-        except StoreFault as fault:
-            raise InputError(f"{path} is damaged: {fault}: {fix}") from None
-        except Exception:  # Arrow raises many types of errors
-            raise InputError(f"{path} is not a preprocessed dataset that this version can read: {fix}") from None
-        if store.info.features != FEATURES:
-            raise InputError(
-                f"{path} has features computed by {store.info.features}, but this version computes {FEATURES}: {fix}"
-            )
+            check_contents(path, len(store.batches), store.info.max_atoms)
+        except Exception:
+            raise damaged from None
         return store
 
     def __len__(self) -> int:

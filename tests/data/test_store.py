@@ -263,7 +263,7 @@ def test_every_truncation_is_detected(content, tmp_path):
     lengths = {*range(40), *range(40, len(content), 37), *range(len(content) - 40, len(content))}
     for n, length in enumerate(sorted(lengths)):
         message = assert_rejected(tmp_path / f"{n}.arrow", content[:length])
-        assert ("truncated" in message and "featurize" in message) or length < 16
+        assert ("truncated" in message and "featurize" in message) or length < 6
 
 
 @pytest.mark.parametrize("bit", [0x01, 0x80])
@@ -299,7 +299,7 @@ def test_other_damage_is_detected(kind, content, tmp_path):
         "zeros": bytes(4096),
     }
     message = assert_rejected(tmp_path / "s.arrow", damaged[kind])
-    assert any(word in message for word in ("damaged", "truncated", "not an Arrow file", "not a preprocessed dataset"))
+    assert "damaged or truncated" in message or "not an Arrow file" in message
 
 
 def test_files_other_than_stores_raise(content, tmp_path):
@@ -326,18 +326,12 @@ def test_files_other_than_stores_raise(content, tmp_path):
         assert str(tmp_path / f"{name}.arrow") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("FORMAT", "0", "by another version of GraphSlice: recreate it"),
-        ("FEATURES", None, "has features computed by older"),
-    ],
-)
-def test_store_of_another_version_raises(name, value, reason, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["FORMAT", "FEATURES"])
+def test_store_of_another_version_raises(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         for module in ("store", "store_schema"):
-            patch.setattr(f"graphslice.data.{module}.{name}", value or "older")
+            patch.setattr(f"graphslice.data.{module}.{name}", "older")
         info = StoreInfo("some data", "", ("y",), features="older" if name == "FEATURES" else FEATURES)
         build_store(tmp_path / "s.arrow", [rows(SMILES)], info, workers=1)
-    with pytest.raises(InputError, match=reason):
+    with pytest.raises(InputError, match=r"written by another version of GraphSlice or RDKit .*: recreate it"):
         GraphStore.open(tmp_path / "s.arrow")

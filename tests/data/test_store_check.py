@@ -45,13 +45,10 @@ def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **
     return path
 
 
-def error_message(path: Path) -> str:
+def assert_damaged(path: Path) -> None:
     with pytest.raises(InputError) as caught:
         GraphStore.open(path)
-    message = str(caught.value)
-    assert message.startswith(str(path)) and "\n" not in message
-    assert message.endswith("recreate it with graphslice featurize")
-    return message.removeprefix(f"{path} ")
+    assert str(caught.value) == f"{path} is damaged or truncated: recreate it with graphslice featurize"
 
 
 def test_valid_store_opens(tmp_path):
@@ -60,32 +57,30 @@ def test_valid_store_opens(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "index", "value", "reason"),
+    ("name", "index", "value"),
     [
-        ("bonds", (8, 1), 9, "row 2 has a bond to atom 9 of 7"),
-        ("bonds", (0, 0), 65_535, "row 1 has a bond to atom 65535 of 3"),
-        ("bonds", (0, 1), 0, "row 1 has a bond of atom 0 with itself"),
-        ("bonds", (1,), (0, 2), "row 1 has two bonds between atoms 0 and 2"),
-        ("bond_type_ids", (2,), 60, "row 2 has a bond whose features are outside OGB's values"),
-        ("atoms", (10, 0), 119, "row 3 has an atom whose feature 0 is 119"),
-        ("atom_ptr", (1,), 2, "row 1 has a bond to atom 2 of 2"),
-        ("atom_ptr", (1,), 11, "row 2 has atom rows that are out of range"),
-        ("atom_ptr", (2,), 2**30, "row 2 has atom rows that are out of range"),
-        ("bond_ptr", (1,), -1, "row 1 has bond rows that are out of range"),
+        ("bonds", (8, 1), 9),  # an atom that does not exist
+        ("bonds", (0, 0), 65_535),
+        ("bonds", (0, 1), 0),  # a bond of an atom with itself
+        ("bonds", (1,), (0, 2)),  # a second bond of two atoms
+        ("bond_type_ids", (2,), 60),
+        ("atoms", (10, 0), 119),
+        ("atom_ptr", (1,), 2),
+        ("atom_ptr", (1,), 11),
+        ("atom_ptr", (2,), 2**30),
+        ("bond_ptr", (1,), -1),
     ],
 )
-def test_invalid_molecules_raise(name, index, value, reason, tmp_path):
+def test_invalid_molecules_raise(name, index, value, tmp_path):
     changed = arrays()
     if name == "bonds" and len(index) == 1:
         changed.bonds[0] = value  # one of the two bonds of the first molecule
     getattr(changed, name)[index] = value
-    assert f"is damaged: {reason}" in error_message(write(tmp_path / "s.arrow", batch_of(changed)))
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(changed)))
 
 
 def test_more_atoms_than_max_atoms_raise(tmp_path):
-    metadata = {"graphslice.max_atoms": "6"}
-    path = write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
-    assert "row 2 has 7 atoms, more than the limit of 6" in error_message(path)
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata={"graphslice.max_atoms": "6"}))
 
 
 def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
@@ -106,26 +101,19 @@ def split_of(texts: list) -> pa.Array:
 
 
 BATCHES = {
-    "null": (with_null_rows, "row 2 is null but has atoms"),
-    "null targets": (lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))), "null values"),
-    "other splits": (lambda: replaced("split", split_of(["valid", "train"])), f"splits are not {', '.join(SPLITS)}"),
-    "null hashes": (lambda: replaced("family", pa.nulls(3, pa.uint64())), "null values in molecules, hashes"),
-    "another type": (
-        lambda: replaced("error", pa.nulls(3, pa.int64())),
-        "not a preprocessed dataset that this version can read",
-    ),
-    "a wider target": (
-        lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))),
-        "not a preprocessed dataset",
-    ),
-    "a column less": (lambda: batch_of(arrays()).drop_columns("error"), "not a preprocessed dataset"),
+    "null": with_null_rows,
+    "null targets": lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))),
+    "other splits": lambda: replaced("split", split_of(["valid", "train"])),
+    "null hashes": lambda: replaced("family", pa.nulls(3, pa.uint64())),
+    "another type": lambda: replaced("error", pa.nulls(3, pa.int64())),
+    "a wider target": lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))),
+    "a column less": lambda: batch_of(arrays()).drop_columns("error"),
 }
 
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_invalid_columns_raise(kind, tmp_path):
-    make, reason = BATCHES[kind]
-    assert reason in error_message(write(tmp_path / "s.arrow", make()))
+    assert_damaged(write(tmp_path / "s.arrow", BATCHES[kind]()))
 
 
 ATOM_BOND_INFO = replace(INFO, atom_targets=("charge", "spin"), bond_targets=("order",))
@@ -156,27 +144,20 @@ def test_atom_and_bond_labels_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("atoms", "bonds", "reason"),
+    ("atoms", "bonds"),
     [
-        ([[[1, 2]], [], []], [[], [], []], "the number of atom targets in row 1 differs from its number of atoms"),
-        ([[], [], []], [[], [], [[1]]], "the number of bond targets in row 3 differs from its number of bonds"),
-        ([None, [], []], [[], [], []], "null"),
+        ([[[1, 2]], [], []], [[], [], []]),
+        ([[], [], []], [[], [], [[1]]]),
+        ([None, [], []], [[], [], []]),
     ],
 )
-def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, reason, tmp_path):
-    path = write(tmp_path / "s.arrow", with_atom_bond_labels(atoms, bonds), metadata=ATOM_BOND_INFO.to_metadata())
-    assert reason in error_message(path)
+def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, tmp_path):
+    batch = with_atom_bond_labels(atoms, bonds)
+    assert_damaged(write(tmp_path / "s.arrow", batch, metadata=ATOM_BOND_INFO.to_metadata()))
 
 
-@pytest.mark.parametrize(
-    ("rows", "place", "reason"),
-    [
-        (3, 3, "its order names atoms that a molecule does not have"),
-        (1, 0, "number of places in its order in row 1"),
-        (0, 0, "number of places in its order in row 1"),
-    ],
-)
-def test_invalid_order_raises(rows, place, reason, tmp_path):
+@pytest.mark.parametrize(("rows", "place"), [(3, 3), (1, 0), (0, 0)])
+def test_invalid_order_raises(rows, place, tmp_path):
     info = replace(INFO, level="atom")
     order = np.array([[place, 0], [1, 1], [2, 2], *[[0, 0]] * 8], np.uint16)
     batch = stored(arrays(), order=order).record_batch(info.schema())
@@ -186,7 +167,7 @@ def test_invalid_order_raises(rows, place, reason, tmp_path):
             pa.array([0, rows, rows + 7, rows + 8], pa.int32()), values, type=batch.schema.field(at).type
         )
         batch = batch.set_column(at, batch.schema.field(at), lists)
-    assert reason in error_message(write(tmp_path / "s.arrow", batch, metadata=info.to_metadata()))
+    assert_damaged(write(tmp_path / "s.arrow", batch, metadata=info.to_metadata()))
 
 
 def test_fewer_splits_are_accepted(tmp_path):
@@ -198,19 +179,17 @@ def test_fewer_splits_are_accepted(tmp_path):
 def test_invalid_split_index_raises(number, tmp_path):
     numbers = pa.array([0, number, 0], pa.int8())
     split = pa.DictionaryArray.from_arrays(numbers, pa.array(SPLITS), safe=False)
-    assert "not a preprocessed dataset" in error_message(write(tmp_path / "s.arrow", replaced("split", split)))
+    assert_damaged(write(tmp_path / "s.arrow", replaced("split", split)))
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_columns_raise(codec, tmp_path):
-    assert "not a preprocessed dataset" in error_message(
-        write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec)
-    )
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec))
 
 
 def test_record_batches_of_the_wrong_size_raise(tmp_path):
     batch = batch_of(arrays())
-    assert "not a preprocessed dataset" in error_message(write(tmp_path / "s.arrow", batch, batch))
+    assert_damaged(write(tmp_path / "s.arrow", batch, batch))
     assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
 
 
@@ -222,9 +201,7 @@ def test_record_batches_of_the_wrong_size_raise(tmp_path):
 )
 def test_invalid_metadata_raises(name, value, tmp_path):
     metadata = {f"graphslice.{name}": value.encode(errors="surrogateescape")}
-    assert "not a preprocessed dataset" in error_message(
-        write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
-    )
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
 
 
 @pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
@@ -240,7 +217,7 @@ def test_impossible_array_lengths_raise(length, tmp_path):
             continue
         assert content.count(nodes) == 1
         (tmp_path / "t.arrow").write_bytes(content.replace(nodes, changed))
-        assert "not a preprocessed dataset" in error_message(tmp_path / "t.arrow")
+        assert_damaged(tmp_path / "t.arrow")
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
@@ -253,15 +230,15 @@ def test_misaligned_columns_raise(shift, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "reason"),
+    ("name", "array"),
     [
-        ("morgan", pa.nulls(3, pa.list_(pa.field("item", pa.uint8(), nullable=False), 2048)), "null values"),
-        ("own", pa.array([1, None, 3], pa.float32()), "null values"),
-        ("own", pa.array([1, 2, 3], pa.float64()), "not a preprocessed dataset"),
-        ("morgan", pa.array([b""] * 3), "not a preprocessed dataset"),
+        ("morgan", pa.nulls(3, pa.list_(pa.field("item", pa.uint8(), nullable=False), 2048))),
+        ("own", pa.array([1, None, 3], pa.float32())),
+        ("own", pa.array([1, 2, 3], pa.float64())),
+        ("morgan", pa.array([b""] * 3)),
     ],
 )
-def test_invalid_descriptors_raise(name, array, reason, tmp_path):
+def test_invalid_descriptors_raise(name, array, tmp_path):
     info = StoreInfo("some data", "", ("y",), descriptors=("morgan", "own"))
     values = {"morgan": np.zeros((3, 2048), np.uint8), "own": np.zeros(3, np.float32)}
     batch = stored(arrays(), descriptors=values).record_batch(info.schema())
@@ -269,12 +246,10 @@ def test_invalid_descriptors_raise(name, array, reason, tmp_path):
     GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=metadata))
     at = batch.schema.get_field_index(f"descriptor {name}")
     wrong = batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
-    assert reason in error_message(write(tmp_path / "s.arrow", wrong, metadata=metadata))
+    assert_damaged(write(tmp_path / "s.arrow", wrong, metadata=metadata))
 
 
 @pytest.mark.parametrize("value", ["7", "[1]", '{"a": 1}', "x", '["morgan"]'])
 def test_invalid_descriptor_names_raise(value, tmp_path):
     metadata = {"graphslice.descriptors": value}
-    assert "not a preprocessed dataset" in error_message(
-        write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata)
-    )
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))

@@ -54,7 +54,7 @@ def _check_batch(path: Path, number: int, max_atoms: int) -> None:
 def _check_columns(batch: pa.RecordBatch) -> None:
     """Check the columns: buffer sizes and dictionary indices, nulls, splits, lengths of lists of atoms and bonds."""
     batch.validate()
-    names, order_level = batch.schema.names, batch.schema.metadata.get(b"graphslice.level", b"").decode()
+    names, order_level = batch.schema.names, batch.schema.metadata[b"graphslice.level"].decode()
     levels = {atom_bond_column(ATOM): ATOM, atom_bond_column(BOND): BOND, "order": order_level}
     lists = [name for name in levels if name in names]
     for name in ("smiles", "error", "split", *lists):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,10 @@ from graphslice.tasks import Task
 FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
 
 #: Version of the file format; files of other versions are rejected.
-FORMAT = "2"
+FORMAT = "3"
+# Fields of StoreInfo that are texts, and tuples of names.
+_TEXTS = ("source", "fingerprint", "atom_order", "features", "level", "standardize")
+_NAMES = ("targets", "descriptors", "atom_targets", "bond_targets")
 _ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
 _BOND = pa.struct(
     [
@@ -83,41 +87,28 @@ class StoreInfo:
         """Convert to metadata of an Arrow schema."""
         return {
             "graphslice.format": FORMAT,
-            "graphslice.features": self.features,
-            "graphslice.source": self.source,
-            "graphslice.fingerprint": self.fingerprint,
-            "graphslice.targets": json.dumps(self.targets),
-            "graphslice.atom_order": self.atom_order,
-            "graphslice.max_atoms": str(self.max_atoms),
+            **{f"graphslice.{name}": getattr(self, name) for name in _TEXTS},
+            **{f"graphslice.{name}": json.dumps(getattr(self, name)) for name in (*_NAMES, "max_atoms")},
+            "graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks]),
             **{f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()},
-            **({"graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks])} if self.tasks else {}),
-            **({"graphslice.descriptors": json.dumps(self.descriptors)} if self.descriptors else {}),
-            **{f"graphslice.{level}_targets": json.dumps(names) for level, names in self.atom_bond_targets.items()},
-            **({"graphslice.level": self.level} if self.level != MOLECULE else {}),
-            **({"graphslice.standardize": self.standardize} if self.standardize != GraphConfig.standardize else {}),
         }
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
         """Parse the output of :meth:`to_metadata`; raises KeyError or ValueError for any other metadata."""
-        names = ("source", "fingerprint", "atom_order", "features")
-        text = {name: metadata[f"graphslice.{name}".encode()].decode() for name in names}
-        targets, max_atoms = (json.loads(metadata[f"graphslice.{name}".encode()]) for name in ("targets", "max_atoms"))
-        optional = ("descriptors", "atom_targets", "bond_targets")
-        lists = {name: json.loads(metadata.get(f"graphslice.{name}".encode(), b"[]")) for name in optional}
-        for name, values in (("targets", targets), *lists.items()):
-            if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        values: dict[str, Any] = {name: metadata[f"graphslice.{name}".encode()].decode() for name in _TEXTS}
+        for name in (*_NAMES, "max_atoms", "tasks"):
+            values[name] = json.loads(metadata[f"graphslice.{name}".encode()])
+        for name in _NAMES:
+            if not isinstance(values[name], list) or not all(isinstance(value, str) for value in values[name]):
                 raise ValueError(f"graphslice.{name} is not a list of names")
-        if type(max_atoms) is not int:
+            values[name] = tuple(values[name])
+        if type(values["max_atoms"]) is not int:
             raise ValueError("graphslice.max_atoms is not an integer")
-        standardize = metadata.get(b"graphslice.standardize", GraphConfig.standardize.encode()).decode()
-        GraphConfig(atom_order=text["atom_order"], max_atoms=max_atoms, standardize=standardize)  # validates them
-        tasks = tuple(Task.from_dict(values) for values in json.loads(metadata.get(b"graphslice.tasks", b"[]")))
-        if (level := metadata.get(b"graphslice.level", MOLECULE.encode()).decode()) not in LEVELS:
+        GraphConfig(**{name: values[name] for name in ("atom_order", "max_atoms", "standardize")})  # validates them
+        if values["level"] not in LEVELS:
             raise ValueError("graphslice.level is not a level")
-        named = {"targets": tuple(targets)} | {name: tuple(values) for name, values in lists.items()}
-        settings = {"max_atoms": max_atoms, "standardize": standardize}
-        return cls(**text, **settings, tasks=tasks, level=level, **named)  # type: ignore[arg-type]
+        return cls(**values | {"tasks": tuple(map(Task.from_dict, values["tasks"]))})
 
     def schema(self) -> pa.Schema:
         """Build the Arrow schema of a store with this metadata."""

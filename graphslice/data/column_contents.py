@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.censored import parse_bound
-from graphslice.data.decimals import decimal_readings, has_thousands_separators
+from graphslice.data.decimals import decimal_readings
 from graphslice.data.parse_cells import cell_text, class_key, is_empty, parse_number_column
 from graphslice.data.tables import texts
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
@@ -38,11 +38,8 @@ class ColumnContents:
         values: the different numbers; not extended beyond the maximal number of classes.
         names: the ways in which every class is written, with counts, by :func:`class_key`; not extended beyond the
             maximal number of classes.
-        first_word: the first cell that is not empty and has no finite number and no comma.
-        first_comma: the first of these, unlike 1,234 not ambiguous if possible.
-        first_thousands: the first number with thousands separators.
-        first_bound: the first bound.
-        first_none_word: the first cell ``none`` in a column of words.
+        firsts: the first cell of a kind: ``word`` (not empty, without a finite number and without a comma), ``comma``
+            (unlike 1,234 not ambiguous if possible), ``bound``, and ``none`` (that word in a column of words).
         dashes: number of cells ``-`` in a column of words, which are classes if there are cells ``+``, else empty.
         smallest: the smallest number or upper bound, as ``(number, row)``.
     """
@@ -53,11 +50,7 @@ class ColumnContents:
     commas: int = 0
     values: set[float] = field(default_factory=set)
     names: dict[str, Counter[str]] = field(default_factory=dict)
-    first_word: tuple[int, str] | None = None
-    first_comma: tuple[int, str] | None = None
-    first_thousands: tuple[int, str] | None = None
-    first_bound: tuple[int, str] | None = None
-    first_none_word: tuple[int, str] | None = None
+    firsts: dict[str, tuple[int, str]] = field(default_factory=dict)
     dashes: int = 0
     smallest: tuple[float, int] = (np.inf, 0)
 
@@ -83,20 +76,19 @@ class ColumnContents:
             self.values |= set(unique_numbers)
         for row in np.flatnonzero(~empty & ~finite).tolist():
             cell = cell_text(chunk.column(column), row)
+            place = (first_row + row + 1, cell)
             if (bound := parse_bound(cell)) is not None:
                 self.bounds += 1
-                self.first_bound = self.first_bound or (first_row + row + 1, cell)
+                self.firsts.setdefault("bound", place)
                 self.smallest = min(self.smallest, (bound[1], first_row + row + 1))
                 self._add_name(cell)
                 continue
             if readings := decimal_readings(cell):
                 self.commas += 1
-                if self.first_comma is None or (len(readings) == 1 < len(decimal_readings(self.first_comma[1]))):
-                    self.first_comma = (first_row + row + 1, cell)
-                if self.first_thousands is None and has_thousands_separators(cell):
-                    self.first_thousands = (first_row + row + 1, cell)
+                if "comma" not in self.firsts or len(readings) == 1 < len(decimal_readings(self.firsts["comma"][1])):
+                    self.firsts["comma"] = place
                 continue
-            self.first_word = self.first_word or (first_row + row + 1, cell)
+            self.firsts.setdefault("word", place)
             if np.isinf(numbers[row]):
                 continue
             self.words += 1
@@ -104,10 +96,14 @@ class ColumnContents:
         if self.numbers <= self.words and empty.any():
             cells = texts(chunk.column(column))
             keys = [class_key(cell) for cell in cells]
-            if self.first_none_word is None and "none" in keys:
+            if "none" in keys:
                 row = keys.index("none")
-                self.first_none_word = (first_row + row + 1, cells[row])
+                self.firsts.setdefault("none", (first_row + row + 1, cells[row]))
             self.dashes += keys.count("-")
+
+    def first(self, kind: str) -> tuple[int, str]:
+        """Return the row and the text of the first cell of a kind; 0 and an empty text if there is none."""
+        return self.firsts.get(kind, (0, ""))
 
     def _add_name(self, cell: str) -> None:
         if len(self.names) <= MOST_CLASSES:

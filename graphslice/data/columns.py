@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns
-from graphslice.data.decimals import decimal_hint, plain_numbers
+from graphslice.data.decimals import decimal_advice, plain_numbers
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import texts
@@ -257,7 +257,8 @@ class FeatureColumns:
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
             if len(wrong) and not self._counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
-                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{decimal_hint(cell)}"
+                advice = decimal_advice(cell)
+                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{advice and f' ({advice})'}"
             self._counts[n] += len(wrong)
         values = as_descriptors([numbers for numbers, _ in parsed])
         self.count_outside(values)

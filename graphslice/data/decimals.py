@@ -35,7 +35,6 @@ _AMBIGUOUS = re.compile(rf"{_SIGNS}[1-9][0-9]{{0,2}}\.[0-9]{{3}}\s*", re.ASCII)
 _WITH_UNIT = re.compile(
     rf"({_SIGNS}[0-9.,]*[0-9][.,]?(?:[eE][+-]?[0-9]+)?)(?![eE][+-]?[0-9])\s*([%\u2030\xb0]|[^\W\d_]\S*)\s*"
 )
-_DECIMAL_COMMA = re.compile(rf"{_SIGNS}[0-9]*,[0-9]*(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 
 
 def plain_number(cell: str, decimal: str) -> str | None:
@@ -105,14 +104,3 @@ def number_advice(cell: str) -> str:
     number = unit[1].strip()
     advice = f"it has the unit {unit[2]!r}: write {number}, and all numbers of the column in one unit"
     return "; ".join(filter(None, (advice, decimal_advice(number))))
-
-
-def decimal_hint(cell: str) -> str:
-    """Suggest how to write a number, such as `` (write 12.5)``; empty for cells that are plain numbers, or none."""
-    numbers = dict.fromkeys(decimal_readings(cell).values())
-    return f" (write {' or '.join(numbers)})" if numbers else ""
-
-
-def has_thousands_separators(cell: str) -> bool:
-    """True if a number has separators of thousands, as in ``1,234.5``, ``1 234`` and ``1,234,567`` (not ``1,234``)."""
-    return bool(decimal_readings(cell)) and not _DECIMAL_COMMA.fullmatch(cell)

@@ -72,18 +72,19 @@ def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: 
 
 def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
     """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
-    if not contents.measurements + contents.words and contents.first_word is None:
+    if not contents.measurements + contents.words and "word" not in contents.firsts:
         raise InputError(f"{label} is empty in every row")
     others = contents.numbers + contents.words + contents.commas
-    if contents.first_bound is not None and not others and kind in (None, REGRESSION):
-        row, cell = contents.first_bound
+    if "bound" in contents.firsts and not others and kind in (None, REGRESSION):
+        row, cell = contents.first("bound")
         raise InputError(
             f"{label} has bounds alone, such as {cell!r} in row {row}: training needs numbers too; to learn the bounds "
             f"as classes give --task {quote_setting(target, BINARY)}"
         )
-    if contents.first_word is not None and list_or_none(contents.first_word[1]) is not None:
+    row, cell = contents.first("word")
+    if list_or_none(cell) is not None:
         raise InputError(
-            f"{label} holds lists (row {contents.first_word[0]}): to train on atom-level targets give graphslice train "
+            f"{label} holds lists of numbers (row {row}): to train on atom-level targets give graphslice train "
             "--level atom, on bond-level targets --level bond"
         )
     # Single words among numbers are errors, reported in rejected.csv. Where classes are configured, bounds are words.
@@ -92,18 +93,18 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         names = merge_class_words(contents.names, map(number_key, contents.values), label)
         if names is not None:
             contents = replace(contents, names=names, values=set())
-    # Only large numbers have thousands separators: without their rows a model would be trained on small values only.
-    few = contents.numbers * (_FEW_COMMAS if contents.first_thousands else 1)
-    if contents.commas > max(few, contents.words) and kind in (None, REGRESSION):
-        problem = "thousands separators" if contents.first_thousands else "decimal commas"
-        row, cell = contents.first_thousands or contents.first_comma or (0, "")
-        raise InputError(f"{label} has {problem}, such as {cell!r} in row {row}: {decimal_advice(cell)}")
+    # Where they separate thousands only large numbers have them: a model would be trained on small values only.
+    if contents.commas > max(contents.numbers * _FEW_COMMAS, contents.words) and kind in (None, REGRESSION):
+        row, cell = contents.first("comma")
+        raise InputError(
+            f"{label} has decimal commas or thousands separators, such as {cell!r} in row {row}: {decimal_advice(cell)}"
+        )
     if kind is None:
         kind = BINARY if contents.values == {0.0, 1.0} and numeric and not contents.bounds else REGRESSION
         if not numeric:
             kind = contents.word_kind
             if kind == REGRESSION and not contents.numbers:
-                row, cell = contents.first_word or (0, "")
+                row, cell = contents.first("word")
                 raise InputError(
                     f"{label} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
                     f"write numbers without units and signs, or give --task {quote_setting(target, MULTICLASS)}"
@@ -115,7 +116,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
 
 def _regression_task(target: str, contents: ColumnContents, label: str) -> Task:
     if not contents.numbers:
-        row, cell = contents.first_word or contents.first_comma or (0, "")
+        row, cell = contents.first("word" if "word" in contents.firsts else "comma")
         advice = number_advice(cell)
         raise InputError(f"{label} is not numeric (row {row} is {cell!r}{advice and f'; {advice}'})")
     return Task(target)
@@ -123,8 +124,8 @@ def _regression_task(target: str, contents: ColumnContents, label: str) -> Task:
 
 def _classification_task(target: str, contents: ColumnContents, kind: str, numeric: bool, label: str) -> Task:
     """Return a classification task with the numbers as classes, or with the words (and numbers among them)."""
-    if contents.first_none_word is not None and not numeric:
-        row, cell = contents.first_none_word
+    if "none" in contents.firsts and not numeric:
+        row, cell = contents.first("none")
         raise InputError(
             f"{label} is {cell!r} in row {row}, among words: leave cells with unknown values empty, or write another "
             "word if it is a class"
@@ -145,8 +146,8 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
             f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "
             f"--task, or give --task {quote_setting(target, REGRESSION)}"
         )
-    if kind == BINARY and len(keys) > 2 and not numeric and contents.first_word and len(numbers) > 2:
-        row, cell = contents.first_word
+    if kind == BINARY and len(keys) > 2 and not numeric and "word" in contents.firsts and len(numbers) > 2:
+        row, cell = contents.first("word")
         raise InputError(
             f"{label} has {len(numbers)} different numbers, and words such as {cell!r} in row {row}: leave cells with "
             f"unknown values empty, or give --task {quote_setting(target, MULTICLASS)}"

@@ -28,7 +28,6 @@ from graphslice.data.frames import NAME, as_table, reject_molecules
 from graphslice.data.identifiers import identifier_columns
 from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
 from graphslice.data.labels import Labels
-from graphslice.data.list_columns import reject_lists
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_rows import error_context, parse_chunks
 from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, decode_splits, present_splits
@@ -174,8 +173,6 @@ def dataset_from_chunks(
         target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)
         columns = replace(columns, targets=[target])
     tasks = rename_tasks(columns.targets, tasks)
-    if config.level == MOLECULE:
-        reject_lists(chunks, columns.smiles, columns.targets, name)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
     dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, config, name)
     if not class_columns:

@@ -57,32 +57,12 @@ class ListLengths:
             return levels[0]
         if not self.sizes:
             raise InputError(f"the lists of {target!r} are in rows without a valid SMILES")
-        subject = f"the lists of {target!r} ({self.first}) "
+        numbers, atoms, bonds = self.sizes[0]
+        molecule = f"its molecule {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
+        subject = f"the lists of {target!r} (the first has {numbers}, {molecule}) "
         if levels:
             raise InputError(f"{subject}fit the numbers of atoms and of bonds equally well: the level is ambiguous")
         raise InputError(f"{subject}fit neither the numbers of atoms of their molecules nor those of bonds")
-
-    @property
-    def first(self) -> str:
-        """Description of the first list."""
-        if not self.sizes:
-            return "in rows without a valid SMILES"
-        numbers, atoms, bonds = self.sizes[0]
-        return f"the first has {numbers}, its molecule {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
-
-
-def reject_lists(chunks: Sequence[pa.Table], smiles: str, targets: Sequence[str], name: str) -> None:
-    """Raise :class:`InputError` if a molecule-level target of a table holds lists; the message names their level."""
-    for target in targets:
-        lengths = ListLengths()
-        for chunk in chunks:
-            lists = list_cells(chunk, target)
-            lengths.look(column_cells(chunk, smiles, lists), lists.values())
-            if lengths.lists:
-                break
-        if lengths.lists:
-            options = " or ".join(f"--level {level}" for level in lengths.levels or (ATOM, BOND))
-            raise InputError(f"{name}: the target {target!r} holds lists of numbers ({lengths.first}): give {options}")
 
 
 def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:

@@ -128,10 +128,17 @@ class GraphBatch:
 _OPTIONAL = {field.name: None for field in dataclasses.fields(GraphBatch) if field.default is None}
 
 
+_INDICES = ("atom_bond_index", "atom_index", "bond_index")
+_DTYPES = {"lengths": torch.int64, "descriptors": torch.float32, "bonds": torch.int16} | dict.fromkeys(
+    _INDICES, torch.int64
+)
+
+
 def _check(batch: GraphBatch) -> None:
     """Raise ValueError for inconsistent shapes, wrong dtypes and indices out of range."""
     (size, width), pairs, entries = batch.atoms.shape[:2], batch.path_distances.shape[:1], batch.path_codes.shape[:1]
-    shapes = {
+    labelled = size if batch.atom_bond_index is None else len(batch.atom_bond_index)
+    shapes: dict[str, tuple[int | None, ...]] = {
         "atoms": (size, width, len(ATOM_DIMS)),
         "degrees": (size, width),
         "lengths": (size,),
@@ -140,17 +147,22 @@ def _check(batch: GraphBatch) -> None:
         "path_ptr": pairs,
         "path_codes": entries,
         "path_weights": entries,
+        "targets": (labelled, None),
+        "bounds_of_targets": (labelled, None, 2),
+        "weights": (size,),
+        "rows": (size,),
+        "descriptors": (size, None),
+        "bonds": (size, width + 1, width + 1),
+        **dict.fromkeys(_INDICES, (None, 4)),
     }
     for name, shape in shapes.items():
-        if (actual := getattr(batch, name).shape) != shape:
-            raise ValueError(f"{name} of the batch has the shape {list(actual)}, not {list(shape)}")
-    labelled = size if batch.atom_bond_index is None else len(batch.atom_bond_index)
-    rows = {"targets": labelled, "bounds_of_targets": labelled, "weights": size, "rows": size}
-    for name, expected in rows.items():
-        if (tensor := getattr(batch, name)) is not None and len(tensor) != expected:
-            raise ValueError(f"{name} of the batch has {len(tensor)} rows, not {expected}")
-    if batch.lengths.dtype != torch.int64:
-        raise ValueError(f"lengths of the batch has the dtype {batch.lengths.dtype}, not int64")
+        if (tensor := getattr(batch, name)) is None:
+            continue
+        if tensor.dim() != len(shape) or any(n not in (None, m) for n, m in zip(shape, tensor.shape, strict=True)):
+            expected = ", ".join("any" if n is None else str(n) for n in shape)
+            raise ValueError(f"{name} of the batch has the shape {list(tensor.shape)}, not [{expected}]")
+        if tensor.dtype != _DTYPES.get(name, tensor.dtype):
+            raise ValueError(f"{name} of the batch has the dtype {tensor.dtype}, not {_DTYPES[name]}")
     ranges = {
         "degrees": (0, torch.iinfo(torch.int64).max),
         "lengths": (0, width),
@@ -158,41 +170,17 @@ def _check(batch: GraphBatch) -> None:
         "path_distances": (0, UNREACHABLE),
         "path_ptr": (0, len(batch.path_codes)),
         "path_codes": (0, MAX_DISTANCE * NUM_BOND_TYPES - 1),
+        "bonds": (0, NUM_BOND_TYPES * NUM_RING_CLASSES),
     }
     for name, (low, high) in ranges.items():
         tensor = getattr(batch, name)
-        if tensor.numel() and not low <= int(tensor.min()) <= int(tensor.max()) <= high:
+        if tensor is not None and tensor.numel() and not low <= int(tensor.min()) <= int(tensor.max()) <= high:
             raise ValueError(f"{name} of the batch must be from {low} to {high}")
-    values = batch.descriptors
-    if values is not None and (values.dtype != torch.float32 or values.dim() != 2 or len(values) != size):
-        raise ValueError(
-            f"descriptors of the batch must be float32 [{size}, F], not {values.dtype} {list(values.shape)}"
-        )
-    for atom_bond_index in (batch.atom_bond_index, batch.atom_index, batch.bond_index):
-        if atom_bond_index is not None:
-            _check_atom_bond_index(atom_bond_index, size, width)
-    if batch.bonds is not None:
-        _check_bonds(batch.bonds, size, width + 1)
+    limits = torch.tensor([size, width, width, NUM_BOND_TYPES])
+    for name in _INDICES:
+        if (index := getattr(batch, name)) is not None and ((index < 0) | (index >= limits)).any():
+            raise ValueError(f"{name} of the batch is out of range")
     if ((batch.atoms < 0) | (batch.atoms >= torch.tensor(ATOM_DIMS))).any():
         raise ValueError("atoms of the batch has features outside the ranges of OGB")
     if len(batch.path_ptr) and (batch.path_ptr[0] != 0 or (batch.path_ptr.diff() < 0).any()):
         raise ValueError("path_ptr of the batch must start with 0 and never decrease")
-
-
-def _check_bonds(bonds: Tensor, size: int, rows: int) -> None:
-    if bonds.dtype != torch.int16 or bonds.shape != (size, rows, rows):
-        raise ValueError(
-            f"bonds of the batch must be int16 {[size, rows, rows]}, not {bonds.dtype} {list(bonds.shape)}"
-        )
-    if bonds.numel() and not 0 <= int(bonds.min()) <= int(bonds.max()) <= NUM_BOND_TYPES * NUM_RING_CLASSES:
-        raise ValueError(f"bonds of the batch must be from 0 to {NUM_BOND_TYPES * NUM_RING_CLASSES}")
-
-
-def _check_atom_bond_index(atom_bond_index: Tensor, size: int, width: int) -> None:
-    if atom_bond_index.dtype != torch.int64 or atom_bond_index.dim() != 2 or atom_bond_index.shape[1] != 4:
-        raise ValueError(
-            f"atom_bond_index of the batch must be int64 [M, 4], not {atom_bond_index.dtype} "
-            f"{list(atom_bond_index.shape)}"
-        )
-    if ((atom_bond_index < 0) | (atom_bond_index >= torch.tensor([size, width, width, NUM_BOND_TYPES]))).any():
-        raise ValueError("atom_bond_index of the batch is out of range")

@@ -55,13 +55,13 @@ def test_inconsistent_shapes_are_rejected(name, batch):
 
 def test_lengths_of_another_dtype_are_rejected(batch):
     """Compiled code reads them by their address."""
-    with pytest.raises(ValueError, match=r"lengths of the batch has the dtype torch\.int32, not int64"):
+    with pytest.raises(ValueError, match=r"lengths of the batch has the dtype torch\.int32, not torch\.int64"):
         dataclasses.replace(batch, lengths=batch.lengths.int())
 
 
 @pytest.mark.parametrize(("name", "shape"), [("targets", (7, 1)), ("rows", (9,))])
 def test_labels_of_another_number_of_molecules_are_rejected(name, shape, batch):
-    with pytest.raises(ValueError, match=rf"^{name} of the batch has {shape[0]} rows, not 3"):
+    with pytest.raises(ValueError, match=rf"^{name} of the batch has the shape \[{shape[0]}.*\], not \[3"):
         dataclasses.replace(batch, **{name: torch.zeros(shape)})
 
 
@@ -73,7 +73,7 @@ def test_tensors_on_another_device_are_not_checked(batch):
 @pytest.mark.parametrize("shape", [(2, 4), (3,), (3, 4, 1)])
 def test_descriptors_of_another_shape_are_rejected(shape, batch):
     dataclasses.replace(batch, descriptors=torch.full((3, 4), torch.nan))
-    with pytest.raises(ValueError, match=r"^descriptors of the batch must be"):
+    with pytest.raises(ValueError, match=r"^descriptors of the batch has the shape"):
         dataclasses.replace(batch, descriptors=torch.zeros(shape))
     with pytest.raises(ValueError, match="float64"):
         dataclasses.replace(batch, descriptors=torch.zeros(3, 4, dtype=torch.float64))

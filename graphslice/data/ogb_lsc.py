@@ -76,6 +76,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     try:
         with consent, contextlib.redirect_stdout(io.StringIO()):
             dataset = dataset_class(root=str(root), only_smiles=True)
+            gaps = np.asarray(dataset.labels, dtype=np.float64)
     except zipfile.BadZipFile:
         archive = Path(root) / f"{OGB_FOLDERS[name]}.zip"
         archive.unlink(missing_ok=True)  # else OGB would reuse the damaged archive
@@ -93,45 +94,28 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
             "connect to the network, or put OGB's folder there"
         ) from None
     try:
-        splits = _read_split(folder / "split_dict.pt")
+        splits = _read_split(folder / "split_dict.pt", len(gaps))
     except Exception as error:  # a damaged file fails in many ways
         raise InputError(f"{location} is damaged: its split_dict.pt cannot be read ({first_line(error)})") from None
-    try:
-        gaps = np.asarray(dataset.labels, dtype=np.float64)
-    except ValueError as error:
-        raise InputError(f"{location} is damaged: a gap is not a number ({first_line(error)})") from None
-    split_rows = np.concatenate(list(splits.values())) if splits else np.empty(0)
-    if not {"train", "valid"} <= splits.keys() <= {*SPLITS} or split_rows.ndim != 1:
-        raise InputError(f"{location} is damaged: its split_dict.pt has other splits than OGB's: {', '.join(splits)}")
-    if len(np.unique(split_rows)) < len(split_rows):
-        raise InputError(f"{location} is damaged: its split_dict.pt names a row twice")
-    if any(len(rows) and (rows.min() < 0 or rows.max() >= len(gaps)) for rows in splits.values()):
-        raise InputError(f"{location} is damaged: its split names rows that its data does not have")
     return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits
 
 
-def _read_split(path: Path) -> Splits:
-    """Read the rows of each split, stored as tensors or NumPy arrays of integers by name."""
+def _read_split(path: Path, molecules: int) -> Splits:
+    """Read the rows of each split, stored as NumPy arrays of integers by name; raises ValueError for other contents."""
     import torch
 
     from graphslice.torch_io import load_weights
 
     stubs: list = [(_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray")]
-    for core in ("numpy.core", "numpy._core"):
-        stubs += [(_reconstruct, f"{core}.multiarray._reconstruct"), (_frombuffer, f"{core}.numeric._frombuffer")]
+    stubs += [(_reconstruct, f"{core}.multiarray._reconstruct") for core in ("numpy.core", "numpy._core")]
     with torch.serialization.safe_globals(stubs):
-        splits = load_weights(path)
-    return {name: _rows(values) for name, values in splits.items()}
-
-
-def _rows(values: object) -> np.ndarray:
-    if isinstance(values, _Array):
-        return values.values
-    import torch
-
-    if not isinstance(values, torch.Tensor) or values.is_floating_point() or values.is_complex():
-        raise ValueError("a split is not a list of rows")
-    return values.numpy().astype(np.int64)
+        splits = {name: array.values for name, array in load_weights(path).items()}
+    rows = np.concatenate(list(splits.values()))
+    if not {"train", "valid"} <= splits.keys() <= {*SPLITS}:
+        raise ValueError(f"it has other splits than OGB's: {', '.join(splits)}")
+    if len(np.unique(rows)) < len(rows) or rows.min() < 0 or rows.max() >= molecules:
+        raise ValueError("it names a row twice, or a row that the data do not have")
+    return splits
 
 
 class _Dtype:
@@ -165,9 +149,3 @@ class _Array:
 
 def _reconstruct(*_: object) -> _Array:
     return _Array()
-
-
-def _frombuffer(content: bytes, dtype: _Dtype, shape: tuple, *_: object) -> _Array:
-    array = _Array()
-    array.__setstate__((1, shape, dtype, False, content))
-    return array

@@ -49,10 +49,8 @@ def from_pyg(data: Data) -> MolGraph:
         raise MoleculeError("x, edge_index and edge_attr must be dense tensors")
     if edge_index is None:
         edge_index = torch.empty(2, 0, dtype=torch.long)
-    if not isinstance(edge_index, torch.Tensor) or edge_index.dim() != 2 or len(edge_index) != 2:
+    if not isinstance(edge_index, torch.Tensor) or edge_index.is_floating_point() or edge_index.shape[:-1] != (2,):
         raise MoleculeError("edge_index must have two rows of atom indices")
-    if edge_index.is_floating_point() or edge_index.is_complex():
-        raise MoleculeError("edge_index must hold integers")
     if edge_attr is None and edge_index.shape[1] == 0:
         edge_attr = torch.empty(0, len(BOND_DIMS), dtype=torch.long)
     if not isinstance(edge_attr, torch.Tensor) or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
@@ -92,8 +90,6 @@ def _check_vocabulary(atoms: np.ndarray, smiles: str) -> None:
 
 
 def _check_range(features: torch.Tensor, dims: tuple[int, ...], kind: str) -> np.ndarray:
-    if features.is_complex():
-        raise MoleculeError(f"{kind} features outside OGB's values")
     values = features.detach().cpu().double().numpy()
     if (values != np.floor(values)).any() or (values < 0).any() or (values >= np.array(dims)).any():
         raise MoleculeError(f"{kind} features outside OGB's values")

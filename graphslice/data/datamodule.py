@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -17,7 +15,8 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import Batches, TrainBatches, eval_batches
-from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, usable_mask
+from graphslice.data.columns import check_feature_columns
+from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, describe_reasons, usable_mask
 from graphslice.data.duplicates import (
     Duplicates,
     count_shared,
@@ -141,7 +140,7 @@ class MoleculeData:
             self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
         if not len(self.usable_rows):
-            row, reason = next(iter(sorted(self.rejected.items())))
+            row, reason = min(self.rejected.items())
             raise InputError(
                 f"{self.dataset.name}: none of its {len(self.dataset)} rows can be used; row {row + 1}: {reason}"
             )
@@ -149,23 +148,14 @@ class MoleculeData:
     def _check_rejected(self) -> None:
         """Raise :class:`InputError` if most labelled rows are rejected."""
         unused = (UNLABELLED, ZERO_WEIGHT, HELD_OUT_COMPOUND)
-        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason not in unused}
-        if len(wrong) <= len(self.usable_rows):
-            return
-        first: dict[str, int] = {}
-        counts = Counter[str]()
-        for row, reason in wrong.items():
-            kind = re.sub(r"\d+", "", reason.split(":")[0])
-            first.setdefault(kind, row)
-            counts[kind] += 1
-        examples = [
-            f"{count:,} such as row {first[kind] + 1}, {wrong[first[kind]]}" for kind, count in counts.most_common(3)
-        ]
-        labelled = len(self.usable_rows) + len(wrong)
-        raise InputError(
-            f"{self.dataset.name}: only {len(self.usable_rows):,} of {labelled:,} labelled rows can be used; "
-            f"rejected: {'; '.join(examples)}: correct the table, or give --rejected any to train on the other rows"
-        )
+        wrong = {row: reason for row, reason in self.rejected.items() if reason not in unused}
+        usable = len(self.usable_rows)
+        if len(wrong) > usable:
+            raise InputError(
+                f"{self.dataset.name}: only {usable:,} of {usable + len(wrong):,} labelled rows can be used; "
+                f"{describe_reasons(wrong, 'rejected')}: correct the table, or give --rejected any to train on the "
+                "other rows"
+            )
 
     def _to_graph_order(self, labels: Labels) -> None:
         """Sort atom- or bond-level labels into the atom or bond order of the store."""
@@ -329,9 +319,8 @@ class MoleculeData:
         count = self.num_development_rows
         if count >= MIN_TRAINING:
             return
-        wrong = {row: reason for row, reason in sorted(self.rejected.items()) if reason != UNLABELLED}
-        row, reason = next(iter(wrong.items()), (0, ""))
-        rejected = f" ({len(wrong):,} rows are rejected; the first, row {row + 1}: {reason})" if wrong else ""
+        wrong = {row: reason for row, reason in self.rejected.items() if reason != UNLABELLED}
+        rejected = f" ({describe_reasons(wrong, 'rejected')})" if wrong else ""
         held_out = "give more folds" if self.config.data.folds else "hold out a smaller test set"
         raise InputError(
             f"{self.dataset.name}: {pluralize(count, 'molecule')} for training and validation, but at least "
@@ -347,12 +336,9 @@ class MoleculeData:
             raise InputError(
                 f"{self.dataset.name}: no training row has a value of the target {empty!r}{but}: leave it out{folds}"
             )
-        columns, rows = feature_column_names(self.config.data.descriptors), self.splits["train"]
-        if columns and (empty_columns := np.isnan(self.store.descriptors(rows, columns)).all(axis=0)).any():
-            raise InputError(
-                f"{self.dataset.name}: no training row has a number in the column "
-                f"{columns[empty_columns.argmax()]!r} of --features: leave it out"
-            )
+        columns = feature_column_names(self.config.data.descriptors)
+        values = self.store.descriptors(self.splits["train"], columns)
+        check_feature_columns(values, columns, f"{self.dataset.name} (training rows)")
         for labels in self.dataset.auxiliary.values():
             missing = np.isnan(labels[self.network_rows]).all(axis=0)
             if missing.any():

@@ -48,12 +48,12 @@ WRONG = {
     "labels": (
         ["C" * n for n in range(1, 9)],
         [1, 2, 3, "~4", "4-5", "6 eV", "x", "?"],
-        "rejected: 5 such as row 4, target 'y'",
+        "5 rows are rejected; the first, row 4: target 'y'",
     ),
     "smiles": (
         ["CCO", "aspirin"] + ["mol7", "mol8"] * 3,
         list(range(8)),
-        "rejected: 7 such as row 2, not a valid SMILES",
+        "7 rows are rejected; the first, row 2: not a valid",
     ),
 }
 

@@ -103,23 +103,16 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         kind = BINARY if contents.values == {0.0, 1.0} and numeric and not contents.bounds else REGRESSION
         if not numeric:
             kind = contents.word_kind
-            if kind == REGRESSION and not contents.numbers:
-                row, cell = contents.first("word")
-                raise InputError(
-                    f"{label} is not numeric (row {row} is {cell!r}), and has too many different words to be classes: "
-                    f"write numbers without units and signs, or give --task {quote_setting(target, MULTICLASS)}"
-                )
-    if kind == REGRESSION or not contents.numbers + contents.words + contents.bounds:
-        return _regression_task(target, contents, label)
-    return _classification_task(target, contents, kind, numeric, label)
-
-
-def _regression_task(target: str, contents: ColumnContents, label: str) -> Task:
-    if not contents.numbers:
-        row, cell = contents.first("word" if "word" in contents.firsts else "comma")
-        advice = number_advice(cell)
-        raise InputError(f"{label} is not numeric (row {row} is {cell!r}{advice and f'; {advice}'})")
-    return Task(target)
+    if kind != REGRESSION and contents.numbers + contents.words + contents.bounds:
+        return _classification_task(target, contents, kind, numeric, label)
+    if contents.numbers:
+        return Task(target)
+    row, cell = contents.first("word" if "word" in contents.firsts else "comma")
+    advice = number_advice(cell)
+    raise InputError(
+        f"{label} is not numeric (row {row} is {cell!r}{advice and f'; {advice}'}): write numbers without units and "
+        f"signs, or, if these are classes, give --task {quote_setting(target, MULTICLASS)}"
+    )
 
 
 def _classification_task(target: str, contents: ColumnContents, kind: str, numeric: bool, label: str) -> Task:
@@ -146,22 +139,14 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
             f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "
             f"--task, or give --task {quote_setting(target, REGRESSION)}"
         )
-    if kind == BINARY and len(keys) > 2 and not numeric and "word" in contents.firsts and len(numbers) > 2:
-        row, cell = contents.first("word")
-        raise InputError(
-            f"{label} has {len(numbers)} different numbers, and words such as {cell!r} in row {row}: leave cells with "
-            f"unknown values empty, or give --task {quote_setting(target, MULTICLASS)}"
-        )
     if kind == BINARY and len(keys) > 2:
         raise InputError(
-            f"{label} has {len(keys)} different values instead of two: give --task "
-            f"{quote_setting(target, MULTICLASS)}, or {REGRESSION}"
+            f"{label} has {len(keys)} different values instead of two, such as {names.get(keys[-1], keys[-1])!r}: "
+            f"leave cells with unknown values empty, or give --task {quote_setting(target, MULTICLASS)} or {REGRESSION}"
         )
-    if len(keys) == 2:
-        if not numeric and (keys[0] in POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
-            keys = keys[::-1]
-        return Task(target, BINARY, tuple(names.get(key, key) for key in keys))
-    return Task(target, MULTICLASS, tuple(names.get(key, key) for key in keys))
+    if len(keys) == 2 and not numeric and (keys[0] in POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
+        keys = keys[::-1]
+    return Task(target, BINARY if len(keys) == 2 else MULTICLASS, tuple(names.get(key, key) for key in keys))
 
 
 def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, str], name: str, for_all: bool) -> Task:

@@ -57,7 +57,7 @@ def test_named_targets_are_loaded_in_order(load):
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
         ({"smiles": ["C"], "y": [1.0], "z": [2.0]}, None, "which columns are the targets.*--targets.*'y', 'z'"),
         ({"smiles": ["C"]}, None, "has no column that could be predicted, only 'smiles'"),
-        ({"smiles": ["C", "N", "O"], "y": ["a", "b", "c"]}, None, "'y' is not numeric.*'a'.* too many different words"),
+        ({"smiles": ["C", "N", "O"], "y": ["a", "b", "c"]}, None, "'y' is not numeric.*'a'.* give --task"),
         ({"smiles": ["C", "N"], "y": [None, "low"]}, "y", "'y' is 'low' in every row .* nothing to learn"),
         ({"smiles": ["C", "N"], "y": [np.nan, np.nan]}, "y", "'y' is empty in every row"),
         ({"smiles": ["C", "N"], "y": ["", " "]}, "y", "'y' is empty in every row"),

@@ -85,8 +85,8 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (["inf", "-inf"], {}, "'y' is not numeric"),
         (["yes", "Yes"], {}, "'y' is 'yes' in every row with a label: there is nothing to learn"),
         (["1", "1"], {"task": "binary"}, "'y' is '1' in every row"),
-        (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\), and has too many different words"),
-        (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values instead of two: give --task y=multiclass"),
+        (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\): .* give --task y=multiclass"),
+        (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values instead of two, .* give --task y=multiclass"),
         ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
         ([f"{n}.5" for n in range(20)], {"task": "multiclass"}, "20 different numbers in 20 rows: too many"),
         (
@@ -104,12 +104,12 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (
             ["1.5", "2", "3", "4", *["low"] * 9],
             {},
-            r"4 different numbers, and words such as 'low' in row 5: leave",
+            "5 different values instead of two, .*: leave cells with unknown values empty",
         ),
         (
             [f"{n} %" for n in range(11)] * 3,
             {},
-            r"is not numeric \(row 1 is '0 %'\).*: write numbers without",
+            "is not numeric .row 1 is '0 %'; it has the unit '%'.*: write numbers without",
         ),
         (["1,5", "2,5", "3"], {}, "'y' has decimal commas .*, such as '1,5' in row 1: give --decimal comma to "),
         (["1,500", "2,5"], {}, "such as '2,5' in row 2: give --decimal comma to read it as 2.5$"),

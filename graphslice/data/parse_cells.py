@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.data.tables import decode_text, malformed_rows, texts
+from graphslice.errors import shown
 
 # Contents of empty cells, in lower case: marks of missing values, dashes, and errors of spreadsheets.
 _NO_VALUE = {
@@ -79,16 +80,16 @@ def parse_number_list(cell: object) -> np.ndarray | None:
     if isinstance(cell, str):
         text = cell.strip()
         if not (text.startswith("[") and text.endswith("]")):
-            raise ValueError(f"is not a list of numbers: {_short(text)}")
+            raise ValueError(f"is not a list of numbers: {shown(text)}")
         inner = text[1:-1].strip()
         items: list[object] = [*(inner.split(",") if "," in inner else inner.split())]
     elif isinstance(cell, list):
         items = cell
     else:
-        raise ValueError(f"is not a list of numbers: {_short(str(cell))}")
+        raise ValueError(f"is not a list of numbers: {shown(str(cell))}")
     numbers = np.array([_item(item) for item in items], np.float64)
     if np.isinf(numbers).any():
-        raise ValueError(f"has a number that is not finite: {_short(str(cell))}")
+        raise ValueError(f"has a number that is not finite: {shown(str(cell))}")
     return numbers
 
 
@@ -130,12 +131,8 @@ def _item(item: object) -> float:
         return float(text == "true")
     number = parse_number(text)
     if np.isnan(number) and text not in _NO_VALUE:
-        raise ValueError(f"has an item that is not a number: {_short(text)}")
+        raise ValueError(f"has an item that is not a number: {shown(text)}")
     return number
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:

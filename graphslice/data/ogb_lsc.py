@@ -68,7 +68,6 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     dataset_class = {"pcqm4m": lsc.PCQM4MDataset, "pcqm4mv2": lsc.PCQM4Mv2Dataset}[name]
     location = f"{folder} (set with --root)"
     table = folder / "raw" / "data.csv.gz"
-    new_root = not Path(root).exists()
     if not table.exists():
         print(f"downloading {name} to {folder}", file=sys.stderr)
     # Naming the dataset implies consent to its download.
@@ -86,9 +85,6 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
             raise InputError(
                 f"{location} is damaged: its raw/data.csv.gz cannot be read ({first_line(error)})"
             ) from None
-        if new_root:
-            with contextlib.suppress(OSError):
-                Path(root).rmdir()
         raise InputError(
             f"{name} is not in {location} and cannot be downloaded ({first_line(error)}): "
             "connect to the network, or put OGB's folder there"

@@ -84,12 +84,6 @@ def test_missing_folder_without_network_raises(name, tmp_path, offline):
     assert "\n" not in message
 
 
-def test_failed_download_leaves_no_folder(tmp_path, offline):
-    with pytest.raises(InputError):
-        load_pcqm4m("pcqm4m", tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
 @both_versions
 def test_download_does_not_prompt(name, make_ogb, tmp_path, offline, monkeypatch):
     """OGB's own download code with a replaced network call."""

@@ -46,7 +46,7 @@ def add_auxiliary(
 
     Raises:
         InputError: if the other table cannot be read, or an auxiliary column is in neither table, holds neither numbers
-            nor two classes, has no value, or is a copy of a target.
+            nor two classes, or is a copy of a target.
     """
     names = config.auxiliary_columns
     if not names:
@@ -64,8 +64,6 @@ def add_auxiliary(
     for table, part in zip(tables[1:], parts[1:], strict=True):
         dataset = _append(dataset, table.name, part)
     for a, name in enumerate(names):
-        if np.isnan(labels.values[:, a]).all():
-            raise InputError(f"the auxiliary column {name!r} of {known_as} has no value: leave it out")
         for t, task in enumerate(dataset.tasks):
             _reject_copy(labels.values[:, a], dataset.targets[:, t], name, task, dataset.name)
     rejected = reject_unlabelled(dataset.all_labels, dataset.rejected)

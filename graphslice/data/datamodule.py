@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -328,23 +328,22 @@ class MoleculeData:
         )
 
     def _check_labels(self) -> None:
-        missing = np.isnan(self.train_labels).all(axis=0)
-        if missing.any():
-            empty = self.dataset.target_names[int(np.flatnonzero(missing)[0])]
-            folds = " or give fewer folds" if self.config.data.folds else ""
-            but = " (bounds alone are not enough)" if self.dataset.all_labels.bounds is not None else ""
-            raise InputError(
-                f"{self.dataset.name}: no training row has a value of the target {empty!r}{but}: leave it out{folds}"
-            )
+        targets: list[tuple[Labels, np.ndarray, Sequence[str]]] = [
+            (self.labels, self.splits["train"], self.dataset.target_names)
+        ]
+        targets += [(labels, self.network_rows, labels.names) for labels in self.dataset.auxiliary.values()]
+        for labels, rows, names in targets:
+            missing = np.isnan(labels[rows]).all(axis=0)
+            if missing.any():
+                folds = " or give fewer folds" if self.config.data.folds else ""
+                but = " (bounds alone are not enough)" if labels.bounds is not None else ""
+                raise InputError(
+                    f"{self.dataset.name}: no training row has a value of the target {names[missing.argmax()]!r}{but}: "
+                    f"leave it out{folds}"
+                )
         columns = feature_column_names(self.config.data.descriptors)
         values = self.store.descriptors(self.splits["train"], columns)
         check_feature_columns(values, columns, f"{self.dataset.name} (training rows)")
-        for labels in self.dataset.auxiliary.values():
-            missing = np.isnan(labels[self.network_rows]).all(axis=0)
-            if missing.any():
-                raise InputError(
-                    f"{self.dataset.name}: no training row has a value of the target {labels.names[missing.argmax()]!r}"
-                )
 
     def number_labels(self, rows: np.ndarray) -> np.ndarray:
         """Return molecule-level labels for models that cannot be fitted to bounds, ``float64 [R, T]``.

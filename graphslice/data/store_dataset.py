@@ -140,7 +140,7 @@ def recode_labels(
         ``float64 [R, T]``, numbers or class indices of the ``requested`` tasks, nan where there is no such class or
         number; and by row the reason, for rows with such a label.
     """
-    recoded, rejected = labels, dict[int, str]()
+    recoded, rejected = labels.copy(), dict[int, str]()
     for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
         if source.classes == target.classes:
             continue
@@ -153,7 +153,6 @@ def recode_labels(
             fault = f"none of its {len(target.classes)} classes"
         else:
             new, fault = [parse_number(text) for text in texts], "not a finite number"
-        recoded = recoded.copy() if recoded is labels else recoded
         recoded[known, t] = np.array(new, np.float64)[which]
         for row, index in zip(known.tolist(), which.tolist(), strict=True):
             if np.isnan(new[index]):

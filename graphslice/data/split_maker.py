@@ -14,6 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from graphslice.config import DataConfig
+from graphslice.data.labels import pluralize
 from graphslice.data.molecule_keys import fingerprint_rows, scaffold_keys
 from graphslice.data.splits import SPLIT_METHODS, Splits
 from graphslice.data.store import GraphStore
@@ -267,11 +268,10 @@ class SplitMaker:
         config: DataConfig,
     ) -> None:
         self.name, self.store, self.rows, self.families, self.labels = name, store, rows, families, labels
-        self.seed, self.has_sizes = config.seed, config.split_sizes is not None
+        self.config, self.seed = config, config.seed
         _, self.valid_share, self.test_share = config.split_shares
         self.method = config.split if config.split in SPLIT_METHODS else "random"
-        self.folds, self.repeats = config.folds_and_repeats
-        self.fold, self.carve = config.fold or 0, config.carve
+        self.folds, _ = config.folds_and_repeats
 
     def make(self, own: Splits | None) -> Splits:
         """Split the rows.
@@ -289,7 +289,7 @@ class SplitMaker:
         Raises:
             InputError: if the rows cannot be split as configured, or the training or validation set would be empty.
         """
-        replaced_by = "folds" if self.folds else "split_sizes" if self.has_sizes else None
+        replaced_by = "folds" if self.folds else "split_sizes" if self.config.split_sizes is not None else None
         if own is not None and replaced_by is not None:
             raise InputError(
                 f"{self.name} has its own split, which {replaced_by} would replace: leave out {replaced_by}, or choose "
@@ -303,9 +303,7 @@ class SplitMaker:
             raise self._empty_split_error("training", "mark some rows as train")
         elif "valid" not in own:
             grouped = self._grouped().subset(own["train"])
-            train, valid = self._split_off_validation(
-                grouped, sum(map(len, own.values())), self._validation_rng(self.seed)
-            )
+            train, valid = self._split_off_validation(grouped, sum(map(len, own.values())), self._validation_rng())
             splits = {"train": train, "valid": valid, **{name: own[name] for name in own if name != "train"}}
             self._check_not_empty({"train": train, "valid": valid}, grouped)
         else:
@@ -323,27 +321,25 @@ class SplitMaker:
         want = {"train": max(0, rows - valid - test), "valid": valid} | ({"test": test} if test else {})
         parts = grouped.partition([*want.values()], np.random.default_rng(self.seed))
         splits = dict(zip(want, parts, strict=True))
-        if self.carve > 0 and len(splits["train"]):  # the same test set, another validation set
+        if self.config.carve > 0 and len(splits["train"]):  # the same test set, another validation set
             rest = grouped.subset(np.sort(np.concatenate([splits["train"], splits["valid"]])))
-            splits["train"], splits["valid"] = rest.partition(
-                [rows - valid - test, valid], self._validation_rng(self.seed)
-            )
+            splits["train"], splits["valid"] = rest.partition([rows - valid - test, valid], self._validation_rng())
         return splits
 
-    def _validation_rng(self, *seeds: int) -> np.random.Generator:
+    def _validation_rng(self) -> np.random.Generator:
         """Random generator of the validation set; ``data.carve`` selects another one."""
-        return np.random.default_rng([*seeds, self.carve] if self.carve else seeds[0])
+        return np.random.default_rng([self.seed, self.config.carve] if self.config.carve else self.seed)
 
     def _cross_validation_split(self, grouped: GroupedRows) -> Splits:
         """Split for one cross-validation fold: it is the test set; every repeat draws new folds."""
-        repeat, held_out = divmod(self.fold, self.folds)
+        repeat, held_out = divmod(self.config.fold or 0, self.folds)
         rows = len(self.rows)
         want = [rows // self.folds + (fold < rows % self.folds) for fold in range(self.folds)]
         folds = grouped.partition(want, np.random.default_rng([self.seed, repeat]), training=False)
         if (empty := sum(len(fold) == 0 for fold in folds)) > 0:
             raise InputError(
                 f"{self.name}: {empty} of {self.folds} folds would be empty, because its {rows} usable rows have only "
-                f"{len(np.unique(grouped.groups))} different {self._group_noun(2)}: choose fewer folds"
+                f"{self._count_groups(grouped)}: choose fewer folds"
             )
         rest = grouped.subset(np.concatenate([fold for index, fold in enumerate(folds) if index != held_out]))
         train, valid = self._split_off_validation(rest, rows, np.random.default_rng([self.seed, repeat, 1 + held_out]))
@@ -388,22 +384,17 @@ class SplitMaker:
         _, group_ids = np.unique(groups, return_inverse=True)
         return GroupedRows(self.rows, group_ids, self.labels, stratified=self.method == "random")
 
-    def _group_noun(self, count: int) -> str:
-        noun = {"random": "molecule", "scaffold": "scaffold", "cluster": "cluster"}[self.method]
-        return noun + "s" * (count != 1)
+    def _count_groups(self, grouped: GroupedRows) -> str:
+        return pluralize(len(np.unique(grouped.groups)), "molecule" if self.method == "random" else self.method)
 
     # --- errors -----------------------------------------------------------------------------------
 
     def _check_not_empty(self, splits: Splits, grouped: GroupedRows) -> None:
         for split, members in splits.items():
             if len(members) == 0:
-                groups = len(np.unique(grouped.groups))
-                advice = (
-                    "add molecules (salts and isomers count as one)"
-                    if self.method == "random"
-                    else "use --split random"
-                )
-                problem = f"{len(grouped.rows)} rows of {groups} {self._group_noun(groups)} cannot be split"
+                problem = f"{len(grouped.rows)} rows of {self._count_groups(grouped)} cannot be split"
+                more = "add molecules (salts and isomers count as one)"
+                advice = more if self.method == "random" else "use --split random"
                 raise self._empty_split_error(_SET_NAMES[split], f"{problem}: {advice}")
 
     def _empty_split_error(self, set_name: str, advice: str) -> InputError:

@@ -164,7 +164,7 @@ def test_folds_are_disjoint_balanced_and_repeatable(method, make):
 
 def test_more_folds_than_molecules_raises(make):
     with pytest.raises(
-        InputError, match="2 of 4 folds would be empty, because its 4 usable rows have only 2 different molecules"
+        InputError, match="2 of 4 folds would be empty, because its 4 usable rows have only 2 molecules"
     ):
         make(SALTS, folds="4")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule
 from graphslice.chem.quiet import rdkit_messages_blocked
@@ -67,16 +66,10 @@ class ListLengths:
 
 def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
     """Return the lists of numbers in a column, by row of the chunk."""
-    cells = chunk.column(column)
-    kind = cells.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    if pa.types.is_primitive(chunk.schema.field(column).type):
         return {}
-    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        rows = np.flatnonzero(pc.match_substring(cells, "[").fill_null(False).to_numpy()).tolist()
-    else:
-        rows = np.flatnonzero(cells.is_valid().to_numpy()).tolist()
-    rows_and_cells = zip(rows, column_cells(chunk, column, rows), strict=True)
-    lists = {row: list_or_none(cell) for row, cell in rows_and_cells}
+    cells = [cell if not isinstance(cell, str) or "[" in cell else None for cell in column_cells(chunk, column)]
+    lists = {row: list_or_none(cell) for row, cell in enumerate(cells)}
     return {row: numbers for row, numbers in lists.items() if numbers is not None}
 
 

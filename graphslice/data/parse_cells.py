@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -106,18 +106,10 @@ def is_empty(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
-def column_cells(chunk: pa.Table, column: str, rows: Collection[int] | None = None) -> list[object]:
-    """Return the cells of a column as Python objects: lists, texts, None, or other types.
-
-    Args:
-        chunk: rows of the table.
-        column: name of the column.
-        rows: rows to return; all if None.
-    """
-    cells = chunk.column(column)
-    # One by one, because Arrow cannot take rows of the string views that some Parquet writers produce.
-    values = cells.to_pylist() if rows is None else [cells[row].as_py() for row in rows]
-    return [decode_text(value) if isinstance(value, bytes) else value for value in values]
+def column_cells(chunk: pa.Table, column: str) -> list[object]:
+    """Return the cells of a column of a chunk as Python objects: lists, texts, None, or other types."""
+    cells = chunk.column(column).to_pylist()
+    return [decode_text(cell) if isinstance(cell, bytes) else cell for cell in cells]
 
 
 def _item(item: object) -> float:

@@ -50,7 +50,8 @@ def read_label_lists(
                     cells = list_cells(chunk, name)
                     if cells:
                         reject_other_atom_order(table, path)
-                    lengths[name].look(column_cells(chunk, smiles, cells), cells.values())
+                    molecules = column_cells(chunk, smiles) if cells else []
+                    lengths[name].look((molecules[row] for row in cells), cells.values())
                     lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
                     invalid |= {rows + row for row in _invalid_cells(chunk, name)} if cells else set()
                 rows += len(chunk)

@@ -389,9 +389,7 @@ class GraphStore(Sequence[MolGraph]):
             IndexError: if a row is out of range.
         """
         self.check_descriptors(names)
-        rows = np.asarray(rows, np.int64)
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} are out of range: there are {len(self)} rows")
+        rows = self._checked_rows(rows)
         result = np.empty((len(rows), descriptor_width(names)), np.float32)
         batch_numbers = rows // BATCH_ROWS
         for number in np.unique(batch_numbers).tolist():
@@ -432,10 +430,14 @@ class GraphStore(Sequence[MolGraph]):
         Raises:
             IndexError: if a row is out of range.
         """
+        rows = self._checked_rows(rows)
+        return copy_rows(self.data, self._shorts, self._ints, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
+
+    def _checked_rows(self, rows: np.ndarray) -> np.ndarray:
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} are out of range: there are {len(self)} rows")
-        return copy_rows(self.data, self._shorts, self._ints, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
+        return rows
 
     def __getstate__(self) -> dict:
         raise TypeError("a GraphStore cannot be pickled or copied: open its file in each process")

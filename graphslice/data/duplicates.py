@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from graphslice.censored import UNBOUNDED, is_bounded
-from graphslice.data.labels import Labels, group_means, pluralize
+from graphslice.data.labels import Labels, group_means, pluralize, pointers
 from graphslice.data.splits import Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
@@ -202,5 +202,4 @@ def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     _, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(counts[inverse] > 1)
     rows = rows[np.argsort(inverse[rows], kind="stable")]
-    sizes = counts[counts > 1]
-    return rows, np.cumsum(np.concatenate([[0], sizes[:-1]])) if len(sizes) else np.empty(0, np.int64)
+    return rows, pointers(counts[counts > 1])[:-1]

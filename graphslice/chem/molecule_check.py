@@ -30,7 +30,6 @@ _MEANINGS = {
 }
 _ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
 _LIMITS = np.array(ATOM_DIMS, np.uint8)
-_LANES = 32  # atoms whose features are compared at a time
 
 
 def typed_arrays(
@@ -118,31 +117,11 @@ def _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_ato
         fault, one, other = _bond_fault(last - first, begins[begin:end], ends[begin:end], bond_type_ids[begin:end])
         if fault != _FINE:
             return g, fault, one, other
-    if _features_within(atoms):
-        return 0, _FINE, 0, 0
-    for g in range(min(len(atom_ptr), len(bond_ptr)) - 1):
-        for a in range(atom_ptr[g], atom_ptr[g + 1]):
+        for a in range(first, last):
             for f in range(len(_LIMITS)):
                 if atoms[a * len(_LIMITS) + f] >= _LIMITS[f]:
                     return g, _ATOM_VALUE, f, np.int64(atoms[a * len(_LIMITS) + f])
-    return 0, _FINE, 0, 0  # the value belongs to no molecule
-
-
-@njit(cache=True)
-def _features_within(atoms):
-    """True if all features are below their limits; takes maxima over blocks of atoms, which vectorises."""
-    width = _LANES * len(_LIMITS)
-    largest = np.zeros(width, np.uint8)
-    for block in range(len(atoms) // width):
-        features = atoms[block * width : (block + 1) * width]
-        for k in range(width):
-            largest[k] = max(largest[k], features[k])
-    for k in range(len(atoms) // width * width, len(atoms)):
-        largest[k % width] = max(largest[k % width], atoms[k])
-    beyond = 0
-    for k in range(width):
-        beyond += largest[k] >= _LIMITS[k % len(_LIMITS)]
-    return beyond == 0
+    return 0, _FINE, 0, 0
 
 
 @njit(cache=True)
@@ -178,15 +157,11 @@ def _bond_fault(size, begins, ends, bond_type_ids):
 @njit(cache=True)
 def _bond_twice(size, begins, ends):
     """Find two atoms with a duplicate bond, in either direction; return two equal numbers if there are none."""
-    # A hash table of the bonds by open addressing: numba compiles a sort for a second longer.
-    slots = np.uint64(4 * len(begins))
-    keys = np.full(slots, -1, np.int64)
+    keys = np.empty(len(begins), np.int64)
     for m in range(len(begins)):
-        a, b = np.int64(min(begins[m], ends[m])), np.int64(max(begins[m], ends[m]))
-        slot = (np.uint64(a * size + b) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) % slots
-        while keys[slot] >= 0 and keys[slot] != a * size + b:
-            slot = (slot + np.uint64(1)) % slots
-        if keys[slot] == a * size + b:
-            return a, b
-        keys[slot] = a * size + b
+        keys[m] = min(begins[m], ends[m]) * size + max(begins[m], ends[m])
+    keys.sort()
+    for m in range(1, len(keys)):
+        if keys[m] == keys[m - 1]:
+            return keys[m] // size, keys[m] % size
     return np.int64(0), np.int64(0)

@@ -81,24 +81,13 @@ def _hashes(arrays: MolArrays, of_scaffolds: bool) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _hash_all(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, of_scaffolds, hashes):
-    most_atoms, most_bonds = np.int64(1), np.int64(1)
-    for g in range(len(atom_ptr) - 1):
-        most_atoms = max(most_atoms, atom_ptr[g + 1] - atom_ptr[g])
-        most_bonds = max(most_bonds, bond_ptr[g + 1] - bond_ptr[g])
-    # Scratch arrays, allocated once for all molecules.
-    numbers = np.empty((5, most_atoms + 1), np.int64)
-    links = np.empty((2, 2 * most_bonds), np.int64)  # neighbours, and the type of the bond to each
-    colours = np.empty((3, most_atoms), np.uint64)
-    slots = np.zeros(_slots_for(most_atoms), np.uint64)
     for g in range(len(atom_ptr) - 1):
         molecule_atoms = atoms[atom_ptr[g] : atom_ptr[g + 1]]
         begin, end = bond_ptr[g], bond_ptr[g + 1]
         molecule_bonds, molecule_bond_types = bonds[begin:end], bond_type_ids[begin:end]
         if not of_scaffolds:
             hashes[0, g] = _identity(molecule_atoms, molecule_bonds, molecule_bond_types)
-        hashes[1, g] = _hash_heaviest_fragment(
-            molecule_atoms, molecule_bonds, molecule_bond_types, of_scaffolds, numbers, links, colours, slots
-        )
+        hashes[1, g] = _hash_heaviest_fragment(molecule_atoms, molecule_bonds, molecule_bond_types, of_scaffolds)
 
 
 @njit(cache=True)
@@ -125,14 +114,12 @@ def _identity(atoms, bonds, bond_type_ids):
 
 
 @njit(cache=True)
-def _hash_heaviest_fragment(atoms, bonds, bond_type_ids, of_scaffolds, numbers, links, colours, slots):
+def _hash_heaviest_fragment(atoms, bonds, bond_type_ids, of_scaffolds):
     """Hash the family, or the scaffold, of the fragment with the most heavy atoms."""
     size = len(atoms)
-    first, hydrogens, order, fragment_of, core = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    _link(atoms, bonds, bond_type_ids, first, hydrogens, links)
+    first, hydrogens, links = _link(atoms, bonds, bond_type_ids)
     # Breadth-first search of each fragment in turn; ``order`` is the queue.
-    for i in range(size):
-        fragment_of[i] = -1
+    order, fragment_of = np.empty(size, np.int64), np.full(size, -1)
     most_heavy, num_found = np.int64(-1), np.int64(0)
     family, scaffold = np.uint64(0), np.uint64(0)
     for root in range(size):
@@ -154,29 +141,31 @@ def _hash_heaviest_fragment(atoms, bonds, bond_type_ids, of_scaffolds, numbers, 
         if heavy < most_heavy:
             continue
         members = order[begin:num_found]
-        fragment_hash = _family(atoms, members, first, hydrogens, links, colours, slots)
+        fragment_hash = _family(atoms, members, first, hydrogens, links)
         if heavy > most_heavy or fragment_hash > family:
             most_heavy, family = heavy, fragment_hash
             if of_scaffolds:
-                scaffold = _scaffold(atoms, members, first, links, core, colours, slots)
+                scaffold = _scaffold(atoms, members, first, links)
     return scaffold if of_scaffolds else family
 
 
 @njit(cache=True)
-def _link(atoms, bonds, bond_type_ids, first, hydrogens, links):
-    """Fill the neighbours of each atom, ``links[0, first[i]:first[i + 1]]``, without ionic bonds.
+def _link(atoms, bonds, bond_type_ids):
+    """Find the neighbours of each of N atoms, without ionic bonds.
 
-    ``hydrogens``: hydrogens of each atom minus its charge, plus one for each ionic bond.
+    Returns:
+        ``first [N + 1]`` and ``links [2, 2 M]``: atom i has the neighbours ``links[0, first[i]:first[i + 1]]``, and
+        bonds of the types ``links[1, ...]`` to them. ``hydrogens [N]``, between the two: hydrogens of each atom minus
+        its charge, plus one for each ionic bond.
     """
     size = len(atoms)
+    first, hydrogens = np.zeros(size + 1, np.int64), np.zeros(size, np.int64)
+    links = np.empty((2, 2 * len(bonds)), np.int64)
     for i in range(size):
-        first[i] = 0
-        hydrogens[i] = 0
         if atoms[i, _HYDROGENS] != _UNKNOWN_HYDROGENS:
             hydrogens[i] += atoms[i, _HYDROGENS]
         if atoms[i, _CHARGE] != _UNKNOWN_CHARGE:
             hydrogens[i] -= np.int64(atoms[i, _CHARGE]) - _NO_CHARGE
-    first[size] = 0
     for m in range(len(bonds)):
         a, b = bonds[m, 0], bonds[m, 1]
         if _IS_SALT_METAL[atoms[a, _ELEMENT]] or _IS_SALT_METAL[atoms[b, _ELEMENT]]:
@@ -197,12 +186,13 @@ def _link(atoms, bonds, bond_type_ids, first, hydrogens, links):
             links[0, first[a]], links[1, first[a]] = b, kind
             first[b] -= 1
             links[0, first[b]], links[1, first[b]] = a, kind
+    return first, hydrogens, links
 
 
 @njit(cache=True)
-def _family(atoms, members, first, hydrogens, links, colours, slots):
+def _family(atoms, members, first, hydrogens, links):
     total = np.int64(0)
-    initial = colours[0]
+    initial = np.zeros(len(atoms), np.uint64)
     for i in members:
         total += hydrogens[i]
         element = atoms[i, _ELEMENT]
@@ -211,13 +201,14 @@ def _family(atoms, members, first, hydrogens, links, colours, slots):
         if element == _HYDROGEN and first[i + 1] - first[i] == 1 and atoms[links[0, first[i]], _ELEMENT] != _HYDROGEN:
             total += 1
             initial[i] = np.uint64(0)
-    skeleton = _refine_colours(members, first, links, colours, slots, False)
+    skeleton = _refine_colours(initial, members, first, links, False)
     return mix(skeleton + np.uint64(total) * ODD)
 
 
 @njit(cache=True)
-def _scaffold(atoms, members, first, links, core, colours, slots):
-    """Hash the scaffold. ``core`` (scratch): bonds of each atom to rings and linkers; 0 outside the scaffold."""
+def _scaffold(atoms, members, first, links):
+    """Hash the scaffold."""
+    core = np.zeros(len(atoms), np.int64)  # bonds of each atom to rings and linkers; 0 outside the scaffold
     for i in members:
         core[i] = first[i + 1] - first[i]
     for start in members:  # remove terminal atoms repeatedly
@@ -229,7 +220,7 @@ def _scaffold(atoms, members, first, links, core, colours, slots):
                     i = links[0, k]
                     core[i] -= 1
                     break
-    initial = colours[0]
+    initial = np.zeros(len(atoms), np.uint64)
     empty = True
     for i in members:
         in_scaffold = core[i] > 0
@@ -237,17 +228,17 @@ def _scaffold(atoms, members, first, links, core, colours, slots):
             in_scaffold = in_scaffold or (core[links[0, k]] > 0 and links[1, k] == _DOUBLE)
         initial[i] = mix(np.uint64(atoms[i, _ELEMENT] + 1) * ODD) if in_scaffold else np.uint64(0)
         empty = empty and not in_scaffold
-    return np.uint64(0) if empty else _refine_colours(members, first, links, colours, slots, True)
+    return np.uint64(0) if empty else _refine_colours(initial, members, first, links, True)
 
 
 @njit(cache=True)
-def _refine_colours(members, first, links, colours, slots, with_types):
+def _refine_colours(initial, members, first, links, with_types):
     """Refine the colours of atoms until their number is stable (Weisfeiler-Lehman), and hash all colours.
 
     The new colour of an atom depends on its colour, those of its neighbours, and optionally the bond types. Atoms with
     colour 0 are ignored.
     """
-    old, new = colours[0], colours[1]
+    old, new = initial, np.empty_like(initial)
     num_colours, rounds = np.int64(-1), np.int64(0)
     while True:
         for i in members:
@@ -266,7 +257,7 @@ def _refine_colours(members, first, links, colours, slots, with_types):
             continue
         if num_colours == len(members):
             break  # all colours differ, and one more round has encoded the bonds
-        refined = _count_distinct(members, old, slots)
+        refined = _count_distinct(old[members])
         if refined == num_colours:
             break
         num_colours = refined
@@ -278,26 +269,10 @@ def _refine_colours(members, first, links, colours, slots, with_types):
 
 
 @njit(cache=True)
-def _slots_for(size):
-    slots = 16
-    while slots < 2 * size:
-        slots *= 2
-    return slots
-
-
-@njit(cache=True)
-def _count_distinct(members, colours, slots):
-    """Count the distinct colours other than 0, with an open-addressing hash table."""
-    mask = _slots_for(len(members)) - 1
-    for k in range(mask + 1):
-        slots[k] = 0
+def _count_distinct(colours):
+    """Count the distinct colours other than 0."""
+    ordered = np.sort(colours)
     count = 0
-    for i in members:
-        if colours[i] != 0:
-            k = np.int64(colours[i] >> np.uint64(8)) & mask
-            while slots[k] != 0 and slots[k] != colours[i]:
-                k = (k + 1) & mask
-            if slots[k] == 0:
-                slots[k] = colours[i]
-                count += 1
+    for k in range(len(ordered)):
+        count += ordered[k] != 0 and (k == 0 or ordered[k] != ordered[k - 1])
     return count

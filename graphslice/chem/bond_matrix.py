@@ -32,15 +32,11 @@ def bond_matrices(
 
 @njit(cache=True, nogil=True)
 def _write(atom_ptr, bond_ptr, bonds, bond_type_ids, matrices):
-    most_atoms, most_bonds = 1, 1
-    for b in range(len(atom_ptr) - 1):
-        most_atoms = max(most_atoms, atom_ptr[b + 1] - atom_ptr[b])
-        most_bonds = max(most_bonds, bond_ptr[b + 1] - bond_ptr[b])
-    ptr, neighbours = np.empty(most_atoms + 1, np.uint32), np.empty(2 * most_bonds, np.uint32)
-    distances, queue = np.empty(most_atoms, np.int64), np.empty(most_atoms, np.int64)
     for b in range(len(atom_ptr) - 1):
         first, count = bond_ptr[b], bond_ptr[b + 1] - bond_ptr[b]
         atoms = atom_ptr[b + 1] - atom_ptr[b]
+        ptr, neighbours = np.empty(atoms + 1, np.uint32), np.empty(2 * count, np.uint32)
+        distances, queue = np.empty(atoms, np.int64), np.empty(atoms, np.int64)
         set_neighbours(atoms, bonds[first : first + count], ptr, neighbours)
         for m in range(first, first + count):
             i, j = bonds[m, 0], bonds[m, 1]

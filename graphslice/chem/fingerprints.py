@@ -42,14 +42,10 @@ def morgan_counts(arrays: MolArrays, bits: int = FINGERPRINT_BITS) -> np.ndarray
 
 @njit(cache=True, nogil=True)
 def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
-    most_atoms = np.int64(1)
-    for g in range(len(atom_ptr) - 1):
-        most_atoms = max(most_atoms, atom_ptr[g + 1] - atom_ptr[g])
-    old, total = np.empty(most_atoms, np.uint64), np.empty(most_atoms, np.uint64)
-    bonded = np.empty(most_atoms, np.bool_)
     bits = np.uint64(counts.shape[1])
     for g in range(len(atom_ptr) - 1):
         first, size = atom_ptr[g], atom_ptr[g + 1] - atom_ptr[g]
+        old, bonded = np.empty(size, np.uint64), np.zeros(size, np.bool_)
         for i in range(size):
             a = first + i
             features = np.uint64(0)
@@ -57,10 +53,8 @@ def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
                 features = features << np.uint64(8) | np.uint64(atoms[a, f])
             old[i] = mix(features * ODD)
             _increment(counts, g, np.int64(old[i] % bits))
-            bonded[i] = False
         for _ in range(RADIUS):
-            for i in range(size):
-                total[i] = np.uint64(0)
+            total = np.zeros(size, np.uint64)
             for m in range(bond_ptr[g], bond_ptr[g + 1]):
                 a, b = bonds[m, 0], bonds[m, 1]
                 kind = np.uint64(bond_type_ids[m] // IDS_PER_TYPE + 1) * MIX1

@@ -22,7 +22,7 @@ from numba import njit
 from graphslice.chem import element_tables as el
 from graphslice.chem.fingerprints import morgan_counts
 from graphslice.chem.molecule import MolArrays
-from graphslice.chem.path_search import MAX_BIT_ATOMS, lowest_bit
+from graphslice.chem.path_search import set_neighbours
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 _ELEMENTS = {"C": el.C, "N": el.N, "O": el.O, "F": el.F, "Si": el.SI, "P": el.P, "S": el.S, "Cl": el.CL, "Br": el.BR}
@@ -97,11 +97,10 @@ _LARGEST = 1e6
 
 
 class Neighbours(NamedTuple):
-    """Neighbours of the N atoms of a molecule, by its M bonds: those of atom i are ``ptr[i]:ptr[i + 1]``."""
+    """Neighbours of the N atoms of a molecule with M bonds: those of atom i are ``atoms[ptr[i]:ptr[i + 1]]``."""
 
     ptr: np.ndarray  # int32 [N + 1]
-    atoms: np.ndarray  # int32 [2M], the neighbours
-    bonds: np.ndarray  # int32 [2M], the bonds to them
+    atoms: np.ndarray  # int32 [2M]
 
 
 # Counts of an atom's bonds and neighbours, the columns of an int64 array [N, 13]. The first five are its bonds of each
@@ -173,21 +172,9 @@ def _describe_molecule(atoms, bonds, type_ids, out):
 
 @njit(cache=True, nogil=True)
 def _neighbours(num_atoms, bonds):
-    """Sort the bonds by atom: the :class:`Neighbours` of a molecule."""
-    ptr, end = np.zeros(num_atoms + 1, np.int32), np.empty(num_atoms, np.int32)
-    for k in range(len(bonds)):
-        ptr[bonds[k, 0] + 1] += 1
-        ptr[bonds[k, 1] + 1] += 1
-    for i in range(num_atoms):
-        end[i] = ptr[i]
-        ptr[i + 1] += ptr[i]
-    atoms, indices = np.empty(2 * len(bonds), np.int32), np.empty(2 * len(bonds), np.int32)
-    for k in range(len(bonds)):
-        for side in range(2):
-            i = bonds[k, side]
-            atoms[end[i]], indices[end[i]] = bonds[k, 1 - side], k
-            end[i] += 1
-    return Neighbours(ptr, atoms, indices)
+    ptr, atoms = np.empty(num_atoms + 1, np.int32), np.empty(2 * len(bonds), np.int32)
+    set_neighbours(num_atoms, bonds, ptr, atoms)
+    return Neighbours(ptr, atoms)
 
 
 @njit(cache=True, nogil=True)
@@ -197,8 +184,7 @@ def _find_rings(bonds, near, out):
     Each bond outside a spanning forest closes a ring, with the path between its ends in the forest.
     """
     n, m = len(near.ptr) - 1, len(bonds)
-    depth, parent, parent_bond = np.full(n, -1, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int32)
-    stack = np.empty(n, np.int32)
+    depth, parent, stack = np.full(n, -1, np.int32), np.full(n, -1, np.int32), np.empty(n, np.int32)
     fragments = 0
     for root in range(n):
         if depth[root] >= 0:
@@ -212,20 +198,22 @@ def _find_rings(bonds, near, out):
             for e in range(near.ptr[i], near.ptr[i + 1]):
                 j = near.atoms[e]
                 if depth[j] < 0:
-                    depth[j], parent[j], parent_bond[j] = depth[i] + 1, i, near.bonds[e]
+                    depth[j], parent[j] = depth[i] + 1, i
                     stack[height] = j
                     height += 1
-    in_ring = np.zeros(m, np.bool_)
+    in_ring, parent_in_ring = np.zeros(m, np.bool_), np.zeros(n, np.bool_)  # parent: the bond to the parent
     for k in range(m):
         i, j = bonds[k, 0], bonds[k, 1]
-        if parent_bond[i] == k or parent_bond[j] == k:
-            continue
-        in_ring[k] = True
-        while i != j:
-            if depth[i] < depth[j]:
-                i, j = j, i
-            in_ring[parent_bond[i]] = True
-            i = parent[i]
+        if parent[i] != j and parent[j] != i:
+            in_ring[k] = True
+            while i != j:
+                if depth[i] < depth[j]:
+                    i, j = j, i
+                parent_in_ring[i] = True
+                i = parent[i]
+    for k in range(m):
+        i, j = bonds[k, 0], bonds[k, 1]
+        in_ring[k] |= (parent[i] == j and parent_in_ring[i]) or (parent[j] == i and parent_in_ring[j])
     out[_AT.rings], out[_AT.fragments] = m - n + fragments, fragments
     return in_ring
 
@@ -260,38 +248,6 @@ def _count_neighbours(atoms, bonds, type_ids, in_ring):
 def _distances(near):
     """Number of bonds between each pair of atoms, uint16 [N, N]; 0 between fragments. Breadth-first from each atom."""
     distances = np.zeros((len(near.ptr) - 1, len(near.ptr) - 1), np.uint16)
-    if len(distances) <= MAX_BIT_ATOMS:
-        _search_by_bits(near, distances)
-    else:
-        _search_by_queue(near, distances)
-    return distances
-
-
-@njit(cache=True, nogil=True)
-def _search_by_bits(near, distances):
-    """Fill the distances of a molecule of at most 64 atoms; a set of atoms is one number."""
-    one = np.uint64(1)
-    adjacent = np.zeros(len(distances), np.uint64)
-    for i in range(len(distances)):
-        for e in range(near.ptr[i], near.ptr[i + 1]):
-            adjacent[i] |= one << np.uint64(near.atoms[e])
-    for source in range(len(distances)):
-        front, unseen, distance = adjacent[source], ~(one << np.uint64(source)), 0
-        while front != 0:
-            distance += 1
-            unseen &= ~front
-            ahead = np.uint64(0)
-            while front != 0:
-                j = lowest_bit(front)
-                front &= front - one
-                distances[source, j] = distance
-                ahead |= adjacent[j]
-            front = ahead & unseen
-
-
-@njit(cache=True, nogil=True)
-def _search_by_queue(near, distances):
-    """Fill the distances of a molecule of any size."""
     queue = np.empty(len(distances), np.int64)
     for source in range(len(distances)):
         row = distances[source]
@@ -306,6 +262,7 @@ def _search_by_queue(near, distances):
                     row[j] = row[i] + 1
                     queue[tail] = j
                     tail += 1
+    return distances
 
 
 @njit(cache=True, nogil=True)
@@ -447,8 +404,8 @@ def _connectivity(atoms, bonds, near, out):
         if delta > 0:
             valence[i] = 1 / np.sqrt(delta)
         out[_AT.zagreb] += degree * degree
-    paths2 = _even_paths(simple, valence, near, out)
-    paths3 = _odd_paths(simple, valence, bonds, near, out)
+    paths2, paths3 = _add_chi(simple, _AT.chi0, bonds, near, out)
+    _add_chi(valence, _AT.chi0v, bonds, near, out)
     odd = n % 2
     if len(bonds) > 0:
         out[_AT.kappa1] = n * ((n - 1) / len(bonds)) ** 2
@@ -459,53 +416,41 @@ def _connectivity(atoms, bonds, near, out):
 
 
 @njit(cache=True, nogil=True)
-def _even_paths(simple, valence, near, out):
-    """Add chi indices over all paths of 0, 2 and 4 bonds, by their central atom; return the number of 2 bonds."""
+def _add_chi(weights, first, bonds, near, out):
+    """Add the products of the weights along all paths of 0 to 4 bonds, from descriptor ``first`` on.
+
+    Returns:
+        The numbers of paths of 2 and 3 bonds.
+    """
     ptr, atoms = near.ptr, near.atoms
-    paths = 0
-    for c in range(len(simple)):
-        out[_AT.chi0] += simple[c]
-        out[_AT.chi0v] += valence[c]
+    paths2, paths3 = 0, 0
+    for c in range(len(weights)):  # paths of 0, 2 and 4 bonds, by their central atom
+        out[first] += weights[c]
         for at_b in range(ptr[c], ptr[c + 1]):
             for at_d in range(ptr[c], at_b):
                 b, d = atoms[at_b], atoms[at_d]
-                outer, outer_valence = 0.0, 0.0
+                outer = 0.0
                 for at_a in range(ptr[b], ptr[b + 1]):
                     for at_e in range(ptr[d], ptr[d + 1]):
                         a, e = atoms[at_a], atoms[at_e]
                         if a != c and a != d and a != e and b != e and c != e:
-                            outer += simple[a] * simple[e]
-                            outer_valence += valence[a] * valence[e]
-                product, valence_product = simple[b] * simple[c] * simple[d], valence[b] * valence[c] * valence[d]
-                paths += 1
-                out[_AT.chi2] += product
-                out[_AT.chi2v] += valence_product
-                out[_AT.chi4] += product * outer
-                out[_AT.chi4v] += valence_product * outer_valence
-    return paths
-
-
-@njit(cache=True, nogil=True)
-def _odd_paths(simple, valence, bonds, near, out):
-    """Add chi indices over all paths of 1 and 3 bonds, by their central bond; return the number of 3 bonds."""
-    ptr, atoms = near.ptr, near.atoms
-    paths = 0
-    for k in range(len(bonds)):
+                            outer += weights[a] * weights[e]
+                product = weights[b] * weights[c] * weights[d]
+                paths2 += 1
+                out[first + 2] += product
+                out[first + 4] += product * outer
+    for k in range(len(bonds)):  # paths of 1 and 3 bonds, by their central bond
         b, c = bonds[k, 0], bonds[k, 1]
-        outer, outer_valence = 0.0, 0.0
+        outer = 0.0
         for at_a in range(ptr[b], ptr[b + 1]):
             for at_d in range(ptr[c], ptr[c + 1]):
                 a, d = atoms[at_a], atoms[at_d]
                 if a != c and a != d and b != d:
-                    paths += 1
-                    outer += simple[a] * simple[d]
-                    outer_valence += valence[a] * valence[d]
-        product, valence_product = simple[b] * simple[c], valence[b] * valence[c]
-        out[_AT.chi1] += product
-        out[_AT.chi1v] += valence_product
-        out[_AT.chi3] += product * outer
-        out[_AT.chi3v] += valence_product * outer_valence
-    return paths
+                    paths3 += 1
+                    outer += weights[a] * weights[d]
+        out[first + 1] += weights[b] * weights[c]
+        out[first + 3] += weights[b] * weights[c] * outer
+    return paths2, paths3
 
 
 @njit(cache=True, nogil=True)

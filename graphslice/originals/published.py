@@ -6,7 +6,6 @@ import hashlib
 import os
 import urllib.error
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,34 +16,12 @@ _HUB = "https://huggingface.co/clefourrier/{}/resolve/main/pytorch_model.bin"
 _MICROSOFT = "https://ml2md.blob.core.windows.net/graphormer-ckpts/"
 
 
-@dataclass(frozen=True)
-class Published:
-    """A checkpoint published by its authors or by those who ported it.
-
-    Attributes:
-        addresses: URLs of the same weights, tried in order.
-        megabytes: size of the first file as listed by its host; None if unknown.
-    """
-
-    addresses: tuple[str, ...]
-    megabytes: int | None
-
-
-#: Published checkpoints by their names in Microsoft's repository. Its host returned HTTP 409 for some time, so the
-#: copies with which Hugging Face's port is tested come first.
+#: Published checkpoints by their names in Microsoft's repository: URLs of the same weights, tried in order. Its host
+#: returned HTTP 409 for some time, so the copies with which Hugging Face's port is tested come first.
 PUBLISHED = {
-    "pcqm4mv1_graphormer_base": Published(
-        (_HUB.format("graphormer-base-pcqm4mv1"), _MICROSOFT + "checkpoint_best_pcqm4mv1.pt"),
-        191,
-    ),
-    "pcqm4mv2_graphormer_base": Published(
-        (_HUB.format("graphormer-base-pcqm4mv2"), _MICROSOFT + "checkpoint_best_pcqm4mv2.pt"),
-        191,
-    ),
-    "pcqm4mv1_graphormer_base_for_molhiv": Published(
-        (_MICROSOFT + "checkpoint_base_preln_pcqm4mv1_for_hiv.pt",),
-        None,
-    ),
+    "pcqm4mv1_graphormer_base": (_HUB.format("graphormer-base-pcqm4mv1"), _MICROSOFT + "checkpoint_best_pcqm4mv1.pt"),
+    "pcqm4mv2_graphormer_base": (_HUB.format("graphormer-base-pcqm4mv2"), _MICROSOFT + "checkpoint_best_pcqm4mv2.pt"),
+    "pcqm4mv1_graphormer_base_for_molhiv": (_MICROSOFT + "checkpoint_base_preln_pcqm4mv1_for_hiv.pt",),
 }
 
 
@@ -61,7 +38,6 @@ def download(name: str, folder: Path, say: Callable[[str], None]) -> Path:
     Raises:
         InputError: if all downloads fail, or the file has changed since it was downloaded.
     """
-    published = PUBLISHED[name]
     path = folder / f"{name}.pt"
     note = path.with_suffix(".sha256")
     if path.is_file():
@@ -71,9 +47,8 @@ def download(name: str, folder: Path, say: Callable[[str], None]) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     failures = []
-    for address in published.addresses:
-        size = f" ({published.megabytes} MB)" if published.megabytes and address == published.addresses[0] else ""
-        say(f"{name}: downloading {address}{size}")
+    for address in PUBLISHED[name]:
+        say(f"{name}: downloading {address}")
         try:
             torch.hub.download_url_to_file(address, str(path), progress=os.isatty(2))
         except (urllib.error.URLError, OSError, ValueError, RuntimeError) as error:

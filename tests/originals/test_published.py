@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphslice.originals import published
-from graphslice.originals.published import PUBLISHED, Published
+from graphslice.originals.published import PUBLISHED
 
 FIXTURE = np.load(Path(__file__).parent.parent / "fixtures" / "graphormer_v2.npz")
 
@@ -29,7 +28,7 @@ def server(tmp_path, monkeypatch):
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{httpd.server_address[1]}/"
         addresses = (address + "missing.bin", address + "pytorch_model.bin")
-        monkeypatch.setitem(PUBLISHED, "pcqm4mv2_graphormer_base", Published(addresses, 3))
+        monkeypatch.setitem(PUBLISHED, "pcqm4mv2_graphormer_base", addresses)
         yield httpd
         httpd.shutdown()
 
@@ -38,7 +37,7 @@ def test_published_checkpoint_is_downloaded_and_cached(server, cli, tmp_path):
     name, cache = "pcqm4mv2_graphormer_base", tmp_path / "cache"
     code, out, err = cli("import-checkpoint", name, "-o", tmp_path / "run", "--cache", cache)
     assert code == 0, err
-    assert "missing.bin (3 MB)" in err and "pytorch_model.bin" in err and "softmax, 3 layers" in out
+    assert "missing.bin" in err and "pytorch_model.bin" in err and "softmax, 3 layers" in out
     code, out, _ = cli("predict", tmp_path / "run", *map(str, FIXTURE["smiles"]))
     found = [float(line.split(",")[1]) for line in out.splitlines()[1:]]
     assert np.abs(np.array(found) - FIXTURE["post_norm/output_fairseq"][:, 0]).max() < 1e-4
@@ -56,7 +55,7 @@ def test_published_checkpoint_is_downloaded_and_cached(server, cli, tmp_path):
 
 
 def test_error_without_a_network(monkeypatch, cli, tmp_path):
-    monkeypatch.setitem(PUBLISHED, "x", Published(("http://127.0.0.1:9/a.pt",), None))
+    monkeypatch.setitem(PUBLISHED, "x", ("http://127.0.0.1:9/a.pt",))
     code, _, err = cli("import-checkpoint", "x", "-o", tmp_path / "run", "--cache", tmp_path)
     assert code == 2 and "cannot download x from http://127.0.0.1:9/a.pt" in err
     assert "on another machine" in err and not (tmp_path / "run").exists()
@@ -69,5 +68,5 @@ def test_unknown_name_lists_the_known_ones(cli, tmp_path):
 
 
 def test_all_addresses_use_https():
-    for name, entry in published.PUBLISHED.items():
-        assert entry.addresses and all(address.startswith("https://") for address in entry.addresses), name
+    for name, addresses in PUBLISHED.items():
+        assert addresses and all(address.startswith("https://") for address in addresses), name

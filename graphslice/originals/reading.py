@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import pickletools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -162,34 +160,7 @@ def _unknown_globals(path: Path) -> list[str]:
         check_archive_file(path)
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # a damaged file, which load_weights reports, or the format before torch 1.6
-        return sorted(_names_in_old_format(path))
-
-
-def _names_in_old_format(path: Path) -> set[str]:
-    """Return the same for a file in the format before torch 1.6, a sequence of pickles."""
-    names: set[str] = set()
-    with path.open("rb") as file:
-        if file.read(1) != b"\x80":
-            return names
-        stream = io.BytesIO(b"\x80" + file.read(1 << 24))
-    known = {f"{kind.__module__}.{kind.__qualname__}" for kind in (torch.Size, dict)}
-    try:
-        while True:
-            texts: list[str] = []
-            for operation, argument, _ in pickletools.genops(stream):
-                if operation.name == "GLOBAL":
-                    names.add(str(argument).replace(" ", "."))
-                elif operation.name == "STACK_GLOBAL" and len(texts) > 1:
-                    names.add(".".join(texts[-2:]))
-                elif isinstance(argument, str):
-                    texts.append(argument)
-    except Exception:  # the pickles have ended and the data of the tensors starts
-        pass
-    return {name for name in names if not name.startswith("torch.") and name not in known | _KNOWN_TO_TORCH}
-
-
-# Classes that torch loads with weights_only=True.
-_KNOWN_TO_TORCH = {"collections.OrderedDict", "collections.Counter", "builtins.set", "builtins.bytearray"}
+        return []
 
 
 def _plain_values(settings: Any, depth: int = 0) -> dict[str, Any]:

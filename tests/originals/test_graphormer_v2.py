@@ -82,12 +82,11 @@ def foreign_args(model: str) -> argparse.Namespace:
     return argparse.Namespace(encoder_layers=3, multi_hop_max_dist=5, model=inner, dropout=0.0, act_dropout=0.2)
 
 
-@pytest.mark.parametrize("old_format", [False, True])
 @pytest.mark.parametrize("model", MODELS)
-def test_fairseq_files_are_read_without_running_code(model, old_format, tmp_path):
+def test_fairseq_files_are_read_without_running_code(model, tmp_path):
     contents = {"model": fairseq_state(model), "args": foreign_args(model), "optimizer_history": [{"num": Kind.ONE}]}
     path = tmp_path / "checkpoint_best.pt"
-    torch.save(contents, path, _use_new_zipfile_serialization=not old_format)
+    torch.save(contents, path)
     checkpoint = import_checkpoint(path, target=TARGETS[model])
     found = Predictor(checkpoint).predict(SMILES)
     assert np.abs(found - FIXTURE[f"{model}/output_fairseq"]).max() < 1e-4

@@ -89,12 +89,14 @@ def _morgan(mol: Chem.Mol) -> np.ndarray:
 
 
 @cache
-def _rdkit_functions() -> tuple[list[Callable], list[tuple[Callable, int]]]:
+def _rdkit_functions() -> list[tuple[Callable, int]]:
+    """Return the functions in the order of their descriptors, and the number of descriptors of each."""
     from rdkit.Chem import Descriptors, rdMolDescriptors  # slow to import
 
     functions = dict(Descriptors.descList)
+    single = [(functions[name], 1) for name in _SINGLE]
     groups = [(getattr(rdMolDescriptors, function), len(names)) for function, names in _GROUPS.items()]
-    return [functions[name] for name in _SINGLE], [*groups, (_estate_range, len(_ESTATE))]
+    return [*single, *groups, (_estate_range, len(_ESTATE))]
 
 
 def _estate_range(mol: Chem.Mol) -> list[float]:
@@ -108,16 +110,10 @@ def _estate_range(mol: Chem.Mol) -> list[float]:
 def _rdkit2d(mol: Chem.Mol) -> np.ndarray:
     """Compute the RDKit descriptors of a molecule."""
     numbers: list[float] = []
-    single, groups = _rdkit_functions()
-    for function in single:
+    for function, count in _rdkit_functions():
         try:
-            numbers.append(function(mol))
+            numbers += np.ravel(function(mol)).tolist()
         except Exception:  # RDKit raises many types; the other descriptors are still valid
-            numbers.append(np.nan)
-    for function, count in groups:
-        try:
-            numbers += list(function(mol))
-        except Exception:
             numbers += [np.nan] * count
     values = np.array(numbers, np.float64)
     return np.where(np.isfinite(values), values.clip(-_LARGEST, _LARGEST), np.nan)

@@ -24,7 +24,7 @@ from graphslice.checkpoint import (
     write_run_directory,
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
-from graphslice.config import DataConfig, join_names
+from graphslice.config import join_names
 from graphslice.data.frames import column_names, is_frame
 from graphslice.data.splits import Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
@@ -277,10 +277,9 @@ class Model(Predictor):
         from graphslice.data.dataset_loaders import dataset_from_frame
         from graphslice.evaluation.evaluate import (
             align_targets,
-            available_targets,
             evaluation_splits,
             load_evaluation_data,
-            misspelt_targets,
+            other_data,
             select_tasks,
         )
 
@@ -292,16 +291,9 @@ class Model(Predictor):
             self._check_folder()
             overrides = overrides if data is None else {**overrides, "dataset": str(data)}
             return load_evaluation_data(self, self.folder, overrides, split)
-        trained, columns = self.config.data, column_names(data)
-        notes = [] if overrides.get("targets") else misspelt_targets(self, columns, "the data frame")
-        targets = available_targets(self, overrides.get("targets"), columns)
-        data_config = DataConfig(targets=targets, features=trained.features, level=self.level, decimal=trained.decimal)
-        if trained.smiles_column in columns:
-            data_config = replace(data_config, smiles_column=trained.smiles_column)
-        if split == "all":
-            data_config = replace(data_config, split="random")  # ignores a column named split
-        data_config = replace(data_config, **{**overrides, "targets": targets})
-        tasks = select_tasks(self, targets)
+        trained = self.config.data
+        data_config, notes = other_data(self, overrides, split, column_names(data))
+        tasks = select_tasks(self, data_config.targets)
         dataset = dataset_from_frame(data, data_config, tasks)
         if trained.fingerprint is not None:  # the frame of the training is recognised by all that it was read with
             names = "split", "weight_column", "auxiliary", "auxiliary_file"

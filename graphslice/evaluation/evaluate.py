@@ -61,7 +61,8 @@ def load_evaluation_data(
         }
         if (reason := next((text for text, is_met in reasons.items() if is_met), None)) is not None:
             raise InputError(f"{reason}: give labelled molecules with --dataset")
-    targets, notes = overrides.get("targets"), []
+    targets = overrides.get("targets")
+    notes: list[str] = []
     if dataset == trained.dataset:
         if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
             overrides = {name: value for name, value in overrides.items() if name != "targets"}
@@ -69,16 +70,8 @@ def load_evaluation_data(
         defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
-        defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
-        defaults["level"] = predictor.level
-        columns = _columns(dataset)
-        defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
-        if split == "all" and not is_dataset_name(dataset):
-            defaults["split"] = "random"
-        settings = {"targets": available_targets(predictor, targets, columns), "dataset": dataset}
-        data = DataConfig(**{**defaults, **overrides, **settings})
-        if columns and targets is None:
-            notes = misspelt_targets(predictor, columns, Path(dataset).name)
+        other_split = None if is_dataset_name(dataset) else split
+        data, notes = other_data(predictor, {**overrides, "dataset": dataset}, other_split, _columns(dataset))
     if data.auxiliary_file and not Path(data.auxiliary_file).exists():  # its labels are not evaluated
         data = replace(data, auxiliary=None, auxiliary_file=None)
     loaded = load_dataset(data, select_tasks(predictor, data.targets))
@@ -122,29 +115,40 @@ def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
     return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
 
 
-def available_targets(predictor: Predictor, targets: str | None, columns: Sequence[str]) -> str:
-    """Choose the targets to read from some columns, in the form of ``--targets``.
+def other_data(
+    predictor: Predictor, overrides: dict[str, Any], split: str | None, columns: Sequence[str]
+) -> tuple[DataConfig, list[str]]:
+    """Choose how to read other data than that of the training, as far as the user does not say.
+
+    The targets are those of the model that are among the columns, or all of them if none is; targets named by the user
+    are kept if they are not all among both.
 
     Args:
         predictor: the model.
-        targets: targets named by the user, kept if they are not all targets of the model that are among the columns.
-        columns: column names of the dataset.
+        overrides: fields of :class:`~graphslice.config.DataConfig` that the user sets.
+        split: the split to evaluate. With ``all`` a column of splits is ignored.
+        columns: column names of the data; empty if it has none.
 
     Returns:
-        Otherwise the targets of the model that are among the columns, or all of them if none is.
-    """
-    names = target_names(targets, predictor.targets)
-    if targets and not set(names) <= set(predictor.targets) & set(columns):
-        return targets
-    return join_names([name for name in predictor.targets if name in columns] or predictor.targets)
-
-
-def misspelt_targets(predictor: Predictor, columns: Sequence[str], name: str) -> list[str]:
-    """Return notes on targets of a model that are not among the columns of a table, but under a similar name.
+        The configuration, and notes on targets of the model that are not among the columns, but under a similar name.
 
     Raises:
-        InputError: if the model has several targets, and none of them is a column.
+        InputError: if the model has several targets, none of them is a column, and the user names none.
     """
+    trained, targets = predictor.config.data, overrides.get("targets")
+    defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
+    defaults |= {"level": predictor.level, "split": "random" if split == "all" else None}
+    defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
+    notes: list[str] = []
+    if columns and not targets:
+        notes = _misspelt_targets(predictor, columns, Path(overrides.get("dataset", "the data frame")).name)
+    names = target_names(targets, predictor.targets)
+    if not targets or set(names) <= set(predictor.targets) & set(columns):
+        targets = join_names([name for name in predictor.targets if name in columns] or predictor.targets)
+    return DataConfig(**{**defaults, **overrides, "targets": targets}), notes
+
+
+def _misspelt_targets(predictor: Predictor, columns: Sequence[str], name: str) -> list[str]:
     missing = [target for target in predictor.targets if target not in columns]
     if len(missing) == len(predictor.targets) > 1:
         raise InputError(

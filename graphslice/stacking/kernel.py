@@ -295,18 +295,15 @@ def _platt(
 ) -> tuple[float, float]:
     """Return slope and offset of the logit as a function of the decision value, fitted to inner folds."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.svm import SVC
 
     positive, negative = is_positive.sum(), (~is_positive).sum()
     if min(positive, negative) < 2:
         return 1.0, 0.0
     folds = StratifiedKFold(int(min(_PLATT_FOLDS, positive, negative)), shuffle=True, random_state=seed)
-    values = np.empty(len(is_positive))
-    for train, held_out in folds.split(kernel, is_positive):
-        fold_weights = None if row_weights is None else row_weights[train]
-        model = SVC(kernel="precomputed", C=_C).fit(kernel[np.ix_(train, train)], is_positive[train], fold_weights)
-        values[held_out] = model.decision_function(kernel[np.ix_(held_out, train)])
+    model, fit_arguments = SVC(kernel="precomputed", C=_C), {"sample_weight": row_weights}
+    values = cross_val_predict(model, kernel, is_positive, cv=folds, method="decision_function", params=fit_arguments)
     # Labels count as less than certain by their number, as Platt proposed.
     targets = np.where(is_positive, (positive + 1) / (positive + 2), 1 / (negative + 2))
     labels = np.repeat([True, False], len(values))

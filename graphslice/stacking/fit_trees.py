@@ -226,30 +226,28 @@ def _forest_tree(tree: Any, used: np.ndarray) -> _Tree:
 
 def _boosting_tree(root: dict[str, Any], used: np.ndarray) -> _Tree:
     """Convert a tree of LightGBM's ``dump_model``."""
-    feature: list[int] = []
-    threshold: list[float] = []
-    child: list[int] = []
+    nodes: list[list] = []  # in pre-order: feature, threshold, and right child or, of a leaf, index of the value
     values: list[float] = []
-    stack: list[tuple[dict[str, Any], int]] = [(root, -1)]  # nodes, and the parent of a right child
-    while stack:
-        node, parent = stack.pop()
-        if parent >= 0:
-            child[parent] = len(feature)
+
+    def add(node: dict[str, Any]) -> None:
         if "leaf_value" in node:
-            feature.append(-1)
-            threshold.append(0.0)
-            child.append(len(values))
+            nodes.append([-1, 0.0, len(values)])
             values.append(node["leaf_value"])
-            continue
+            return
         if node["decision_type"] != "<=":
             raise _unknown_layout("LightGBM")
-        place = len(feature)
-        feature.append(used[node["split_feature"]])
-        is_zero = node["threshold"] == -_LARGEST_ZERO  # counts as zero, and goes right
-        threshold.append(np.nextafter(node["threshold"], -np.inf) if is_zero else node["threshold"])
-        child.append(-1)
-        stack += [(node["right_child"], place), (node["left_child"], -1)]  # the left child directly follows
-    return np.array(feature), np.array(threshold), np.array(child), np.array(values)[:, None]
+        threshold = node["threshold"]
+        if threshold == -_LARGEST_ZERO:  # counts as zero, and goes right
+            threshold = np.nextafter(threshold, -np.inf)
+        split = [used[node["split_feature"]], threshold, -1]
+        nodes.append(split)
+        add(node["left_child"])
+        split[2] = len(nodes)
+        add(node["right_child"])
+
+    add(root)
+    feature, thresholds, child = map(np.array, zip(*nodes, strict=True))
+    return feature, thresholds, child, np.array(values)[:, None]
 
 
 def _assemble_trees(

@@ -13,12 +13,11 @@ from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.calibration import CONSTANT, DOMAIN_DISTANCE, ENSEMBLE_STD, NETWORK_STD, PARTS_STD, Calibration
 from graphslice.chem.descriptors import descriptor_width
-from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
 from graphslice.stacking import Stacking
-from graphslice.tasks import Task, num_network_outputs, num_outputs, regression_tasks
+from graphslice.tasks import Task, num_network_outputs, num_outputs
 from graphslice.torch_files import read_torch_file
 
 if TYPE_CHECKING:
@@ -187,13 +186,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     head = contents[KEY]
     try:
-        extra = {k: v for k, v in head.items() if k not in ("config", "targets", "tasks")}
+        extra = {k: v for k, v in head.items() if k not in ("config", "tasks")}
         state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
-        weights = {migrate_weight_name(k.removeprefix("model.")): _full(v) for k, v in state.items()}
+        weights = {k.removeprefix("model."): _full(v) for k, v in state.items()}
         config = RunConfig.from_dict(head["config"])
-        # Checkpoints of 0.1.0 have only the names of regression targets.
-        named = regression_tasks(head["targets"]) if "tasks" not in head else None
-        tasks = named or [Task.from_dict(values) for values in head["tasks"]]
+        tasks = [Task.from_dict(values) for values in head["tasks"]]
         if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
             raise KeyError("tasks")
         stacking = Stacking.from_dict(contents[_STACKING]) if _STACKING in contents else None

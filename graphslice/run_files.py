@@ -239,14 +239,11 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
     if folder is None:
         return {}
     folders = [folder, *find_members(folder)[:1]]
-    files = [path for f in folders if (path := f / SPLIT_FILE).is_file()]
-    for path in files:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            if "smiles" not in file.readline().strip().split(","):
-                continue  # of a former version
-        smiles = _read_column(path, "smiles", "copy it again, or remove it to get row numbers of training molecules")
-        return {row: text for row, text in smiles if text}
-    return {}
+    path = next((path for folder in folders if (path := folder / SPLIT_FILE).is_file()), None)
+    if path is None:
+        return {}
+    smiles = _read_column(path, "smiles", "copy it again, or remove it to get row numbers of training molecules")
+    return {row: text for row, text in smiles if text}
 
 
 def _read_column(path: Path, column: str, advice: str) -> list[tuple[int, str]]:
@@ -347,7 +344,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def read_start(folder: Path) -> dict:
-    """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty for runs of older versions."""
+    """Read ``start.json``: ``command``, ``date``, ``version``, ``machine``; empty if there is no such file."""
     return _read_json(folder / START_FILE) if (folder / START_FILE).is_file() else {}
 
 

@@ -98,8 +98,6 @@ def test_splits_and_smiles_are_read_back(tmp_path):
 
 
 def test_smiles_of_a_member_are_read(tmp_path, run):
-    (tmp_path / "split.csv").write_text("row,split\n1,train\n")  # of a former version
-    assert read_training_smiles(tmp_path) == {}
     member = tmp_path / "folds" / "member-1"
     member.mkdir(parents=True)
     (member / "best.ckpt").touch()

@@ -16,6 +16,8 @@ from graphslice.tasks import Task
 
 # More epochs than fit in any budget of time or steps.
 _UNLIMITED_EPOCHS = 10**6
+# Settings of the model that the data determines.
+_FROM_DATA = ("tasks", "level", "descriptors")
 #: Options that a comparison sets itself, and the reason.
 FIXED_OPTIONS = {
     **dict.fromkeys(
@@ -24,7 +26,7 @@ FIXED_OPTIONS = {
     "trainer.baselines": "networks are compared without base models",
     "trainer.refit": "networks are compared on a validation set",
     "trainer.devices": "every run uses one device, and --jobs sets the number of parallel runs",
-    **dict.fromkeys(("model.tasks", "model.level", "model.descriptors"), "it is determined by the data"),
+    **{f"model.{name}": "it is determined by the data" for name in _FROM_DATA},
 }
 # Options that change the molecules or the metric of a run. All options of `data` do, except the second group.
 _EVALUATION_OPTIONS = ("trainer.metric", "graph.max_atoms")
@@ -201,11 +203,8 @@ def _check_folder(run: Run, data: DataConfig) -> None:
     """Raise InputError if a folder holds a run with other settings, or with other data than the current ``data``."""
     if not (run.folder / CONFIG).exists():
         return
-    # RunConfig.from_dict adds the defaults of options that an earlier version did not have.
     saved = RunConfig.from_dict(read_yaml(run.folder / CONFIG)).options()
     wanted = run.config.options() | {f"data.{name}": value for name, value in vars(data).items()}
-    # Determined by the data; and runs of former versions have no such settings, but were trained so.
-    ignored = [*(f"model.{name}" for name in ("tasks", "level", "descriptors")), "trainer.refit", "init_from"]
-    saved |= {name: wanted[name] for name in (*ignored, *(f"data.{name}" for name in _UNCOMPARED))}
-    saved["data.transform"] = saved["data.transform"] or "none"
+    ignored = [*(f"model.{name}" for name in _FROM_DATA), *(f"data.{name}" for name in _UNCOMPARED)]
+    saved |= {name: wanted[name] for name in ignored}
     check_same_settings(saved, wanted, run.folder, "run")

@@ -27,7 +27,7 @@ RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
 def describe_outcome(scores: dict) -> str:
     """Describe the test score of a finished run in one line."""
-    name = scores.get("metric", "mae")  # runs of 0.1.0 have none
+    name = scores["metric"]
     value = scores.get("test", {}).get(name)
     return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
@@ -40,7 +40,7 @@ def read_run(run: Run, reason: str | None) -> dict | None:
     if not is_finished(run.folder):
         return None
     scores = read_metrics(run.folder)
-    name = scores.get("metric", "mae")
+    name = scores["metric"]
     record |= {split: scores[split][name] for split in ("valid", "test") if split in scores}
     record |= read_training(run.folder)
     return record | {"metric": name, "curve": _read_curve(run.folder, f"val_{name}")}

@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from graphslice.compat import migrate_config
 from graphslice.config.data import (
     ATOM,
     BOND,
@@ -338,7 +337,6 @@ class RunConfig(Section):
         Raises:
             InputError: for an unknown key (the message suggests the nearest known one) or a value of the wrong type.
         """
-        values = migrate_config(values)
         check_keys(values, cls)
         kinds = typing.get_type_hints(cls)
         sections = {name: section for name, section in values.items() if dataclasses.is_dataclass(kinds[name])}

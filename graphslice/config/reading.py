@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from graphslice.compat import migrate_config
 from graphslice.errors import InputError, nearest, shown
 from graphslice.package_data import CONFIGS
 
@@ -93,7 +92,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a YAML file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} contains no configuration: expected sections such as model: and trainer:")
-    return migrate_config(values)
+    return values
 
 
 def parse_value(text: str) -> Any:

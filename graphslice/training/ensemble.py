@@ -239,7 +239,7 @@ def _describe_members(
     """Print mean and standard deviation of the members' scores, and the comparison with the base models."""
     member_metrics = [read_metrics(folder) for folder in folders]
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
-    baselines = [own.get("baselines", {}) if own.get("metric", "mae") == metric else {} for own in member_metrics]
+    baselines = [own.get("baselines", {}) if own["metric"] == metric else {} for own in member_metrics]
     for split in SPLITS[1:3]:
         scores = [{NETWORK: scores[split]} for scores in members.values() if split in scores]
         if all(split in by_model for by_model in baselines):

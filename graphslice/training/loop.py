@@ -17,7 +17,6 @@ from torch import Tensor
 
 from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
-from graphslice.compat import migrate_training_state
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
@@ -336,7 +335,7 @@ class TrainingLoop:
                 temporary.write_bytes(torch_bytes(contents))
 
     def _restore(self, last: Path) -> None:
-        contents = migrate_training_state(load_weights(last))
+        contents = load_weights(last)
         try:
             self.module.restore(contents)
         except RuntimeError:  # missing, unknown or other shapes of weights

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import KEY, header
-from graphslice.compat import migrate_weight_name
 from graphslice.config import RunConfig
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
@@ -181,6 +180,6 @@ class PropertyModule(nn.Module):
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Restore the contents of a checkpoint."""
-        self.load_state_dict({migrate_weight_name(name): value for name, value in checkpoint["state_dict"].items()})
-        self._recent = list(checkpoint.get(_RECENT, []))
-        self.auxiliary_errors = dict(checkpoint.get(_AUXILIARY, {}))
+        self.load_state_dict(checkpoint["state_dict"])
+        self._recent = list(checkpoint[_RECENT])
+        self.auxiliary_errors = dict(checkpoint[_AUXILIARY])

@@ -123,7 +123,7 @@ def test_unfinished_run_has_no_record(tiny_config, tmp_path):
 def write_run(folder: Path, logs: list[list[str]]) -> None:
     """Write those files of a run directory that a comparison reads."""
     folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text(json.dumps({"valid": {"mae": 0.25}, "test": {"mae": 0.5}}))
+    (folder / "metrics.json").write_text(json.dumps({"metric": "mae", "valid": {"mae": 0.25}, "test": {"mae": 0.5}}))
     (folder / "training.json").write_text(json.dumps({"steps": 8}))
     for version, lines in enumerate(logs):
         (folder / "logs" / f"version_{version}").mkdir(parents=True)

@@ -25,10 +25,8 @@ Key = TypeVar("Key")
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 # Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
 _starting = threading.Lock()
-#: Maximum time in seconds between two results of :func:`run_in_child`.
-TIMEOUT_SECONDS = 900.0
-# In a child process: the running checks by name.
-_running: dict[str, Iterator[Any]] = {}
+#: Maximum time in seconds of a call of :func:`run_in_child`.
+TIMEOUT_SECONDS = 1800.0
 
 
 def is_first_process() -> bool:
@@ -90,41 +88,37 @@ def in_processes(
 
 
 def run_in_child(
-    check: Callable[..., Iterator[Any]],
+    check: Callable[..., Any],
     names: Sequence[str],
     arguments: tuple,
     *,
     one_process: bool,
     on_start: Callable[[str], None] = lambda name: None,
 ) -> Iterator[tuple[str, Any]]:
-    """Run ``check(name, *arguments)`` for every name in child processes.
+    """Call ``check(name, *arguments)`` for every name in child processes, which print nothing.
 
     Args:
-        check: a generator function at the top level of a module, so that it can be imported; it yields results.
+        check: a function at the top level of a module, so that it can be imported.
         names: names of the checks to run.
         arguments: further arguments, which must be picklable.
         one_process: use one process for all names, and a new one only after a crash; else one process per name.
         on_start: called with each name before its check.
 
     Yields:
-        Pairs of a name and a result, or :class:`ChildDied` if the process ended early.
+        Pairs of a name and a result, or :class:`ChildDied` if the process ended early or the check raised an error.
     """
     child: Child | None = None
     try:
         for name in names:
             child = child or Child(process_context(check.__module__))
             on_start(name)
+            child.start(_call_silently, check, name, *arguments)
             try:
-                child.start(_next_result, check, name, *arguments)
-                while (result := child.result(TIMEOUT_SECONDS)) is not None:
-                    yield name, result
-                    child.start(_next_result, check, name, *arguments)
-                failed = False
+                result = child.result(TIMEOUT_SECONDS)
             except ChildDied as died:
-                late = f"no result within {TIMEOUT_SECONDS / 60:.0f} minutes"
-                yield name, died if died.exitcode is not None else ChildDied(late)
-                failed = True
-            if failed or not one_process:
+                result = died
+            yield name, result
+            if isinstance(result, ChildDied) or not one_process:
                 child.kill()
                 child = None
     finally:
@@ -189,7 +183,7 @@ class Child:
         """
         try:
             if not self.pipe.poll(seconds):
-                raise ChildDied(f"no result within {seconds} s")
+                raise ChildDied(f"no result within {seconds:g} s")
             result, error = self.pipe.recv()
         except (EOFError, OSError):
             self._process.join()
@@ -331,15 +325,13 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
 
 
-def _next_result(check: Callable[..., Iterator[Any]], name: str, *arguments: Any) -> Any:
-    """Return the next result of a check, None after the last one; any exception ends the process."""
-    if name not in _running:
-        with open(os.devnull, "w") as devnull:
-            for stream in (1, 2):  # discard the output of compilers
-                os.dup2(devnull.fileno(), stream)
-        _running[name] = check(name, *arguments)
+def _call_silently(function: Callable[..., object], *arguments: Any) -> object:
+    """Call a function without the output of compilers; any exception ends the process."""
+    with open(os.devnull, "w") as devnull:
+        for stream in (1, 2):
+            os.dup2(devnull.fileno(), stream)
     try:
-        return next(_running[name], None)
+        return function(*arguments)
     except Exception:
         os._exit(1)
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from graphslice.errors import InputError
@@ -55,15 +55,16 @@ def wait_forever(path: Path) -> None:
         raise
 
 
-def check(name: str, number: int) -> Iterator[str]:
-    yield name * number
+def check(name: str, number: int) -> str:
     if name == "killed":
         os.kill(os.getpid(), signal.SIGSEGV)
     if name == "ended":
         os._exit(3)
     if name == "silent":
         time.sleep(60)
-    yield "done"
+    if name == "fails":
+        raise ZeroDivisionError
+    return name * number
 
 
 def main(folder: Path) -> None:

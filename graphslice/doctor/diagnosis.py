@@ -95,11 +95,12 @@ def check_operators(
 
     ``progress`` is called with a description of each check before it starts.
     """
+    checks: list[OperatorCheck] = []
     names = operators_on(device)
-    parts = run_in_child(
-        check_operator, names, (device,), one_process=True, on_start=_numbered(progress, names, "operator")
-    )
-    return [OperatorCheck(name, "?", "?", str(part)) if isinstance(part, ChildDied) else part for name, part in parts]
+    on_start = _numbered(progress, names, "operator")
+    for name, found in run_in_child(check_operator, names, (device,), one_process=True, on_start=on_start):
+        checks += [OperatorCheck(name, "?", "?", str(found))] if isinstance(found, ChildDied) else found
+    return checks
 
 
 def check_presets(

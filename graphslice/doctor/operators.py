@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,26 +40,27 @@ class OperatorCheck:
     speed: float | None = None
 
 
-def check_operator(name: str, device: torch.device) -> Iterator[OperatorCheck]:
+def check_operator(name: str, device: torch.device) -> list[OperatorCheck]:
     """Check the backends that a device has of an operator: one check per dtype of :data:`TOLERANCES`."""
-    op = OPERATORS[name]
-    for dtype in TOLERANCES:
-        label = str(dtype).removeprefix("torch.")
-        typical = TYPICAL[name](torch.Generator().manual_seed(0), 8, 16, [24, 20, 17, 14] * 16)
-        try:
-            backend = op.choose(*arguments(typical, dtype, device))
-            if backend == "torch":
-                yield OperatorCheck(name, label, backend)
-                continue
-            cases = [case for case in _cases(name, device) if backend not in case.unsupported_by]
-            error = max(_largest_error(op, backend, dtype, case, device) for case in cases)
-            problem = (
-                None if error <= TOLERANCES[dtype] else f"differs from plain torch by {error:.2g}"
-            )  # nan fails too
-            speed = _speed(op, arguments(typical, dtype, device), device)
-            yield OperatorCheck(name, label, backend, problem, error, speed)
-        except Exception as exception:  # compilers and drivers raise many kinds
-            yield OperatorCheck(name, label, "?", f"{type(exception).__name__}: {one_line(exception)}")
+    return [_check_dtype(name, dtype, device) for dtype in TOLERANCES]
+
+
+def _check_dtype(name: str, dtype: torch.dtype, device: torch.device) -> OperatorCheck:
+    op, label = OPERATORS[name], str(dtype).removeprefix("torch.")
+    typical = TYPICAL[name](torch.Generator().manual_seed(0), 8, 16, [24, 20, 17, 14] * 16)
+    try:
+        backend = op.choose(*arguments(typical, dtype, device))
+        if backend == "torch":
+            return OperatorCheck(name, label, backend)
+        cases = [case for case in _cases(name, device) if backend not in case.unsupported_by]
+        error = max(_largest_error(op, backend, dtype, case, device) for case in cases)
+        passed = error <= TOLERANCES[dtype]  # not if it is nan
+        problem = None if passed else f"differs from plain torch by {error:.2g}"
+        return OperatorCheck(
+            name, label, backend, problem, error, _speed(op, arguments(typical, dtype, device), device)
+        )
+    except Exception as exception:  # compilers and drivers raise many kinds
+        return OperatorCheck(name, label, "?", f"{type(exception).__name__}: {one_line(exception)}")
 
 
 def _cases(name: str, device: torch.device) -> list[Case]:

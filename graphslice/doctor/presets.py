@@ -6,7 +6,7 @@ import csv
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,23 +63,21 @@ class PresetCheck:
     largest_batch: int | None = None
 
 
-def check_eager(preset: str, device: torch.device, dtype: torch.dtype) -> Iterator[PresetCheck]:
+def check_eager(preset: str, device: torch.device, dtype: torch.dtype) -> PresetCheck:
     """Measure time and memory of an eager step, then compare its backends with plain torch, with products in ``dtype``.
 
-    Call it in a process of its own, because the peak memory is that of the lifetime of the process.
-
-    Yields:
-        The check after each of the two parts; the iteration ends at the first problem.
+    Call it in a process of its own, because the peak memory is that of the lifetime of the process. After a problem in
+    the first part there is no second one.
     """
-    return _checks(preset, device, dtype, (_time_and_memory, _backends))
+    return _check(preset, device, dtype, (_time_and_memory, _backends))
 
 
-def check_compiled(preset: str, device: torch.device, dtype: torch.dtype) -> Iterator[PresetCheck]:
+def check_compiled(preset: str, device: torch.device, dtype: torch.dtype) -> PresetCheck:
     """Compile a step, compare it with the eager one and time both; arguments and results as for :func:`check_eager`."""
-    return _checks(preset, device, dtype, (_compiled,))
+    return _check(preset, device, dtype, (_compiled,))
 
 
-def _checks(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequence[Callable]) -> Iterator[PresetCheck]:
+def _check(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequence[Callable]) -> PresetCheck:
     config = RunConfig.preset(preset)
     check = PresetCheck(preset, config.model.mixer, str(dtype).removeprefix("torch."))
     molecules = _DemoBatches(config, device)
@@ -88,9 +86,9 @@ def _checks(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequen
             check = replace(check, **part(config, molecules, device, dtype))
         except Exception as error:  # compilers and drivers raise many kinds
             check = replace(check, problem=f"{part.__doc__}: {type(error).__name__}: {one_line(error)}")
-        yield check
         if check.problem:
-            return
+            break
+    return check
 
 
 class _DemoBatches:
@@ -188,9 +186,8 @@ def _compiled(config: RunConfig, molecules: _DemoBatches, device: torch.device, 
     results: dict = {"compile_seconds": time.perf_counter() - start}
     if problem is not None:
         return results | {"problem": f"compiled: {problem}"}
-    fast = [
-        _seconds(lambda: compute_step(model, batch, dtype), device) for _ in range(7)
-    ]  # the first ones record CUDA graphs
+    fast = [_seconds(lambda: compute_step(model, batch, dtype), device) for _ in range(7)]
+    # The first two steps record CUDA graphs.
     return results | {"compiled_speed": statistics.median(seconds) / statistics.median(fast[2:])}
 
 

@@ -208,26 +208,14 @@ def test_invalid_names_and_values_are_rejected():
         parse_value("2024-13-45")
 
 
-ALIASES = "[x,x,x,x,x,x,x,x,x,x]"
-for level in range(8):
-    ALIASES = f"[&l{level} {ALIASES}{f',*l{level}' * 9}]"
-MERGES = "a: &a {k: v, l: w}\n" + "".join(
-    f"b{i}: &b{i} {{<<: [{','.join([f'*b{i - 1}' if i else '*a'] * 10)}]}}\n" for i in range(9)
-)
-
-
-@pytest.mark.parametrize("text", [f"trainer:\n  max_epochs: {ALIASES}\n", MERGES, "a: &a [*a]\n"], ids=range(3))
-def test_exponential_aliases_are_rejected(text, tmp_path):
+@pytest.mark.parametrize("text", ["a: [&a x, *a]", "a: &a {k: v}\nb: {<<: [*a, *a]}\n", "a: &a [*a]\n"])
+def test_aliases_are_rejected(text, tmp_path):
+    """A small file with aliases of aliases can hold exponentially many values."""
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"run.yaml: it contains more than 100,000 values with all aliases"):
+    with pytest.raises(InputError, match=r"cannot read .*run.yaml: it has aliases"):
         read_yaml(tmp_path / "run.yaml")
-    with pytest.raises(InputError, match="it contains more than 100,000 values"):
+    with pytest.raises(InputError, match="cannot read the value"):
         parse_value(text)
-
-
-def test_aliases_are_read(tmp_path):
-    (tmp_path / "run.yaml").write_text("a: &a {x: 1}\nmodel: {<<: *a, y: *a}\n")
-    assert read_yaml(tmp_path / "run.yaml") == {"a": {"x": 1}, "model": {"x": 1, "y": {"x": 1}}}
 
 
 @pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int ''", "a: !!timestamp x", "[" * 2000])

@@ -23,10 +23,12 @@ from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.evaluation.prediction_tables import as_predictions, write_predictions
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
-from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
 from graphslice.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, TEST_PREDICTIONS, write_metrics
 from graphslice.tasks import each_target
-from graphslice.training.stack import MAX_CALIBRATION_ROWS, HeldOut, fit_domain
+from graphslice.training.stack import HeldOut, fit_domain
+
+# Maximum number of molecules used for calibration; of more, a random sample is used.
+_MAX_CALIBRATION_ROWS = 5_000
 
 
 def evaluate_split(
@@ -116,9 +118,10 @@ def evaluate_run(
     """
     dataset, domain = data.dataset, fit_domain(data, data.splits["train"])
     if held_out is None:
-        held_out = _predict_validation_set(folder, data, domain, device)
-    sampled = held_out.predictions[np.repeat(held_out.sample, dataset.all_labels.counts_of(held_out.rows))]
-    calibration = _fit_calibration(data, held_out.rows[held_out.sample], sampled, held_out.difficulty, domain)
+        network = Predictor(replace(read_checkpoint(folder), calibration=None), device)
+        rows = np.sort(data.splits["valid"])
+        held_out = HeldOut(rows, *network.predict_uncalibrated(data.store, rows, domain))
+    calibration = _fit_calibration(data, held_out, domain)
     add_to_checkpoint(folder / BEST, calibration)
     predictor = Predictor(read_checkpoint(folder), device)
     metrics: dict = {"metric": metric}
@@ -142,21 +145,6 @@ def evaluate_run(
     return metrics
 
 
-def _predict_validation_set(
-    folder: Path, data: MoleculeData, domain: ApplicabilityDomain, device: torch.device
-) -> HeldOut:
-    """Predict the validation set with the best checkpoint."""
-    predictor = Predictor(replace(read_checkpoint(folder), calibration=None), device)
-    rows = np.sort(data.splits["valid"])
-    predictions, difficulty = predictor.predict_uncalibrated(data.store, rows)
-    sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
-    counts = data.store.atom_bond_counts(predictor.level, rows)
-    similarity = nearest_training_molecules(domain, data.store, rows[sample])[0]
-    difficulty = {name: values[np.repeat(sample, counts)] for name, values in difficulty.items()}
-    estimates = difficulty_estimates(difficulty, similarity, counts[sample], len(predictor.tasks))
-    return HeldOut(rows, predictions, sample, estimates)
-
-
 def calibrate_ensemble(
     out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
 ) -> Calibration:
@@ -176,28 +164,26 @@ def calibrate_ensemble(
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
     domain = fit_domain(data, training)
-    rows = np.sort(random_subset(rows_in_split(splits, split), MAX_CALIBRATION_ROWS, data.config.trainer.seed))
+    rows = np.sort(random_subset(rows_in_split(splits, split), _MAX_CALIBRATION_ROWS, data.config.trainer.seed))
     if all(np.array_equal(member[split], splits[0][split]) for member in splits):
         checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
         predictor = Predictor(checkpoints, models[0].device)
-        predictions, difficulty = predictor.predict_uncalibrated(data.store, rows, domain)
+        held_out = HeldOut(rows, *predictor.predict_uncalibrated(data.store, rows, domain))
     else:
-        held_out = predict_held_out(models, splits, split, data.store, rows)
-        predictions, difficulty = held_out.mean, held_out.difficulty
-    calibration = _fit_calibration(data, rows, predictions, difficulty, domain)
+        out_of_fold = predict_held_out(models, splits, split, data.store, rows)
+        held_out = HeldOut(rows, out_of_fold.mean, out_of_fold.difficulty)
+    calibration = _fit_calibration(data, held_out, domain)
     save_ensemble_calibration(calibration, out)
     return calibration
 
 
-def _fit_calibration(
-    data: MoleculeData,
-    rows: np.ndarray,
-    predictions: np.ndarray,
-    difficulty: dict[str, np.ndarray],
-    domain: ApplicabilityDomain,
-) -> Calibration:
-    """Fit a calibration on the predictions of some rows; repeated measurements of a molecule count as one."""
-    dataset = data.dataset
+def _fit_calibration(data: MoleculeData, held_out: HeldOut, domain: ApplicabilityDomain) -> Calibration:
+    """Fit a calibration on a sample of held-out predictions; repeated measurements of a molecule count as one."""
+    dataset, rows = data.dataset, held_out.rows
+    sample = np.isin(rows, random_subset(rows, _MAX_CALIBRATION_ROWS, data.config.trainer.seed))
+    values = np.repeat(sample, dataset.all_labels.counts_of(rows))  # those of the sample
+    predictions, rows = held_out.predictions[values], rows[sample]
+    difficulty = {name: estimates[values] for name, estimates in held_out.difficulty.items()}
     molecules, weights = dataset.molecules(rows), dataset.weights(rows)
     ids, labels = molecule_ids(data.store, rows)[molecules], dataset.labels(rows)
     weights = None if weights is None else weights[molecules]

@@ -39,8 +39,6 @@ from graphslice.stacking.stacking import (
 )
 from graphslice.training.baselines import describe_baselines, describe_weights
 
-#: Maximum number of molecules used for calibration; of more, a random sample is used.
-MAX_CALIBRATION_ROWS = 5_000
 #: Folds of the training set. Only some of them are held out if these have enough rows, since each costs a training.
 FOLDS = 5
 _ENOUGH_ROWS = 120
@@ -62,13 +60,11 @@ class HeldOut:
         rows: ``int64 [R]``, rows of the dataset, ascending.
         predictions: ``float32 [R, W]``, of models that were trained without them, by weights that were chosen without
             them; for atom- or bond-level targets ``[S, W]``, row by row.
-        sample: ``bool [R]``, the molecules that calibrate, at most :data:`MAX_CALIBRATION_ROWS`.
         difficulty: difficulty estimates of their predictions by name, ``float32 [S, T]``.
     """
 
     rows: np.ndarray
     predictions: np.ndarray
-    sample: np.ndarray
     difficulty: dict[str, np.ndarray]
 
 
@@ -225,10 +221,7 @@ class Stack:
         by_model = {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
         difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
         stacked, spread, weights = cross_fit(list(by_model.values()), data, rows, metric)
-        sample = np.isin(rows, random_subset(rows, MAX_CALIBRATION_ROWS, data.config.trainer.seed))
-        difficulty |= {PARTS_STD: spread}
-        held_out = HeldOut(rows, stacked, sample, {name: values[sample] for name, values in difficulty.items()})
-        return by_model, held_out, weights
+        return by_model, HeldOut(rows, stacked, difficulty | {PARTS_STD: spread}), weights
 
 
 def fit_domain(data: MoleculeData, rows: np.ndarray) -> ApplicabilityDomain:

@@ -107,12 +107,10 @@ class TrainingLoop:
         steps: length of the run in optimiser steps.
         console, profile: where to report, also the time per stage of a step at the end.
         part: the part of the whole work that this training is, for the progress bar.
-        evaluated: the run was evaluated before. If its time is used up, no further step is made.
         after_epoch: called with this loop after every epoch; an exception ends the training.
 
     Attributes:
         state: where training stands.
-        steps_done: steps since the run was started or resumed.
         budget: time limit of the run.
         fast: checks of fast execution, and whether the steps are compiled.
     """
@@ -127,14 +125,12 @@ class TrainingLoop:
         console: Console,
         *,
         profile: bool = False,
-        evaluated: bool = False,
         part: Part | None = None,
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
         self.after_epoch = after_epoch
         self.fabric, self.module, self.data, self.out, self.steps = fabric, module, data, out, steps
-        self.evaluated, self.settings = evaluated, module.config.trainer
-        self.state, self.steps_done = TrainingState(), 0
+        self.settings, self.state = module.config.trainer, TrainingState()
         self.budget = budget = TimeBudget(self.settings.max_minutes)
         self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
         self.progress = RunProgress(
@@ -182,7 +178,7 @@ class TrainingLoop:
     def _finished(self) -> bool:
         """True if neither a step nor a validation remains; checked before every epoch."""
         patience = self.settings.patience
-        if self._awaits_validation() and not self.evaluated:
+        if self._awaits_validation():
             return False
         return self._out_of_limits() or (patience is not None and self.state.waited >= patience)
 
@@ -248,7 +244,6 @@ class TrainingLoop:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=clip, error_if_nonfinite=False)
         self.fabric.strategy.optimizer_step(self.optimizer)
         self.state.step += 1
-        self.steps_done += 1
         if self.state.step % _LOG_EVERY == 0:
             rates = self.schedule.get_last_lr()
             names = ["lr-AdamW"] if len(rates) == 1 else [f"lr-AdamW/pg{i + 1}" for i in range(len(rates))]
@@ -308,9 +303,8 @@ class TrainingLoop:
 
     def _stop_if_alone(self) -> None:
         """Do so with the only device, without waiting for the step at which several would agree."""
-        if self.fabric.world_size == 1 and self._signals:
-            self._save_last()
-            raise Interrupted
+        if self.fabric.world_size == 1:
+            self._stop_if_signalled()
 
     def _log(self, values: dict[str, float]) -> None:
         epoch = (self.state.step - 1) // len(self.train_batches)

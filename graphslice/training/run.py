@@ -119,14 +119,13 @@ def run(
     data = load_molecule_data(config, dataset, console, None if fresh else saved_splits(config, out))
     if fresh:
         data.check_size()
+    elif is_finished(out) and (out / BEST).exists():
+        return finished_result(out, data, console)
     complete = complete_config(config, data, fresh=fresh)
     if fresh:
         data, config = choose_transforms(complete.config, data, console)
         complete = replace(complete, config=config)
     config, devices, metric = complete.config, complete.devices, complete.metric
-    evaluated = not fresh and is_finished(out) and (out / BEST).exists()
-    if evaluated and config.trainer.refit == "on":
-        return finished_result(out, data, console)
     module = new_module(complete, data)
     initialise_weights(config, module, data, last is None, console)
     with quiet_lightning():
@@ -145,12 +144,10 @@ def run(
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        options = {"profile": profile, "evaluated": evaluated, "part": parts[-1]}
-        loop = run_loop(last, fabric, module, data, out, complete.steps, console, **options)
+        arguments = fabric, module, data, out, complete.steps, console
+        loop = run_loop(last, *arguments, profile=profile, part=parts[-1])
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
-    if evaluated and loop.steps_done == 0:
-        return finished_result(out, data, console)
     training = _training_summary(module, fabric, loop)
     write_json(out / TRAINING, training)
     scores, held_out = stack.finish(out, metric, fabric.device, networks) if stack is not None else (None, None)

@@ -194,6 +194,7 @@ def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingLoop, "_finished", lambda self: self.state.step >= 3)
         train(config, tmp_path / "parts")
+    (tmp_path / "parts" / "metrics.json").unlink()
     resume(tmp_path / "parts")
     again = read_checkpoint(tmp_path / "parts" / "last.ckpt").weights
     assert all(np.array_equal(value, again[name]) for name, value in weights.items())

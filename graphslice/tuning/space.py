@@ -30,13 +30,7 @@ _RATE_FACTOR, _EPOCH_FACTORS = 4.0, (0.5, 2.0)
 _CHOICES: dict[str, tuple[float, ...]] = {"optimizer.weight_decay": (0.0, 0.01, 0.1), "model.dropout": (0.0, 0.1, 0.2)}
 _FINE_TUNED: dict[str, tuple[float, ...]] = {"optimizer.layer_lr_decay": (0.7, 1.0)}
 _FROM_SCRATCH: dict[str, tuple[float, ...]] = {"model.layers": (2, 4, 6), "model.dim": (64, 128, 256)}
-_RATE, _EPOCHS, _LOSS, _DIM, _MIXER = (
-    "optimizer.peak_lr",
-    "trainer.max_epochs",
-    "trainer.loss",
-    "model.dim",
-    "model.mixer",
-)
+_DIM, _MIXER = "model.dim", "model.mixer"
 
 
 @dataclass(frozen=True)
@@ -72,16 +66,16 @@ def search_space(config: RunConfig, tasks: Sequence[Task], epochs: int, mixers: 
     choices: dict[str, tuple[Any, ...]] = {}
     trainer = config.trainer
     if trainer.max_epochs is None and trainer.max_steps is None and trainer.max_minutes is None:
-        choices[_EPOCHS] = tuple(max(1, round(factor * epochs)) for factor in _EPOCH_FACTORS)
+        choices["trainer.max_epochs"] = tuple(max(1, round(factor * epochs)) for factor in _EPOCH_FACTORS)
     choices |= _CHOICES | (_FROM_SCRATCH if config.origin is None else _FINE_TUNED)
     if trainer.loss == "auto" and any(task.kind == REGRESSION for task in tasks):
-        choices[_LOSS] = ("huber", "mse")
+        choices["trainer.loss"] = ("huber", "mse")
     if _DIM in choices:
         choices[_DIM] = tuple(dim for dim in choices[_DIM] if dim % config.model.heads == 0)
     if mixers:
         choices[_MIXER] = tuple(mixers)
     present = config.options()
-    space: Space = {_RATE: LogRange(rate / _RATE_FACTOR, rate * _RATE_FACTOR)}
+    space: Space = {"optimizer.peak_lr": LogRange(rate / _RATE_FACTOR, rate * _RATE_FACTOR)}
     return space | {name: tuple(dict.fromkeys([present[name], *values])) for name, values in choices.items()}
 
 
@@ -95,10 +89,3 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     if values.get(_MIXER, config.model.mixer) != config.model.mixer:
         changes["model.mixer_settings"] = None
     return config.with_options(changes)
-
-
-def to_plain(space: Space) -> dict[str, list]:
-    """Return the search space as plain values, by which two are compared."""
-    return {
-        name: [*vars(values).values()] if isinstance(values, LogRange) else [*values] for name, values in space.items()
-    }

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 #: SQLite database of the study.
 STUDY = "study.sqlite3"
 _NAME = "graphslice"
-# Keys of user attributes of the study: what identifies the search, its options, its seconds so far.
-_IDENTITY, _OPTIONS, _SECONDS = "identity", "options", "seconds"
+#: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations.
+IDENTITY, OPTIONS, SECONDS = "identity", "options", "seconds"
 # Key of the user attribute that holds the values of an enqueued trial.
 _VALUES = "values"
 #: Reasons of a trial that was stopped before its end, and once it was enqueued again. It is no part of the budget.
@@ -103,43 +103,19 @@ def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> N
 
     Args:
         study: the study.
-        identity: the complete configuration (``config``) and the search space (``space``), as plain values.
+        identity: the complete configuration (``config``) as plain values, and the search space (``space``) as text.
         folder: the folder of the search, for messages.
 
     Raises:
         InputError: if the study is of another dataset, other targets, another configuration or search space.
     """
-    saved = study.user_attrs.get(_IDENTITY)
+    saved = study.user_attrs.get(IDENTITY)
     if saved is None:
-        if study.trials:
-            raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
-        study.set_user_attr(_IDENTITY, dict(identity))
+        study.set_user_attr(IDENTITY, dict(identity))
         return
     check_same_settings(flattened(saved["config"]), flattened(identity["config"]), folder, "search")
     if saved["space"] != identity["space"]:
         raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
-
-
-def write_options(study: Study, options: Mapping[str, Any]) -> None:
-    """Save the options of a search that may change when it is continued."""
-    study.set_user_attr(_OPTIONS, dict(options))
-
-
-def read_options(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the options that :func:`write_options` saved; raise :class:`InputError` if there are none."""
-    if _OPTIONS not in study.user_attrs:
-        raise InputError(f"{folder / STUDY} was not written by graphslice tune: choose another --out")
-    return dict(study.user_attrs[_OPTIONS])
-
-
-def spent_seconds(study: Study) -> float:
-    """Return the seconds of the search so far, over all its continuations."""
-    return float(study.user_attrs.get(_SECONDS, 0.0))
-
-
-def add_seconds(study: Study, seconds: float) -> None:
-    """Add to the seconds of the search."""
-    study.set_user_attr(_SECONDS, spent_seconds(study) + seconds)
 
 
 def _distributions(space: Space) -> dict[str, Any]:

@@ -27,19 +27,17 @@ from graphslice.training import resume as resume_run
 from graphslice.training.loop import Interrupted
 from graphslice.training.train_run import check_run_directory
 from graphslice.tuning.search import Choice, Limits, Setup, choose, prepare, repeat, search
-from graphslice.tuning.space import to_plain, with_values
+from graphslice.tuning.space import with_values
 from graphslice.tuning.study import (
+    OPTIONS,
+    SECONDS,
     STUDY,
     Record,
-    add_seconds,
     check_identity,
     import_optuna,
     open_study,
     prepare_trials,
-    read_options,
     records,
-    spent_seconds,
-    write_options,
 )
 
 if TYPE_CHECKING:
@@ -98,11 +96,11 @@ def tune(
         check_run_directory(out / RUN, config.data)
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
-        check_identity(study, {"config": setup.config.to_dict(), "space": to_plain(setup.space)}, out)
+        check_identity(study, {"config": setup.config.to_dict(), "space": repr(setup.space)}, out)
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
-        write_options(study, options | {"config": setup.user_config.to_dict()})
+        study.set_user_attr(OPTIONS, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes
-        left = None if minutes is None else max(0.0, 60 * minutes - spent_seconds(study))
+        left = None if minutes is None else max(0.0, 60 * minutes - study.user_attrs.get(SECONDS, 0.0))
         limits = Limits(trials, left, float("inf") if left is None else time.time() + left, seeds, processes)
         finished = _run_stages(study, setup, out, limits, mixers, console)
         choice = _write_results(out, records(study), setup, seeds, console)
@@ -121,7 +119,9 @@ def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
         InputError: if the folder holds no search.
     """
     folder = Path(folder)
-    options = read_options(open_study(folder), folder)
+    options = open_study(folder).user_attrs.get(OPTIONS)
+    if options is None:
+        raise InputError(f"{folder / STUDY} holds no options of a search: choose another --out")
     return tune(RunConfig.from_dict(options.pop("config")), folder, **options, console=console)
 
 
@@ -144,7 +144,7 @@ def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: S
         finished = False
     except import_optuna().exceptions.StorageInternalError as error:  # such as a full disk; what was written is kept
         raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
-    add_seconds(study, time.time() - begin)
+    study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
     return finished
 
 

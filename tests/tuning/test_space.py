@@ -3,7 +3,7 @@ import pytest
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.tasks import Task, regression_tasks
-from graphslice.tuning.space import LogRange, search_space, to_plain, with_values
+from graphslice.tuning.space import LogRange, search_space, with_values
 
 TASKS = regression_tasks(["y"])
 
@@ -77,7 +77,3 @@ def test_another_mixer_has_its_default_settings(tiny_config):
     config = tiny_config(model={"mixer": "csp", "mixer_settings": {"groups": 2}})
     assert with_values(config, {"model.mixer": "csp"}).model.mixer_settings == {"groups": 2}
     assert with_values(config, {"model.mixer": "softmax"}).model.mixer_settings is None
-
-
-def test_plain_space_has_lists_only(scratch):
-    assert all(isinstance(values, list) for values in to_plain(search_space(scratch, TASKS, 30)).values())

@@ -7,7 +7,7 @@ gradients would distort them (linear probing then fine-tuning: Kumar et al. 2022
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch import nn
 
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint
-from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import random_subset
@@ -28,9 +27,6 @@ from graphslice.tasks import REGRESSION, Task, each_target
 #: Settings of the model in which a run may differ from the checkpoint that it starts from.
 NO_ARCHITECTURE = ("tasks", "level", "descriptors", "dropout", "input_dropout", "attention_dropout", "init")
 
-# A target counts as seen in pretraining if its rank correlation with a pretraining target reaches the first number on
-# at least the second number of training molecules; of larger training sets a sample of the third number is compared.
-_MIN_RANK_CORRELATION, _MIN_COMPARED, _MAX_COMPARED = 0.95, 50, 500
 # Words in names of targets, and the pretraining targets that they denote.
 _QUANTITIES = {"gap": "gap", "homo": "homo", "lumo": "lumo", "dipole": "dipole", "mu": "dipole", "logp": "MolLogP"}
 _TARGET_STATISTICS = ("target_mean", "target_std")
@@ -48,22 +44,18 @@ _MIN_EXPLAINED_VARIANCE = 0.8
 
 
 def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
-    """Return a note on targets that a pretrained model was already trained on, or similar ones; None without any.
-
-    Quantum-chemical targets and logP are recognised by name, RDKit descriptors by rank correlation.
-    """
+    """Return a note on targets that a pretrained model was already trained on, by their names; None without any."""
     if data.dataset.level != MOLECULE:
         return None
     pretrained = {task.name for task in origin.tasks}
-    rows = random_subset(data.splits["train"], _MAX_COMPARED)
-    descriptors = _known_descriptors(data, rows, pretrained)
+    known = {name.lower(): name for name in pretrained}
+    known |= {word: name for word, name in _QUANTITIES.items() if name in pretrained}
     similar = {}
-    for task, labels in zip(data.dataset.tasks, data.dataset.targets[rows].T, strict=True):
-        if task.kind == REGRESSION:
-            words = re.findall("[a-z]+", task.name.lower())
-            named = [_QUANTITIES[word] for word in words if _QUANTITIES.get(word) in pretrained]
-            if match := named[0] if named else _most_correlated(labels, descriptors):
-                similar[task.name] = match
+    for task in data.dataset.tasks:
+        name = task.name.lower()
+        match = next((known[word] for word in [name, *re.findall("[a-z]+", name)] if word in known), None)
+        if task.kind == REGRESSION and match is not None:
+            similar[task.name] = match
     if not similar:
         return None
     pairs = ", ".join(f"{target} ({match})" for target, match in similar.items())
@@ -93,32 +85,6 @@ def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | 
         f"at least {' and '.join(known)} have the Morgan fingerprint of a training molecule of {name}: scores on these "
         "are better than on new molecules"
     )
-
-
-def _known_descriptors(data: MoleculeData, rows: np.ndarray, names: Collection[str]) -> dict[str, np.ndarray]:
-    """Return the named RDKit descriptors, each ``float32 [R]``; empty for graphs without SMILES."""
-    if "rdkit2d" in data.store.info.descriptors:
-        values = data.store.descriptors(rows, ["rdkit2d"])
-    elif data.dataset.smiles:
-        values = compute_descriptors([data.dataset.smiles[row] for row in rows.tolist()], ["rdkit2d"])["rdkit2d"]
-    else:
-        return {}
-    columns = zip(DESCRIPTORS["rdkit2d"].names, values.T, strict=True)
-    return {name: column for name, column in columns if name in names}
-
-
-def _most_correlated(labels: np.ndarray, descriptors: Mapping[str, np.ndarray]) -> str | None:
-    """Return the descriptor with the highest rank correlation with the labels; None if it is below the threshold."""
-    from scipy.stats import rankdata
-
-    correlations = {}
-    for name, column in descriptors.items():
-        known = ~np.isnan(labels) & ~np.isnan(column)
-        a, b = rankdata(labels[known]), rankdata(column[known])
-        if len(a) >= _MIN_COMPARED and a.std() > 0 and b.std() > 0:
-            correlations[name] = abs(np.corrcoef(a, b)[0, 1])
-    best = max(correlations, key=lambda name: correlations[name], default=None)
-    return best if best is not None and correlations[best] >= _MIN_RANK_CORRELATION else None
 
 
 def load_pretrained_weights(

@@ -368,15 +368,10 @@ def test_init_from_overrides_the_default(packaged_model, demo_csv, cli, tiny_fla
 
 
 @pytest.mark.parametrize(
-    ("name", "labels", "alike"),
-    [
-        ("y", lambda n: 14.0 * (n % 30) + 16 * (n // 30), "MolWt"),  # recognised by its values
-        ("HOMO-LUMO gap", lambda n: float(n * 7 % 60), "homo"),  # recognised by its name
-        ("solubility", lambda n: float(n * 7 % 60), None),
-    ],
+    ("name", "alike"), [("molwt", "MolWt"), ("HOMO-LUMO gap", "homo"), ("exp. logP", "MolLogP"), ("solubility", None)]
 )
-def test_targets_seen_in_pretraining_are_named(tmp_path, name, labels, alike):
-    table = "".join(f"{'C' * (n % 30 + 1)}{'O' * (n // 30)},{labels(n)}\n" for n in range(60))
+def test_targets_seen_in_pretraining_are_named(tmp_path, name, alike):
+    table = "".join(f"{'C' * (n % 30 + 1)}{'O' * (n // 30)},{n * 7 % 60}.5\n" for n in range(60))
     (tmp_path / "t.csv").write_text(f"smiles,{name}\n{table}")
     config = DataConfig(str(tmp_path / "t.csv"), targets=name, cache=str(tmp_path))
     splits = {"train": np.arange(58), "valid": np.array([58]), "test": np.array([59])}

@@ -209,10 +209,9 @@ def read_part(path: Path, tasks: Sequence[Task], kinds: Collection[str]) -> Cali
 
     Raises :class:`InputError` if the file cannot be read.
     """
+    contents = read_torch_file(path)
     try:
-        return _read_calibration(read_torch_file(path), tasks, kinds)
-    except InputError:
-        raise
+        return _read_calibration(contents, tasks, kinds)
     except _MALFORMED:
         raise InputError(f"{path} is not a complete GraphSlice checkpoint") from None
 

@@ -50,7 +50,7 @@ class Excessive(ValueError):
     """A file would need far more memory than it has bytes."""
 
 
-class _Rejected(ValueError):
+class Rejected(ValueError):
     """A file holds something else than tensors and plain values."""
 
 
@@ -97,24 +97,25 @@ def read_torch_file(path: Path, *, skip: Collection[str] = ()) -> dict[str, Any]
     with path.open("rb") as file:
         start = file.read(1)
         try:
+            check_archive(path)
             with zipfile.ZipFile(file) as archive:
-                check_archive(archive, path.stat().st_size)
                 reader = _Reader(archive)
                 contents = reader.interpret()
                 check_values(contents)
                 if isinstance(contents, dict):
                     contents = reader.arrays({key: value for key, value in contents.items() if key not in skip})
         except Exception as error:  # a damaged file can raise almost any error
-            raise InputError(f"cannot read {path}: {_reason(error, start)}") from None
+            raise InputError(f"cannot read {path}: {reason_of(error, start)}") from None
     if not isinstance(contents, dict):
         raise InputError(f"cannot read {path}: it does not hold a checkpoint")
     return contents
 
 
-def _reason(error: Exception, start: bytes) -> str:
+def reason_of(error: Exception, start: bytes = b"") -> str:
+    """Describe why a file cannot be read; ``start``: its first byte, if no pickle is expected."""
     if isinstance(error, Excessive):
         return f"it would need far more memory than it has bytes ({error})"
-    if isinstance(error, _Rejected):
+    if isinstance(error, Rejected):
         return "it holds objects other than weights and plain values, and loading them would run code"
     if start == b"\x80":
         return (
@@ -124,15 +125,12 @@ def _reason(error: Exception, start: bytes) -> str:
     return "it is truncated, damaged or not a checkpoint"
 
 
-def check_archive(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise :class:`Excessive` for a compressed archive, which torch never writes and which could exhaust memory.
-
-    Args:
-        archive: the archive.
-        size: of its file, in bytes.
-    """
-    if sum(part.file_size for part in archive.infolist()) > size:
-        raise Excessive("a compressed archive")
+def check_archive(path: Path) -> None:
+    """Raise :class:`Excessive` for a compressed archive, which torch never writes and which could exhaust memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
+                raise Excessive("a compressed archive")
 
 
 def check_values(values: Any, check_other: Callable[[Any], None] = lambda value: None) -> None:
@@ -227,14 +225,14 @@ class _Reader:
             elif name == "STOP":
                 return stack.pop()
             elif name != "PROTO":
-                raise _Rejected
+                raise Rejected
         raise ValueError("the pickle has no end")
 
     def _memory(self, identity: Any) -> _Memory:
         """Return the memory that a persistent identity of the pickle stands for."""
         word, kind, key, _, elements = identity  # the fourth is the device
         if word != "storage" or not isinstance(kind, _Name) or kind.text not in _DTYPES or type(key) is not str:
-            raise _Rejected
+            raise Rejected
         part = self.archive.getinfo(f"{self.folder}/data/{key}")
         if part.compress_type != zipfile.ZIP_STORED or type(elements) is not int:
             raise ValueError("the memory of a tensor is compressed, or its size is not a number")
@@ -245,14 +243,14 @@ class _Reader:
     def _made(self, name: Any, arguments: Any) -> Any:
         """Return what a call of the pickle makes."""
         if not isinstance(name, _Name) or not isinstance(arguments, tuple):
-            raise _Rejected
+            raise Rejected
         if name.text == _DICT and not arguments:
             return {}
         if name.text == _PARAMETER and isinstance(arguments[0], _Tensor):
             return arguments[0]
         if name.text == _TENSOR and isinstance(arguments[0], _Memory) and not any(arguments[6:]):
             return _checked_tensor(*arguments[:4])
-        raise _Rejected
+        raise Rejected
 
     def arrays(self, value: Any) -> Any:
         """Replace the tensors of nested values by arrays."""
@@ -263,18 +261,17 @@ class _Reader:
         if isinstance(value, list | tuple):
             return type(value)(self.arrays(part) for part in value)
         if isinstance(value, _Name | _Memory):
-            raise _Rejected
+            raise Rejected
         return value
 
     def _array(self, tensor: _Tensor) -> np.ndarray:
         memory = tensor.memory
         if memory not in self.memories:
             elements = np.frombuffer(bytearray(self._bytes(f"data/{memory.key}")), self.order + _DTYPES[memory.kind])
-            if len(elements) != memory.elements:
-                raise ValueError("the memory of a tensor has another size")
             self.memories[memory] = _native(elements, memory.kind)
         elements = self.memories[memory]
         strides = [stride * elements.itemsize for stride in tensor.strides]
+        # Raises an error if the tensor reaches beyond its memory.
         return np.ndarray(tensor.shape, elements.dtype, elements, tensor.offset * elements.itemsize, strides)
 
 
@@ -288,13 +285,13 @@ def _native(elements: np.ndarray, kind: str) -> np.ndarray:
 
 def _known_name(name: str) -> _Name:
     if name not in _DTYPES and name not in (_DICT, _TENSOR, _PARAMETER):
-        raise _Rejected
+        raise Rejected
     return _Name(name)
 
 
 def _of_type(kind: type, value: Any) -> Any:
     if type(value) is not kind:
-        raise _Rejected
+        raise Rejected
     return value
 
 
@@ -302,19 +299,16 @@ def _items(values: Sequence[Any]) -> Iterable[tuple[str | int, Any]]:
     """Pair keys and values; other keys than texts and numbers are rejected, since nested ones may exhaust the stack."""
     keys, values = values[::2], values[1::2]
     if not all(isinstance(key, str | int) for key in keys):
-        raise _Rejected
+        raise Rejected
     return zip(keys, values, strict=True)
 
 
 def _checked_tensor(memory: _Memory, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Return a tensor; raise ValueError if it reaches beyond its memory, Excessive if it repeats elements of it."""
+    """Return a tensor; raise ValueError for an invalid shape, Excessive if it repeats elements of its memory."""
     numbers = (offset, *shape, *strides)
     same = len(shape) == len(strides) <= _MOST_DIMENSIONS
     if not same or not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
         raise ValueError("the shape of a tensor is invalid")
     if prod(shape) > memory.elements:
         raise Excessive("a tensor of repeated elements")
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if offset > memory.elements or (prod(shape) and last >= memory.elements):
-        raise ValueError("a tensor reaches beyond its memory")
     return _Tensor(memory, offset, tuple(shape), tuple(strides))

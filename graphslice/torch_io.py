@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphslice.errors import InputError
-from graphslice.torch_files import Excessive, check_archive, check_values
+from graphslice.torch_files import Excessive, Rejected, check_archive, check_values, reason_of
 
 
 def torch_bytes(contents: dict[str, Any]) -> memoryview:
@@ -43,28 +43,17 @@ def load_weights(path: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice to developers
-            check_archive_file(path)
+            check_archive(path)
             contents = torch.load(path, map_location="cpu", weights_only=True)
             check_values(contents, _check_tensor)
     except Exception as error:  # a damaged file can raise almost any error
-        text = str(error) if path.open("rb").read(1) in (b"P", b"\x80") else ""  # first byte of an archive or pickle
-        if isinstance(error, Excessive):
-            reason = f"it would need far more memory than it has bytes ({error})"
-        elif "Unsupported" in text or "unsupported" in text or "WeightsUnpickler" in text:
-            reason = "it holds objects other than weights and plain values, and loading them would run code"
-        else:
-            reason = "it is truncated, damaged or not a checkpoint"
-        raise InputError(f"cannot read {path}: {reason}") from None
+        is_file_of_torch = path.open("rb").read(1) in (b"P", b"\x80")  # first byte of an archive or pickle
+        if is_file_of_torch and re.search("[Uu]nsupported|WeightsUnpickler", str(error)):
+            error = Rejected()
+        raise InputError(f"cannot read {path}: {reason_of(error)}") from None
     if not isinstance(contents, dict):
         raise InputError(f"cannot read {path}: it does not hold a checkpoint")
     return contents
-
-
-def check_archive_file(path: Path) -> None:
-    """As :func:`~graphslice.torch_files.check_archive`, for a file that may be no archive."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            check_archive(archive, path.stat().st_size)
 
 
 def _check_tensor(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -37,11 +36,6 @@ _FEW_MOLECULES = 50
 
 # A class of one row among at least this many labels may be a misspelling.
 _RARE_AMONG = 50
-
-# Names of logarithms: logS, LogD7.4, log_clearance, ln k, cl_log, pIC50, pKa, pchembl_value.
-_LOG_NAME = re.compile(
-    r"(?i:(?:^|[\W_])(?:log|ln|lg)(?:10|2)?(?:[a-z]{1,2})?(?:$|[\W_\d]))|^[lL]og[A-Z]|^p[A-Z]|^pchembl"
-)
 
 # Printed names of splits, where they differ.
 _SPLIT_NAMES = {"train": "training", "valid": "validation"}
@@ -187,15 +181,6 @@ def limit_notes(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
                 )
     more = [f"and {len(notes) - _MOST_NAMES:,} more such limits"] if len(notes) > _MOST_NAMES else []
     return [*notes[:_MOST_NAMES], *more]
-
-
-def transform_notes(tasks: Sequence[Task]) -> list[str]:
-    """Warn about targets whose logarithm is configured although their names are those of logarithms."""
-    return [
-        f"{task.name} looks like a logarithm already, by its name: if it is one, leave out --transform log"
-        for task in tasks
-        if task.transform == "log" and _LOG_NAME.search(task.name.strip())
-    ]
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:

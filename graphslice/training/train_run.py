@@ -35,7 +35,6 @@ from graphslice.run_files import (
 )
 from graphslice.tasks import Task
 from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
-from graphslice.training.data_summary import transform_notes
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
@@ -88,7 +87,6 @@ def train(
             make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
         given = config
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
-        dataset = replace(dataset, notes=(*dataset.notes, *transform_notes(dataset.tasks)))
         config = fit_to_dataset(config, dataset)
         check_tasks(config, dataset.tasks)
         _check_output(out, given, overwrite=overwrite, frame=is_frame(data))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphslice.tasks import Task, regression_tasks
-from graphslice.training.data_summary import data_warnings, describe_tasks, limit_notes, transform_notes
+from graphslice.training.data_summary import data_warnings, describe_tasks, limit_notes
 
 RANDOM = np.random.default_rng(0)
 
@@ -51,19 +51,6 @@ def test_class_of_one_row_among_many_is_noted(counts, noted):
     labels = np.repeat([0.0, 1, 2], counts)[:, None]
     found = data_warnings([Task("herg", "multiclass", ("no", "yes", "maybe"))], labels)
     assert found == (["herg has one row of the class 'maybe': is it a misspelling?"] if noted else [])
-
-
-@pytest.mark.parametrize(
-    "name", ["logS", "LogD7.4", "logPapp", "log_cl", "log10(ki)", "ln k", "cl_log", "pIC50", "pKa", "pchembl_value"]
-)
-def test_logarithm_of_a_logarithm_is_noted(name):
-    (note,) = transform_notes([Task(name, transform="log"), Task("clearance", transform="log"), Task("logP")])
-    assert note.startswith(f"{name} looks like a logarithm already")
-
-
-@pytest.mark.parametrize("name", ["clearance", "half_life", "logistics", "catalog", "ppb", "IC50", "analogue", "perm"])
-def test_other_names_are_not_taken_for_logarithms(name):
-    assert transform_notes([Task(name, transform="log")]) == []
 
 
 def labels_with_limit(value: float, count: int, rows: int = 100, seed: int = 0) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +73,6 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for line in [
         *data.dataset.notes,
         *([describe_reasons(invalid, f"used without an invalid label (see {REJECTED})")] if invalid else []),
-        *mostly_invalid_notes(tasks, labels, invalid.values()),
         *data_warnings(tasks, labels),
         *([] if pretraining or level != MOLECULE else [*limit_notes(tasks, labels), *salt_notes(data)]),
         *split_warnings(tasks, parts, folds=not pretraining),
@@ -140,16 +139,6 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
     if task.kind == BINARY and class_key(task.classes[1]) not in POSITIVE:
         more = f"; scores are those of {task.classes[1]}"
     return f"{task.name} ({', '.join(shown[:_MOST_NAMES])}{more})"
-
-
-def mostly_invalid_notes(tasks: Sequence[Task], labels: np.ndarray, reasons: Iterable[str]) -> list[str]:
-    """Name the targets with more invalid labels than valid ones; ``reasons``: one for each row with an invalid one."""
-    notes, reasons = [], list(reasons)
-    for task, valid in zip(tasks, (~np.isnan(labels)).sum(axis=0).tolist(), strict=True):
-        invalid = sum(reason.startswith(f"target {task.name!r} ") for reason in reasons)
-        if invalid > valid:
-            notes.append(f"only {valid:,} of {valid + invalid:,} labels of {task.name} can be read: correct the others")
-    return notes
 
 
 def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:

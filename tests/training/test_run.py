@@ -327,17 +327,6 @@ def test_rejected_rows_are_listed_with_reasons(tmp_path, demo_rows, tiny_config)
     assert split == [row for row in range(1, 61) if row not in rejected]
 
 
-def test_target_of_mostly_invalid_labels_is_named(tmp_path, demo_rows, tiny_config):
-    table = demo_rows[["smiles", "gap_ev"]].assign(other=[*demo_rows["gap_ev"][:20], *["~6"] * 39, None])
-    table.to_csv(tmp_path / "t.csv", index=False)
-    output, config = (
-        io.StringIO(),
-        tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,other", "task": "regression"}),
-    )
-    train(config, tmp_path / "run", console=Console(file=output))
-    assert "note: only 20 of 59 labels of other can be read: correct the others\n" in output.getvalue()
-
-
 def test_row_with_an_invalid_label_is_used_with_its_other_ones(tmp_path, demo_rows, tiny_config):
     table = demo_rows[["smiles", "gap_ev"]].assign(other=demo_rows["gap_ev"].astype(object))
     table.loc[[5, 8], "other"] = "low"

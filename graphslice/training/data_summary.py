@@ -34,9 +34,6 @@ _MIN_RELATIVE_STD = 1e-6
 # With fewer molecules for training and validation than this, a warning is printed.
 _FEW_MOLECULES = 50
 
-# A class of one row among at least this many labels may be a misspelling.
-_RARE_AMONG = 50
-
 # Printed names of splits, where they differ.
 _SPLIT_NAMES = {"train": "training", "valid": "validation"}
 
@@ -142,12 +139,11 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
 
 
 def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """Check targets for suspicious values: at most one line per kind of problem, which names the targets."""
+    """Check regression targets for suspicious values: at most one line per kind of problem, which names the targets."""
     targets_by_reason: dict[str, list[str]] = {}
     for t, task in enumerate(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
-        reason = (_target_warning if task.kind == REGRESSION else _class_warning)(task, known) if len(known) else None
-        if reason:
+        if task.kind == REGRESSION and len(known) and (reason := _target_warning(known)):
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{quoted_list(names, _MOST_NAMES, str)} {reason}" for reason, names in targets_by_reason.items()]
 
@@ -185,18 +181,7 @@ def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds
     return lines
 
 
-def _class_warning(task: Task, known: np.ndarray) -> str | None:
-    """Return the warning about the class indices ``float64 [R]`` of a target, to follow its name, or None."""
-    counts = np.bincount(known.astype(int), minlength=len(task.classes))
-    single = [name for name, count in zip(task.classes, counts.tolist(), strict=True) if count == 1]
-    if len(single) in (0, len(task.classes)) or len(known) < _RARE_AMONG:
-        return None
-    return (
-        f"has one row of the class {' and of the class '.join(map(repr, single[:_FEW_VALUES]))}: is it a misspelling?"
-    )
-
-
-def _target_warning(task: Task, known: np.ndarray) -> str | None:
+def _target_warning(known: np.ndarray) -> str | None:
     """Return the warning about the values ``float64 [R]`` of a regression target, to follow its name, or None."""
     distinct = np.unique(known)
     if len(distinct) == 1:

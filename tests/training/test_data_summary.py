@@ -46,13 +46,6 @@ def test_warnings_about_suspicious_values(values, expected):
     assert found == [] if expected is None else (len(found) == 1 and expected in found[0])
 
 
-@pytest.mark.parametrize(("counts", "noted"), [((50, 49, 1), True), ((50, 48, 2), False), ((5, 4, 1), False)])
-def test_class_of_one_row_among_many_is_noted(counts, noted):
-    labels = np.repeat([0.0, 1, 2], counts)[:, None]
-    found = data_warnings([Task("herg", "multiclass", ("no", "yes", "maybe"))], labels)
-    assert found == (["herg has one row of the class 'maybe': is it a misspelling?"] if noted else [])
-
-
 def labels_with_limit(value: float, count: int, rows: int = 100, seed: int = 0) -> np.ndarray:
     """Labels from 1 to 2, of which some are another value."""
     labels = np.random.default_rng(seed).uniform(1, 2, (rows, 1))

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from graphslice import InputError, RunConfig
-from graphslice.config import PRESETS, parse_value, read_preset, read_yaml, split_words
+from graphslice.config import PRESETS, read_yaml, split_words
+from graphslice.config.reading import parse_value, read_preset
 from graphslice.package_data import CONFIGS
 
 

@@ -20,16 +20,8 @@ from graphslice import compile_note
 from graphslice.api.keywords import suggest_keywords
 from graphslice.api.model import Model, load, name_setting
 from graphslice.checkpoint import fine_tuning_preset
-from graphslice.config import (
-    FROM_SCRATCH,
-    MOLECULE,
-    RunConfig,
-    check_keys,
-    join_names,
-    merge_sections,
-    parse_section,
-    read_preset,
-)
+from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig, join_names
+from graphslice.config.reading import check_keys, merge_sections, parse_section, read_preset
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
 from graphslice.errors import InputError, shown

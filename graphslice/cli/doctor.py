@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.config import read_preset
+from graphslice.config.reading import read_preset
 
 if TYPE_CHECKING:
     from rich.console import Console

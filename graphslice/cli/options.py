@@ -27,12 +27,9 @@ from graphslice.config import (
     OptimizerConfig,
     RunConfig,
     TrainerConfig,
-    check_keys,
-    merge_sections,
-    parse_value,
-    read_preset,
     read_yaml,
 )
+from graphslice.config.reading import check_keys, merge_sections, parse_value, read_preset
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from graphslice.config import FROM_SCRATCH, DataConfig, RunConfig, check_same_settings, parse_value, read_yaml
+from graphslice.config import FROM_SCRATCH, DataConfig, RunConfig, read_yaml
+from graphslice.config.reading import check_same_settings, parse_value
 from graphslice.errors import InputError, nearest
 from graphslice.run_files import CONFIG
 from graphslice.tasks import Task

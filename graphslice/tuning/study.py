@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphslice.config import check_same_settings, flattened
+from graphslice.config.reading import check_same_settings, flattened
 from graphslice.errors import InputError, first_line
 from graphslice.tuning.space import LogRange, Space
 

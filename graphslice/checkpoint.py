@@ -150,8 +150,6 @@ def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
     """
     if contains_run(folder) or find_members(folder):
         raise InputError(f"{folder} holds a run already: choose another --out")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"cannot write the run directory {folder}: it is a file")
     with atomic_write(folder / CONFIG) as config_file:  # both files or none
         config_file.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
         save_checkpoint(checkpoint, folder / BEST)

@@ -118,7 +118,7 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
         return checkpoints[0].calibration
     folder = Path(local_path(path))
     if not (folder / ENSEMBLE_CALIBRATION).is_file():
-        if is_finished(folder) and all(checkpoint.calibration for checkpoint in checkpoints):
+        if is_finished(folder):
             raise InputError(
                 f"{folder} lacks {ENSEMBLE_CALIBRATION}, the calibration of the ensemble: copy the run directory again"
             )

@@ -221,7 +221,7 @@ def read_splits(folder: Path) -> dict[str, np.ndarray] | None:
     if not (folder / SPLIT_FILE).is_file():
         return None
     splits: dict[str, list[int]] = {}
-    for row, split in _read_column(folder / SPLIT_FILE, "split", "copy it again"):
+    for row, split in _read_column(folder / SPLIT_FILE, "split"):
         splits.setdefault(split, []).append(row)
     if not splits:
         raise InputError(f"{folder / SPLIT_FILE} is damaged: copy it again")
@@ -242,11 +242,10 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
     path = next((path for folder in folders if (path := folder / SPLIT_FILE).is_file()), None)
     if path is None:
         return {}
-    smiles = _read_column(path, "smiles", "copy it again, or remove it to get row numbers of training molecules")
-    return {row: text for row, text in smiles if text}
+    return {row: text for row, text in _read_column(path, "smiles") if text}
 
 
-def _read_column(path: Path, column: str, advice: str) -> list[tuple[int, str]]:
+def _read_column(path: Path, column: str) -> list[tuple[int, str]]:
     """Read pairs of a row (from 0) and a text from a CSV file of a run."""
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -254,7 +253,7 @@ def _read_column(path: Path, column: str, advice: str) -> list[tuple[int, str]]:
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         pairs = [(-1, "")]
     if not all(0 <= row < _MOST_ROWS and text is not None for row, text in pairs):
-        raise InputError(f"{path} is damaged: {advice}")
+        raise InputError(f"{path} is damaged: copy it again")
     return pairs
 
 

@@ -168,16 +168,6 @@ def test_trained_ensemble_is_saved_and_read(ensemble, tmp_path):
         gs.load(tmp_path / "saved", "cpu")
 
 
-def test_ensemble_of_an_older_version_is_read(ensemble):
-    """Which noted no beginning, and had no calibration."""
-    for path in [*ensemble.rglob("start.json"), ensemble / "together.ckpt"]:
-        path.unlink()
-    for path in ensemble.glob("member-*"):
-        save_checkpoint(replace(read_checkpoint(path), calibration=None), path / "best.ckpt")
-    found = read_checkpoints(ensemble)
-    assert len(found) == 3 and read_calibration(ensemble, found) is None
-
-
 def test_folds_are_counted_with_their_repeats(tmp_path):
     config = config_of()
     config = replace(config, data=replace(config.data, folds="2x2"), trainer=replace(config.trainer, ensemble=1))

@@ -29,8 +29,6 @@ KEY = "graphslice"
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
 # Keys of the optional parts of a model.
 _STACKING, _CALIBRATION = "blend", "calibration"
-# What a model does not need of a checkpoint of its training, most of the file.
-_TRAINING_STATE = ("optimizer_states",)
 
 
 @dataclass
@@ -176,7 +174,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         InputError: if the file is missing, truncated, written by another program, or would run code.
     """
     path = find_checkpoint(path)
-    contents = read_torch_file(path, skip=_TRAINING_STATE)
+    contents = read_torch_file(path)
     if KEY not in contents:
         raise InputError(
             f"{path} is not a GraphSlice checkpoint; 'graphslice import-checkpoint' converts those of Graphormer "

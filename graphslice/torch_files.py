@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import pickletools
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -80,12 +80,8 @@ class _Tensor:
     strides: tuple[int, ...]
 
 
-def read_torch_file(path: Path, *, skip: Collection[str] = ()) -> dict[str, Any]:
+def read_torch_file(path: Path) -> dict[str, Any]:
     """Read a file that ``torch.save`` wrote for a dictionary of tensors and plain values.
-
-    Args:
-        path: the file.
-        skip: keys of the dictionary that are left out.
 
     Returns:
         The dictionary, with tensors as arrays: bfloat16 as float32, any other dtype as it is. Nested dictionaries of
@@ -102,8 +98,7 @@ def read_torch_file(path: Path, *, skip: Collection[str] = ()) -> dict[str, Any]
                 reader = _Reader(archive)
                 contents = reader.interpret()
                 check_values(contents)
-                if isinstance(contents, dict):
-                    contents = reader.arrays({key: value for key, value in contents.items() if key not in skip})
+                contents = reader.arrays(contents)
         except Exception as error:  # a damaged file can raise almost any error
             raise InputError(f"cannot read {path}: {reason_of(error, start)}") from None
     if not isinstance(contents, dict):

@@ -125,7 +125,7 @@ def test_incomplete_ensembles_are_rejected(damage, ensemble, cli):
     assert (code, out) == (2, "") and err.count("\n") <= 1
 
 
-@pytest.mark.parametrize("command", ["predict", "inspect", "evaluate", "fingerprint", "report", "export-checkpoint"])
+@pytest.mark.parametrize("command", ["predict", "inspect", "evaluate", "fingerprint", "report", "export"])
 @pytest.mark.parametrize("damage", ["no folder", "stray", "too many"])
 def test_every_command_rejects_incomplete_ensembles(command, damage, ensemble, cli, tmp_path):
     DAMAGE[damage][0](ensemble)
@@ -135,7 +135,7 @@ def test_every_command_rejects_incomplete_ensembles(command, damage, ensemble, c
         "inspect": ["CCO", "-o", tmp_path / "out"],
         "evaluate": ["--dataset", tmp_path / "in.csv"],
         "fingerprint": [tmp_path / "in.csv", "-o", tmp_path / "out"],
-        "export-checkpoint": ["--out", tmp_path / "out"],
+        "export": ["--out", tmp_path / "out", "--format", "huggingface"],
     }
     code, _, err = cli(command, ensemble, *arguments.get(command, []))
     assert code == 2 and err.startswith("graphslice: ") and "member" in err and not (tmp_path / "out").exists()

@@ -26,11 +26,9 @@ from graphslice.inference.predictor import Predictor
 
 #: Maximum number of molecules that are explained and drawn.
 MAX_DRAWN = 100
-# Name of the output table, and pattern of the names of all output files, also of former versions.
+# Name of the output table, and pattern of the names of all output files.
 TABLE = "atoms.csv"
-_OUTPUT_FILES = re.compile(
-    r"(atoms|map_atoms|map_bonds)(-\d+)?\.(csv|png|svg)|(spectra|residuals|map_distances|overview)\..{3}"
-)
+_OUTPUT_FILES = re.compile(r"atoms\.csv|atoms-\d+\.(png|svg)|overview\.png")
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         nargs="*",
         help="SMILES, or CSV, TSV, Excel, Parquet, SDF or .smi files; the first 100 molecules are drawn",
     )
-    parser.add_argument("--smiles", nargs="+", default=[], help=argparse.SUPPRESS)  # former name
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
@@ -52,12 +50,11 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     if options.orders < 2:
         raise InputError(f"--orders must be at least 2, not {options.orders}")
-    words = [*options.molecules, *options.smiles]
-    if not words:
+    if not options.molecules:
         raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
     home = None if is_hub_model(options.model) else run_directory_of(options.model)
     out = Path(options.out) if options.out else (home or Path()) / "inspect"
-    check_output_table(words, out)
+    check_output_table(options.molecules, out)
     if options.out and not options.overwrite and (out / TABLE).exists():
         raise InputError(f"{out} holds an inspection already: choose another --out, or give --overwrite")
     predictor = load_model(options)
@@ -65,7 +62,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     with molecule_progress("explaining", None, console) as advance:
         inspection = inspect(
             predictor,
-            read_input_molecules(predictor, words, options.smiles_column),
+            read_input_molecules(predictor, options.molecules, options.smiles_column),
             out,
             target=options.target,
             orders=options.orders,

@@ -54,8 +54,6 @@ COMMANDS = {
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export": "Export a model to ONNX, or to a checkpoint of Graphormer v1 or Hugging Face.",
 }
-# What former commands stand for.
-_FORMER = {"export-checkpoint": ["export", "--format", "huggingface"]}
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")
 # Commands that go on where they were stopped.
@@ -77,7 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
     With ``--json`` one document goes to standard output, and everything else that the command prints to standard error.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    arguments = [*_FORMER.get(arguments[0], arguments[:1]), *arguments[1:]] if arguments else arguments
     configure_malloc()
     unhandled = [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else []
     # The exception lets temporary files be removed.

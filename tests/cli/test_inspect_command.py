@@ -37,11 +37,6 @@ def test_molecules_that_are_explained_for_different_classes(capsys):
         assert capsys.readouterr().out.endswith(message)
 
 
-def test_as_it_was_called_once(cli, run_directory, tmp_path):
-    code, out, _ = cli("inspect", run_directory, "--smiles", "CCO", "CC", "-o", tmp_path, "--target", "GAP")
-    assert code == 0 and "CCO\n" in out and "\nCC\n" in out
-
-
 @pytest.mark.parametrize(
     "words, message",
     [

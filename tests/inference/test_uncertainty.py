@@ -192,7 +192,7 @@ def test_predicted_standard_deviations_scale_the_intervals(tiny_config, cli, tmp
     again.init_from = str(tmp_path / "run")
     train(again, tmp_path / "again")
     assert gs.load(tmp_path / "again").config.model.tasks == 3
-    assert cli("inspect", tmp_path / "run", "--smiles", "CCO", "-o", tmp_path / "seen")[0] == 0
+    assert cli("inspect", tmp_path / "run", "CCO", "-o", tmp_path / "seen")[0] == 0
 
 
 @pytest.mark.usefixtures("in_this_process")

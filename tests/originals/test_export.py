@@ -139,12 +139,12 @@ def test_transformed_targets_are_rejected_and_logits_reported(tmp_path, cli):
         checkpoint.tasks = [task]
         folder = tmp_path / task.transform
         write_run_directory(checkpoint, folder)
-        code, _, err = cli("export-checkpoint", folder, "-o", folder / "v1", "--format", "graphormer-v1")
+        code, _, err = cli("export", folder, "-o", folder / "v1", "--format", "graphormer-v1")
         assert (code, words in err, (folder / "v1").exists()) == ((2, True, False) if words else (0, True, True))
     checkpoint.tasks = [Task("t0", "binary", ("no", "yes"))]
     write_run_directory(checkpoint, tmp_path / "classes")
     flags = ("-o", tmp_path / "v1", "--format", "graphormer-v1")
-    assert "returns logits of t0" in cli("export-checkpoint", tmp_path / "classes", *flags)[2]
+    assert "returns logits of t0" in cli("export", tmp_path / "classes", *flags)[2]
 
 
 def test_hyperparameters_of_graphormer_v1_are_read(tmp_path):
@@ -181,14 +181,14 @@ def test_omitted_base_models_are_reported(tmp_path, cli):
     models = fit_base_models(np.tile(x, 2400), y, checkpoint.tasks, seed=0)
     checkpoint.stacking = Stacking(models, np.array([[0.4], [0.3], [0.2], [0.1]]))
     write_run_directory(checkpoint, tmp_path / "run")
-    code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
+    code, out, err = cli("export", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert code == 0 and out.split()[-1].endswith("graphormer_v1.pt")
     assert "only the network is exported, which has the weight 0.40" in err
 
 
 def test_export_command(tmp_path, cli):
     write_run_directory(trained(norm="post"), tmp_path / "run")
-    code, out, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "out")
+    code, out, err = cli("export", tmp_path / "run", "-o", tmp_path / "out", "--format", "huggingface")
     assert (code, err) == (0, "") and [Path(line).name for line in out.split()] == ["config.json", "model.safetensors"]
-    code, _, err = cli("export-checkpoint", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
+    code, _, err = cli("export", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
     assert code == 2 and "model.head must be linear, not mlp" in err

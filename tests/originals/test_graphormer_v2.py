@@ -228,7 +228,7 @@ def test_imported_model_works_with_all_commands(model, tmp_path, cli):
     code, out, _ = cli("evaluate", tmp_path / "run", "--dataset", tmp_path / "labels.csv")
     assert code == 0 and "MAE 0.5000" in out
 
-    code, out, _ = cli("inspect", tmp_path / "run", "--smiles", "CCO", "-o", tmp_path / "inspect")
+    code, out, _ = cli("inspect", tmp_path / "run", "CCO", "-o", tmp_path / "inspect")
     assert code == 0
     out = out.replace("\N{MINUS SIGN}", "-")
     numbers = re.search(r"homolumogap: (\S+) = (\S+) \(reference\) ([+-]) (\S+) \(atoms\)", out).groups()

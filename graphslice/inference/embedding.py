@@ -12,7 +12,7 @@ import pyarrow as pa
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import TableSink, file_columns, malformed_rows
+from graphslice.data.tables import TableSink, file_columns
 from graphslice.inference.files import FileReport, check_output, featurized_table, write_rows
 from graphslice.inference.predictor import Predictor
 
@@ -82,11 +82,10 @@ def embedding_column(number: int) -> str:
 
 def _append_embeddings(predictor: Predictor, chunk: pa.Table, store: GraphStore) -> pa.Table:
     """Append embedding columns and the column ``error`` to a chunk of a table."""
-    errors = _row_errors(chunk, store)
     chunk = file_columns(chunk)
     for c, values in enumerate(compute_embeddings(predictor, store).T):
         chunk = chunk.append_column(embedding_column(c), number_array(values, np.isfinite(values)))
-    return chunk.append_column("error", text_array(errors))
+    return chunk.append_column("error", text_array(_row_errors(store)))
 
 
 def _write_matrix(
@@ -100,7 +99,7 @@ def _write_matrix(
     with atomic_write(out) as temporary:
         for chunk, store in chunks:
             parts.append(compute_embeddings(predictor, store))
-            report.add(_row_errors(chunk, store))
+            report.add(_row_errors(store))
             if progress:
                 progress(len(chunk))
         with temporary.open("wb") as file:
@@ -108,6 +107,5 @@ def _write_matrix(
     return report
 
 
-def _row_errors(chunk: pa.Table, store: GraphStore) -> list[str | None]:
-    errors = store.errors | malformed_rows(chunk)
-    return [errors.get(row) for row in range(len(chunk))]
+def _row_errors(store: GraphStore) -> list[str | None]:
+    return [store.errors.get(row) for row in range(len(store))]

@@ -160,11 +160,14 @@ def featurized_table(
 def _featurize_chunks(
     predictor: Predictor, chunks: Iterator[pa.Table], column: int, features: FeatureColumns, pool: Pool = None
 ) -> Iterator[tuple[pa.Table, GraphStore]]:
+    """Featurize the rows of a table; the errors of a store are also the reasons for malformed rows."""
     copies = 3 if features.names else 2  # an unused copy of the iterator would keep all chunks in memory
     originals, for_smiles, *for_features = itertools.tee(chunks, copies)
     columns = map(features.parse, for_features[0]) if features.names else None
     smiles = (_chunk_smiles(chunk, column) for chunk in for_smiles)
-    return zip(originals, predictor.featurize_chunks(smiles, pool, columns), strict=True)
+    for chunk, store in zip(originals, predictor.featurize_chunks(smiles, pool, columns), strict=True):
+        store.errors.update(malformed_rows(chunk))
+        yield chunk, store
 
 
 def _chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
@@ -256,12 +259,8 @@ def interval_notes(predictor: Predictor, interval: float | None) -> list[str]:
 
 def with_predictions(chunk: pa.Table, predictions: Predictions) -> pa.Table:
     """Append the columns of :func:`~graphslice.inference.predictions.output_columns` to a chunk of a table."""
-    new_columns = output_arrays(predictions)
-    if malformed := malformed_rows(chunk):
-        errors = [malformed.get(row, error) for row, error in enumerate(predictions.errors)]
-        new_columns["error"] = text_array(errors)
     chunk = file_columns(chunk)
-    for name, column in new_columns.items():
+    for name, column in output_arrays(predictions).items():
         chunk = chunk.append_column(name, column)
     return chunk
 

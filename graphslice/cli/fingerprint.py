@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -13,11 +12,10 @@ from graphslice.cli.options import (
     add_smiles_column,
     file_progress,
     load_model,
+    molecule_source,
     output_file,
-    table_document,
-    table_path,
+    report_rows,
 )
-from graphslice.errors import InputError
 
 MODULE = "graphslice.cli.prediction_modules"
 
@@ -38,27 +36,15 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the embeddings of molecules; raise InputError for unusable input."""
     from graphslice.inference.embedding import embed_file
 
-    predictor, table = load_model(options), table_path(options.molecules)
-    out = output_file(options, table)
-    with file_progress("embedding", table) as advance:
+    predictor, source = load_model(options), molecule_source(options.molecules)
+    with file_progress("embedding", source) as advance:
         report = embed_file(
             predictor,
-            options.molecules if table is None else table,
-            out,
+            source,
+            output_file(options),
             smiles_column=options.smiles_column,
             workers=options.workers,
             overwrite=options.overwrite,
             progress=advance,
         )
-    sys.stdout.flush()
-    for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if report.failed == report.rows:
-        raise InputError(
-            f"none of the {report.rows:,} rows is a valid molecule; the first reason: {report.first_error}"
-        )
-    if report.failed:
-        print(
-            f"{report.failed:,} of {report.rows:,} rows are not valid molecules and have no embedding", file=sys.stderr
-        )
-    return table_document(options, report)
+    return report_rows(options, report, "are not valid molecules and have no embedding")

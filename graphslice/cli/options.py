@@ -7,7 +7,7 @@ import atexit
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -287,8 +287,8 @@ def add_model(parser: ArgumentParser) -> None:
     )
 
 
-def table_path(molecules: Sequence[str]) -> Path | None:
-    """Return the file or folder that holds the molecules, of ``-`` standard input; None if the arguments are SMILES.
+def molecule_source(molecules: list[str]) -> Path | list[str]:
+    """Return the file or folder that holds the molecules, of ``-`` standard input; or the arguments if they are SMILES.
 
     Raises:
         InputError: if a file is given together with other arguments.
@@ -299,12 +299,12 @@ def table_path(molecules: Sequence[str]) -> Path | None:
         name = _standard_input() if molecules[0] == "-" else molecules[0]
         if name.lower().endswith(_OTHER_FILES) and not os.path.exists(name):
             raise InputError(f"there is no file {name}")
-        return Path(name) if is_table_name(name) or os.path.exists(name) else None
+        return Path(name) if is_table_name(name) or os.path.exists(name) else molecules
     if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
         raise InputError(
             f"{files[0]} is given together with other arguments: give one file, one folder of files, or SMILES only"
         )
-    return None
+    return molecules
 
 
 def _standard_input() -> str:
@@ -316,45 +316,53 @@ def _standard_input() -> str:
     return file.name
 
 
-def file_progress(what: str, table: Path | None) -> AbstractContextManager[Callable[[int], None]]:
+def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager[Callable[[int], None]]:
     """Return the progress bar of a command that reads a table; on a terminal the rows are counted for it."""
     from graphslice.data.tables import count_rows
     from graphslice.progress import molecule_progress
 
     console = Console(stderr=True)
-    total = count_rows(table) if table is not None and console.is_terminal else None
+    total = count_rows(source) if isinstance(source, Path) and console.is_terminal else None
     return molecule_progress(what, total, console)
 
 
 def add_output_file(parser: ArgumentParser, text: str) -> None:
-    """Add --out with the help ``text``, and --overwrite; :func:`output_file` reads them."""
+    """Add --out with the help ``text``, and --overwrite."""
     parser.add_argument("-o", "--out", help=text)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
-def output_file(options: Namespace, source: Path | None) -> Path | JsonOutput | None:
-    """Return the path of --out; without it the document of --json, else None for standard output.
+def output_file(options: Namespace) -> Path | JsonOutput | None:
+    """Return the path of --out; without it the document of --json, else None for standard output."""
+    return options.json if options.out is None else Path(options.out)
+
+
+def report_rows(options: Namespace, report: FileReport, failed: str, **more: Any) -> dict[str, Any]:
+    """Print the notes and failed rows of a command that wrote a table, and return its document without the rows.
 
     Args:
         options: options of the command.
-        source: the input file or folder, or None.
+        report: what was written.
+        failed: says what the failed rows are.
+        more: further keys of the document.
 
     Raises:
-        InputError: if the file is an input, or it exists and may not be replaced.
+        InputError: if all rows failed.
     """
-    from graphslice.inference.files import check_output
-
-    if options.out is None:
-        return options.json
-    out = Path(options.out)
-    check_output(source, out, options.overwrite)
-    return out
-
-
-def table_document(options: Namespace, report: FileReport, **more: Any) -> dict[str, Any]:
-    """Return the document of a command that writes a table, without the rows on standard output."""
+    sys.stdout.flush()
+    for note in report.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if report.failed == report.rows:
+        raise no_usable_row(report.rows, report.first_error)
+    if report.failed:
+        print(f"{report.failed:,} of {report.rows:,} rows {failed}", file=sys.stderr)
     out = {} if options.out is None else {"out": options.out}
     return {**out, **more, "total": report.rows, "failed": report.failed, "notes": report.notes}
+
+
+def no_usable_row(rows: int, reason: str | None) -> InputError:
+    """Return the error of a command that can use none of its input."""
+    return InputError(f"none of the {rows:,} rows can be used; the first: {reason}")
 
 
 def reject_pretrained(model: str) -> None:

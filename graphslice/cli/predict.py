@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -19,10 +18,11 @@ from graphslice.cli.options import (
     add_smiles_column,
     file_progress,
     load_model,
+    molecule_source,
+    no_usable_row,
     output_file,
     reject_pretrained,
-    table_document,
-    table_path,
+    report_rows,
 )
 from graphslice.errors import InputError
 
@@ -70,23 +70,21 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     reject_pretrained(options.model)
     predictor = load_model(options)
-    molecules = options.molecules
-    table = table_path(molecules)
-    out = output_file(options, table)
+    source = molecule_source(options.molecules)
     if options.summary:
-        if options.out is not None or options.nearest or (table is None and options.smiles_column is not None):
+        if options.out is not None or options.nearest or (options.smiles_column and isinstance(source, list)):
             raise InputError(
                 "--summary prints tables: leave out --out and --nearest, and --smiles-column without a file"
             )
         notes: list[str] = []
-        if table is not None:
-            molecules = _first_smiles(predictor, table, options.smiles_column, notes)
-        return print_summaries(predictor, molecules, options.interval, notes)
-    with nullcontext() if table is None else file_progress("predicting", table) as advance:
+        if isinstance(source, Path):
+            source = _first_smiles(predictor, source, options.smiles_column, notes)
+        return print_summaries(predictor, source, options.interval, notes)
+    with file_progress("predicting", source) as advance:
         report = predict_file(
             predictor,
-            molecules if table is None else table,
-            out,
+            source,
+            output_file(options),
             smiles_column=options.smiles_column,
             engine=options.engine,
             workers=options.workers,
@@ -95,17 +93,9 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             overwrite=options.overwrite,
             progress=advance,
         )
-    sys.stdout.flush()
     report.notes += interval_notes(predictor, options.interval)
-    for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)
-    rows, failed = report.rows, report.failed
-    if failed == rows:
-        raise _no_prediction(rows, report.first_error)
-    if failed:
-        print(f"{failed:,} of {rows:,} rows have no prediction: see the reasons in column 'error'", file=sys.stderr)
     columns = output_columns(predictor.tasks, predictor.num_models > 1, options.interval, options.nearest)
-    return table_document(options, report, columns=columns)
+    return report_rows(options, report, "have no prediction: see the reasons in column 'error'", columns=columns)
 
 
 def _first_smiles(predictor: Predictor, table: Path, column: str | None, notes: list[str]) -> list[str]:
@@ -119,7 +109,7 @@ def _first_smiles(predictor: Predictor, table: Path, column: str | None, notes: 
     notes += [f"row {number} is left out: {molecule.error}" for number, molecule in rows if molecule.error is not None]
     smiles = [molecule.smiles for _, molecule in rows if molecule.error is None]
     if not smiles:
-        raise _no_prediction(len(rows), rows[0][1].error) if rows else InputError(f"{table} has no rows")
+        raise no_usable_row(len(rows), rows[0][1].error) if rows else InputError(f"{table} has no rows")
     return smiles
 
 
@@ -143,7 +133,7 @@ def print_summaries(
         level = 90.0
     predictions = predictor.predict(smiles, details=True, interval=level)
     if all(predictions.errors):
-        raise _no_prediction(len(smiles), predictions.errors[0])
+        raise no_usable_row(len(smiles), predictions.errors[0])
     documents: list[dict[str, Any]] = []
     for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
         targets = summarize(predictions, row) if error is None else []
@@ -184,10 +174,6 @@ def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[st
     widths = [max(map(len, column)) for column in filled]
     rows = zip(*filled, strict=True)
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _no_prediction(rows: int, reason: str | None) -> InputError:
-    return InputError(f"none of the {rows:,} rows could be predicted; the first reason: {reason}")
 
 
 def _interval_text(target: TargetSummary) -> str:

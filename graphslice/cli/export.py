@@ -52,18 +52,7 @@ def _export_onnx(options: Namespace) -> tuple[list[Path], list[str]]:
     if out.exists() and not options.overwrite:
         raise InputError(f"{out} already exists: choose another --out, or give --overwrite")
     checkpoints = read_checkpoints(options.model)
-    check = export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
-    notes = [
-        f"ONNX Runtime predicts as the networks of the model on {check.molecules} molecules: the largest difference is "
-        f"{check.difference:.1g} times the largest prediction of a target"
-    ]
-    if check.stacked_difference is not None:
-        notes.append(
-            f"base models are not in the file, whose networks have the weight {check.network_weight:.2f} in the "
-            "predictions of the model; on these molecules the file differs from the model by up to "
-            f"{check.stacked_difference:.1g} times the largest prediction of a target"
-        )
-    return [out], notes
+    return [out], export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
 
 
 def _export_checkpoint(options: Namespace) -> tuple[list[Path], list[str]]:

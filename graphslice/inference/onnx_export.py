@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,7 @@ _BATCHES = (
 _TOLERANCE = 1e-3
 
 
-@dataclass(frozen=True)
-class ExportCheck:
-    """Comparison of an exported file with its model. Differences are relative to the largest prediction of a target.
-
-    Attributes:
-        molecules: number of molecules that were predicted by both.
-        difference: largest difference between the file and the networks of the model.
-        stacked_difference: largest difference between the file and the model with its base models; None without them.
-        network_weight: mean weight of the networks in the predictions of the model; 1 without base models.
-    """
-
-    molecules: int
-    difference: float
-    stacked_difference: float | None
-    network_weight: float
-
-
-def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | None, path: Path) -> ExportCheck:
+def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | None, path: Path) -> list[str]:
     """Write the networks of a model to an ONNX file, and compare it with the model by ONNX Runtime.
 
     The file predicts what the model predicts without its base models (:mod:`graphslice.stacking`): the mean over its
@@ -82,6 +65,9 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
         checkpoints: of a model, or of the members of an ensemble.
         calibration: of the model; its temperatures are applied if there are no base models.
         path: written atomically, after the comparison.
+
+    Returns:
+        Notes for the user on the comparison, whose differences are relative to the largest prediction of a target.
 
     Raises:
         InputError: if a package is missing, the network cannot be expressed in ONNX, ONNX Runtime predicts something
@@ -111,15 +97,20 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
             f"the network cannot be exported: ONNX Runtime predicts something else ({difference:.1g} of the largest "
             f"prediction); {path} is not written"
         )
-    check = ExportCheck(
-        sum(len(smiles) for smiles, _ in batches),
-        difference,
-        _difference(found, whole, batches) if stackings else None,
-        float(np.mean([stacking.weights[0].mean() for stacking in stackings])) if stackings else 1.0,
-    )
+    notes = [
+        f"ONNX Runtime predicts as the networks of the model on {sum(len(smiles) for smiles, _ in batches)} molecules: "
+        f"the largest difference is {difference:.1g} times the largest prediction of a target"
+    ]
+    if stackings:
+        weight = np.mean([stacking.weights[0].mean() for stacking in stackings])
+        notes.append(
+            f"base models are not in the file, whose networks have the weight {weight:.2f} in the predictions of the "
+            f"model; on these molecules the file differs from the model by up to "
+            f"{_difference(found, whole, batches):.1g} times the largest prediction of a target"
+        )
     with atomic_write(path) as temporary:
         temporary.write_bytes(contents)
-    return check
+    return notes
 
 
 def _batches(model: Predictor) -> list[tuple[list[str], dict[str, np.ndarray]]]:

@@ -58,18 +58,19 @@ def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dic
     return {name: converted[name] for name in names}
 
 
-def as_molecules(molecules: Any) -> list[Any]:
+def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
     """Convert an input to a list of molecules.
 
     Args:
         molecules: one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data``; a PyG ``Batch`` counts as its
             graphs. An array may have a single column.
+        level: level of the targets; RDKit molecules have no order of atoms and bonds.
 
     Returns:
         For each molecule a SMILES, a graph, or a :class:`MoleculeError` if it is neither.
 
     Raises:
-        InputError: if the input holds no molecules.
+        InputError: if the input holds no molecules, or RDKit molecules for atom- or bond-level targets.
     """
     if isinstance(molecules, str) and molecules.lower().endswith(READABLE):
         raise InputError(
@@ -86,7 +87,10 @@ def as_molecules(molecules: Any) -> list[Any]:
             f"{_short_repr(molecules)} is not a molecule: give SMILES, RDKit molecules or graphs, one or many, or a "
             "data frame"
         )
-    return [_molecule(one) for item in molecules for one in _unbatch_graphs(item)]
+    listed = [one for item in molecules for one in (item.to_data_list() if hasattr(item, "to_data_list") else [item])]
+    if level != MOLECULE and any(isinstance(one, Chem.Mol) for one in listed):
+        raise InputError(NO_ATOM_ORDER)
+    return [_molecule(one) for one in listed]
 
 
 def frame_molecules(
@@ -150,11 +154,6 @@ def _short_repr(value: object) -> str:
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
 
 
-def _unbatch_graphs(item: Any) -> list:
-    """Return the graphs of a PyG batch; anything else is returned in a list."""
-    return item.to_data_list() if hasattr(item, "to_data_list") else [item]
-
-
 def is_graph(molecule: object) -> bool:
     """True for a :class:`MolGraph` or a PyG ``Data``; does not import PyG, which takes seconds."""
     return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
@@ -174,15 +173,15 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
             bond-level model.
     """
     level, columns = config.model.level, {} if columns is None else dict(columns)
-    if level != MOLECULE:
-        inputs = _reject_rdkit_molecules(inputs)
     if is_frame(inputs):
+        if level != MOLECULE:
+            reject_molecules(inputs)
         molecules, frame_columns = frame_molecules(
             inputs, config.data.smiles_column, feature_column_names(config.data.descriptors), config.data.decimal
         )
         columns = {**frame_columns, **columns}
     else:
-        molecules = as_molecules(inputs)
+        molecules = as_molecules(inputs, level)
     if kinds and any(map(is_graph, molecules)):
         raise InputError(
             f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
@@ -206,18 +205,6 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
             written[row] = np.stack([np.arange(size, dtype=order.dtype)] * 2, axis=1)
         order = np.concatenate([order[:0], *written])
     return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors | features, order, level)
-
-
-def _reject_rdkit_molecules(inputs: Any) -> Any:
-    """Return the inputs; raise :class:`InputError` for RDKit molecules: as SMILES they have another atom order."""
-    if is_frame(inputs):
-        reject_molecules(inputs)
-        return inputs
-    if not isinstance(inputs, str | Chem.Mol) and isinstance(inputs, Iterable) and not is_graph(inputs):
-        inputs = list(inputs)
-    if any(isinstance(one, Chem.Mol) for one in (inputs if isinstance(inputs, list) else [inputs])):
-        raise InputError(NO_ATOM_ORDER)
-    return inputs
 
 
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from graphslice import compile_note
 from graphslice.api.keywords import suggest_keywords
-from graphslice.api.model import Model, load, name_setting
+from graphslice.api.model import Model, load, name_list, name_setting
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig, join_names
 from graphslice.config.reading import check_keys, merge_sections, parse_section, read_preset
@@ -158,7 +158,7 @@ def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> 
     if isinstance(data, tuple):
         if len(data) != 2:
             raise InputError(f"expected a pair of SMILES and labels, fit((smiles, y)), not a tuple of {len(data)}")
-        table = labelled_table(*data, _name_list(targets), lists=lists)
+        table = labelled_table(*data, None if targets is None else name_list(targets), lists=lists)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     if isinstance(data, Mapping):
         return _to_table(data), {"targets": target_setting}
@@ -269,14 +269,6 @@ def _to_table(columns: Mapping[str, Any]) -> pa.Table:
         return as_table(pd.DataFrame(values))
     except ValueError as error:
         raise InputError(f"the columns do not form a table: {error}") from None
-
-
-def _name_list(names: Any) -> list[str] | None:
-    """Return one or several column names as a list of strings."""
-    if names is None:
-        return None
-    single = isinstance(names, str) or not isinstance(names, Iterable)  # a column name may be a number
-    return [str(names)] if single else [str(name) for name in names]
 
 
 def _updated_section(section: Any, settings: Mapping[str, Any]) -> Any:

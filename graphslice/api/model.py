@@ -431,6 +431,10 @@ def _kind(task: Task) -> str:
 
 def name_setting(names: Any) -> str | None:
     """Return one or several column names, which may be numbers, as a configuration has them."""
-    if names is None or isinstance(names, str):
-        return names
-    return join_names([str(name) for name in names]) if isinstance(names, Iterable) else str(names)
+    return names if names is None or isinstance(names, str) else join_names(name_list(names))
+
+
+def name_list(names: Any) -> list[str]:
+    """Return one or several column names, which may be numbers, as texts."""
+    single = isinstance(names, str) or not isinstance(names, Iterable)
+    return [str(name) for name in ([names] if single else names)]

@@ -151,17 +151,15 @@ def _option_strings(name: str) -> list[str]:
 
 
 def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:
-    """Hide options from the help."""
+    """Hide options, and all settings of a section, from the help."""
     for action in parser._actions:
-        if action.dest in names:
+        if action.dest.split(".")[0] in names:
             action.help = argparse.SUPPRESS
 
 
 def _hide_sections(parser: ArgumentParser) -> None:
     """Hide the settings of the sections from the help; a line at its end says how to list them."""
-    for action in parser._actions:
-        if action.dest.split(".")[0] in _SECTIONS:
-            action.help = argparse.SUPPRESS
+    hide_options(parser, _SECTIONS)
     for group in parser._action_groups:
         if all(action.help is argparse.SUPPRESS for action in group._group_actions):
             group.title = group.description = None

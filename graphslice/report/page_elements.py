@@ -15,7 +15,6 @@ class Text:
 
     text: str
     note: bool = False
-    kind: str = "text"
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class Figures:
     """Figures, side by side if the page is wide enough."""
 
     figures: Sequence[Figure]
-    kind: str = "figures"
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str | Markup]]
     folded: bool = False
-    kind: str = "table"
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,6 @@ class Cards:
     """Molecules, side by side."""
 
     cards: Sequence[Card]
-    kind: str = "cards"
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,6 @@ class Code:
     text: str
     label: str
     summary: str = ""
-    kind: str = "code"
 
 
 @dataclass(frozen=True)
@@ -97,9 +92,9 @@ class Heading:
     """Title of a subsection."""
 
     text: str
-    kind: str = "heading"
 
 
+#: Elements of a section; the template has a branch for the name of each.
 Part: TypeAlias = Text | Figures | Table | Cards | Code | Heading
 
 

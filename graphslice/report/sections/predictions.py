@@ -140,24 +140,24 @@ def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
 
 
 def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
-    section, tasks = Section("errors", "Error analysis"), run.molecules.dataset.tasks
-    section.parts.append(Text(f"For the {split} set. {describe_error(tasks)}"))
-    section.parts.append(Heading("By similarity to the training set"))
-    section.parts.append(Figures([error_by_similarity(near.similarity, evaluated.error, error_name(tasks))]))
+    tasks = run.molecules.dataset.tasks
     note = f"{pluralize(len(near.similarity), 'molecule')}, compared with {near.num_compared:,} training molecules"
     if near.num_compared < near.num_training:
         note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
-    section.parts.append(
-        Text(f"{note}. Tanimoto similarity of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits).")
-    )
-    section.parts += _by_scaffold(run, evaluated)
-    return section
+    parts = [
+        Text(f"For the {split} set. {describe_error(tasks)}"),
+        Heading("By similarity to the training set"),
+        Figures([error_by_similarity(near.similarity, evaluated.error, error_name(tasks))]),
+        Text(f"{note}. Tanimoto similarity of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits)."),
+        *_by_scaffold(run, evaluated),
+    ]
+    return Section("errors", "Error analysis", parts)
 
 
 def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
-    parts: list[Part] = [Heading("By scaffold")]
     if run.smiles is None:
-        return [*parts, Text("The dataset holds graphs without SMILES, so scaffolds are not available.", note=True)]
+        return []
+    parts: list[Part] = [Heading("By scaffold")]
     members: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(evaluated.rows.tolist()):
         if (scaffold := scaffold_of(run.smiles[row])) is not None:
@@ -169,7 +169,7 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
     cards = []
     for scaffold, places in frequent:
         errors = evaluated.error[places]
-        standard_error = float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else 0.0
+        standard_error = float(errors.std(ddof=1) / np.sqrt(len(errors)))
         facts = [("mean error", with_std(float(errors.mean()), standard_error))]
         svg = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
         cards.append(Card(svg, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
@@ -183,22 +183,14 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
 
 
 def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
-    section = Section("worst", "Largest errors")
-    if run.smiles is None:
-        section.parts.append(
-            Text("The dataset holds graphs without SMILES, so molecules are listed by row and not drawn.", note=True)
-        )
     worst = np.argsort(-evaluated.error, kind="stable")[:_MAX_WORST].tolist()
     cards = [_card(run, evaluated, near, place, compare=True) for place in worst]
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
-    section.parts.append(
-        Text(
-            f"The {split} molecules with the largest errors, in descending order.{several} "
-            "A similar training molecule with a different label suggests an activity cliff or a labelling error."
-        )
+    text = (
+        f"The {split} molecules with the largest errors, in descending order.{several} "
+        "A similar training molecule with a different label suggests an activity cliff or a labelling error."
     )
-    section.parts.append(Cards(cards))
-    return section
+    return Section("worst", "Largest errors", [Text(text), Cards(cards)])
 
 
 def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, *, compare: bool = False) -> Card:
@@ -236,17 +228,16 @@ def _prediction_text(task: Task, values: np.ndarray) -> str:
 
 
 def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
-    section, uncertainty = Section("unsure", "Most uncertain molecules"), evaluated.uncertainty
+    identifier, title, uncertainty = "unsure", "Most uncertain molecules", evaluated.uncertainty
     if uncertainty is None:
         text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
-        section.parts.append(Text(f"{text}models is not available. Repeated cross-validation (--folds 5x3) gives one."))
-        return section
+        text += "models is not available. Repeated cross-validation (--folds 5x3) gives one."
+        return Section(identifier, title, [Text(text)])
     known = np.flatnonzero(np.isfinite(uncertainty))
     uncertain = known[np.argsort(-uncertainty[known], kind="stable")[:_MAX_UNCERTAIN]]
     known = known[np.isfinite(evaluated.error[known])]
     name = error_name(run.molecules.dataset.tasks)
-    section.parts.append(Figures([error_by_std(uncertainty[known], evaluated.error[known], name)]))
+    figures = Figures([error_by_std(uncertainty[known], evaluated.error[known], name)])
     text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order."
-    section.parts.append(Text(text))
-    section.parts.append(Cards([_card(run, evaluated, near, place) for place in uncertain.tolist()]))
-    return section
+    cards = Cards([_card(run, evaluated, near, place) for place in uncertain.tolist()])
+    return Section(identifier, title, [figures, Text(text), cards])

@@ -8,9 +8,11 @@ from math import floor, isfinite, log10
 
 import numpy as np
 
-from graphslice.analysis.attribution import Attribution
+from graphslice.analysis.attribution import Attribution, attribute
 from graphslice.data.columns import quoted_list
 from graphslice.errors import InputError, nearest
+from graphslice.inference.inputs import Columns
+from graphslice.inference.predictor import Predictor
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, output_slices, predicted_classes
 
 #: Below this weight of the network in the prediction, atom contributions explain little of the prediction.
@@ -124,6 +126,16 @@ class Explanation:
         sign = "+" if total >= baseline else "\N{MINUS SIGN}"
         text = f"{self.digits.text(total)} = {self.digits.text(baseline)} (reference) {sign} {added} (atoms)"
         return f"({text}){self.digits.times}" if self.digits.power else text
+
+
+def explain_targets(
+    predictor: Predictor, smiles: str, *, orders: int = 256, columns: Columns | None = None
+) -> list[Explanation]:
+    """Explain the prediction of each target of a molecule; arguments and errors as of :func:`attribute`."""
+    attribution = attribute(predictor, smiles, orders=orders, columns=columns)
+    (predictions,) = predictor.predict(smiles, columns=columns)
+    tasks = predictor.tasks
+    return [explain_target(attribution, predictions, tasks, t, predictor.num_models) for t in range(len(tasks))]
 
 
 def explain_target(

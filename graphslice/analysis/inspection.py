@@ -15,8 +15,8 @@ import pandas as pd
 from rdkit import Chem
 
 from graphslice.analysis.atom_maps import draw_atoms, draw_overview
-from graphslice.analysis.attribution import Attribution, attribute, graph_of, require_molecule_level
-from graphslice.analysis.formatting import Explanation, explain_target, match_target
+from graphslice.analysis.attribution import graph_of, require_molecule_level
+from graphslice.analysis.formatting import Explanation, explain_targets, match_target
 from graphslice.chem.parse import MoleculeError
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
@@ -53,13 +53,11 @@ class Inspected:
     Attributes:
         number: position among the input molecules, from 1; used in tables and file names.
         molecule: the input molecule.
-        attribution: atom contributions, in SMILES order.
-        explanations: formatted contributions, one per target.
+        explanations: atom contributions in SMILES order, one per target.
     """
 
     number: int
     molecule: InputMolecule
-    attribution: Attribution
     explanations: list[Explanation]
 
     @property
@@ -164,7 +162,8 @@ def explain(
     usable = _valid_molecules(predictor, molecules, left_out)
     inspected = []
     for number, molecule in islice(usable, MAX_DRAWN):
-        inspected.append(_inspect_one(predictor, number, molecule, orders))
+        explanations = explain_targets(predictor, molecule.smiles, orders=orders, columns=molecule.columns or None)
+        inspected.append(Inspected(number, molecule, explanations))
         if progress:
             progress(1)
     if not inspected:
@@ -224,15 +223,6 @@ def _valid_molecules(
             left_out.append((number, molecule.smiles, str(reason)))
         else:
             yield number, molecule
-
-
-def _inspect_one(predictor: Predictor, number: int, molecule: InputMolecule, orders: int) -> Inspected:
-    columns = molecule.columns or None
-    attribution = attribute(predictor, molecule.smiles, orders=orders, columns=columns)
-    (predictions,) = predictor.predict(molecule.smiles, columns=columns)
-    models, targets = predictor.num_models, range(len(predictor.tasks))
-    explanations = [explain_target(attribution, predictions, predictor.tasks, t, models) for t in targets]
-    return Inspected(number, molecule, attribution, explanations)
 
 
 def check_output_table(words: Iterable[str | Path], out: Path) -> None:

@@ -56,15 +56,12 @@ def explain_molecule(
 ) -> tuple[Explanation, Picture]:
     """Return the atom contributions to one target, and their picture; arguments and errors as in :meth:`Model.draw`."""
     from graphslice.analysis.atom_maps import draw_atoms
-    from graphslice.analysis.attribution import attribute
-    from graphslice.analysis.formatting import explain_target, match_target
+    from graphslice.analysis.formatting import explain_targets, match_target
 
     if not isinstance(smiles, str):
         raise InputError(f"draw takes one SMILES, not {type(smiles).__name__}")
     index = match_target(target, model.targets)
-    attribution = attribute(model, smiles, orders=orders, columns=columns)
-    (prediction,) = model.predict(smiles, columns=columns)
-    explanation = explain_target(attribution, prediction, model.tasks, index, model.num_models)
+    explanation = explain_targets(model, smiles, orders=orders, columns=columns)[index]
     with tempfile.TemporaryDirectory() as folder:
         files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, explanation, Path(folder) / "atoms")}
     return explanation, Picture(files[".svg"].decode(), files[".png"])

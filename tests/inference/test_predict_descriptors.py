@@ -294,7 +294,7 @@ def test_attributions_keep_the_descriptors_fixed(demo_smiles):
 
 def test_inspect_with_descriptors(described, demo_smiles, tmp_path):
     inspection = inspect(predictor_of("morgan", demo_smiles[:40]), ["CCO"], tmp_path / "fine")
-    assert inspection.found[0].attribution.values.shape == (3, 1)
+    assert inspection.found[0].explanations[0].values.shape == (3,)
     with pytest.raises(InputError, match="needs the feature column 'size'"):
         inspect(load(described[1], "cpu"), ["CCO"], tmp_path / "none")
 
@@ -314,7 +314,7 @@ def test_attributions_with_feature_columns(demo_smiles, tmp_path):
     (tmp_path / "in.csv").write_text("t,smiles\n0,CCO\n10,CCO\n,CC\n")
     molecules = read_input_molecules(model, [tmp_path / "in.csv"])
     inspection = inspect(model, molecules, tmp_path / "out")
-    predictions = [inspected.attribution.prediction[0] for inspected in inspection.found[:2]]
+    predictions = [inspected.explanations[0].prediction for inspected in inspection.found[:2]]
     assert predictions == [one.prediction[0], other.prediction[0]]
     (tmp_path / "no.csv").write_text("smiles\nCCO\n")
     with pytest.raises(InputError, match="no column 't', a feature column of the model"):

@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser)
     parser.add_argument(
         "molecules",
-        nargs="*",
+        nargs="+",
         help="SMILES, or CSV, TSV, Excel, Parquet, SDF or .smi files; the first 100 molecules are drawn",
     )
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
@@ -48,10 +48,6 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write pictures and tables, and print the contribution of each atom; raise InputError for unusable input."""
     from graphslice.analysis.inspection import MAX_DRAWN, TABLE, check_output_table, inspect, read_input_molecules
 
-    if options.orders < 2:
-        raise InputError(f"--orders must be at least 2, not {options.orders}")
-    if not options.molecules:
-        raise InputError("inspect needs molecules: SMILES, or a file of them; see graphslice inspect --help")
     home = None if is_hub_model(options.model) else run_directory_of(options.model)
     out = Path(options.out) if options.out else (home or Path()) / "inspect"
     check_output_table(options.molecules, out)

@@ -40,8 +40,8 @@ def test_molecules_that_are_explained_for_different_classes(capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["CCO", "--orders", 1], "--orders must be at least 2"),
-        ([], "inspect needs molecules: SMILES, or a file"),
+        (["CCO", "--orders", 0], "orders must be at least 1"),
+        ([], "inspect needs molecules"),
         (["C("], "cannot inspect 'C(': not a valid SMILES"),
         (["CCO", "--target", "x"], "no target 'x': it has 'gap_ev'"),
         (["none.csv"], "none.csv"),

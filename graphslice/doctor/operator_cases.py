@@ -159,11 +159,6 @@ def _dropout_case(generator, heads, head_dim, lengths):
     return Case((_values(generator, heads, head_dim, lengths), 0.0))
 
 
-@_cases_of("gelu", (1, 7, [4], NUMBA), (1, 16, [1]), (1, 4, [4]), (1, 32, [300]), (1, 48, [5, 5, 5]))
-def _gelu_case(generator, heads, head_dim, lengths, unsupported_by=()):
-    return Case((3 * _values(generator, heads, head_dim, lengths),), unsupported_by)
-
-
 @_cases_of("linear_attention", *SHAPES, (2, 8, [4, 0, 1]), (*NARROW_HEADS, NUMBA), (1, 8, [257, 3], NUMBA))
 def _linear_attention_case(generator, heads, head_dim, lengths, unsupported_by=()):
     tensors = (_values(generator, heads, head_dim, lengths) for _ in range(3))

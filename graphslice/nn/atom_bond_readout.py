@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from graphslice.config import BOND
 from graphslice.feature_dims import NUM_BOND_TYPES
-from graphslice.nn.block import GELU
 
 
 class AtomBondReadout(nn.Module):
@@ -28,7 +27,7 @@ class AtomBondReadout(nn.Module):
         if self.of_bonds:
             self.pair = nn.Linear(2 * dim, dim)
             self.kind = nn.Embedding(NUM_BOND_TYPES, dim)
-            self.activation = GELU()
+            self.activation = nn.GELU()
 
     def forward(self, rows: Tensor, index: Tensor) -> Tensor:
         """Gather the features of atoms or bonds.

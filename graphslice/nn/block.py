@@ -9,14 +9,7 @@ from graphslice.feature_dims import NUM_BOND_TYPES, NUM_RING_CLASSES
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.encodings import Table
 from graphslice.nn.mixers import build_mixer
-from graphslice.ops import Dropout, bond_messages, gelu
-
-
-class GELU(nn.Module):
-    """Exact GELU activation, :func:`graphslice.ops.gelu`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return gelu(x)
+from graphslice.ops import Dropout, bond_messages
 
 
 class FeedForward(nn.Module):
@@ -31,7 +24,7 @@ class FeedForward(nn.Module):
     def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(dim, hidden)
-        self.activation = GELU()
+        self.activation = nn.GELU()
         self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden, dim)
 
@@ -136,7 +129,7 @@ class NormedLayer(nn.Module):
     def __init__(self, inputs: int, dim: int) -> None:
         super().__init__()
         self.transform = nn.Linear(inputs, dim)
-        self.activation = GELU()
+        self.activation = nn.GELU()
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from graphslice.ops import Dropout, gelu
+from graphslice.ops import Dropout
 
 # Dropout rate of inputs and outputs. With less, the weights of 2,251 inputs memorise single molecules of a thousand.
 _DROPOUT = 0.5
@@ -70,7 +71,7 @@ class DescriptorEncoder(nn.Module):
     def forward(self, descriptors: Tensor) -> Tensor:
         """Encode descriptors, float32 ``[B, F]``, nan where unknown: ``[B, C]``."""
         z = self.standardised(descriptors).to(self.project.weight.dtype) * descriptors.shape[1] ** -0.5
-        return self.dropout(gelu(self.project(self.input_dropout(z))))
+        return self.dropout(F.gelu(self.project(self.input_dropout(z))))
 
 
 def fit_standardisation(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -14,7 +14,6 @@ from graphslice.ops.dispatch import OPERATORS as OPERATORS
 from graphslice.ops.dropout import Dropout as Dropout
 from graphslice.ops.dropout import dropout as dropout
 from graphslice.ops.embed_atoms import embed_atoms as embed_atoms
-from graphslice.ops.gelu import gelu as gelu
 from graphslice.ops.linear_attention import head_norm as head_norm
 from graphslice.ops.linear_attention import linear_attention as linear_attention
 from graphslice.ops.max_exchange import max_exchange as max_exchange

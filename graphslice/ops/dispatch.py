@@ -4,14 +4,14 @@ An operator is a plain torch function, its reference, which supports every devic
 faster function for some calls, under the conditions that :meth:`Operator.backend` lists::
 
     @operator
-    def gelu(x: Tensor) -> Tensor:
-        return F.gelu(x)
+    def softsign(x: Tensor) -> Tensor:
+        return F.softsign(x)
 
-    @gelu.kernels(x="...")
+    @softsign.kernels(x="B N C")
     def _rule(trace: Trace, x: Traced) -> Traced:
         ...
 
-    @gelu.backend("triton", dtypes=(torch.float32,))
+    @softsign.backend("triton", dtypes=(torch.float32,))
     def _triton(x: Tensor) -> Tensor:
         ...
 

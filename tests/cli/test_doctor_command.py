@@ -20,7 +20,7 @@ def without_compiler(monkeypatch):
 
 @pytest.fixture
 def two_operators(monkeypatch):
-    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["column_sort", "gelu"])
+    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["column_sort", "max_exchange"])
 
 
 def test_a_machine_that_is_well(cli, without_compiler, two_operators):
@@ -30,7 +30,7 @@ def test_a_machine_that_is_well(cli, without_compiler, two_operators):
     assert found["machine"]["torch"] and found["machine"]["cores"] >= 1
     backends = {(o["operator"], o["dtype"]): o["backend"] for o in found["operators"]}
     dtypes = {"float32": "numba", "bfloat16": "torch", "float16": "torch"}
-    assert backends == {(name, dtype): dtypes[dtype] for name in ("column_sort", "gelu") for dtype in dtypes}
+    assert backends == {(name, dtype): dtypes[dtype] for name in ("column_sort", "max_exchange") for dtype in dtypes}
     (preset,) = found["presets"]
     assert preset["preset"] == "small" and preset["eager_seconds"] > 0
 
@@ -43,12 +43,12 @@ def dies(name, *arguments):
 
 def test_a_machine_that_is_not(cli, monkeypatch):
     monkeypatch.setattr(diagnosis, "check_operator", dies)
-    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["gelu"])
+    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["max_exchange"])
     monkeypatch.setattr(diagnosis, "check_eager", dies)
     code, out, err = cli("doctor", "--preset", "small", "--device", "cpu")
-    progress = ["checking operator gelu (1 of 1)", "checking training step of small (1 of 1)"]
+    progress = ["checking operator max_exchange (1 of 1)", "checking training step of small (1 of 1)"]
     assert err.splitlines() == progress  # without a terminal, a line for each check
-    assert code == 1 and "gelu in ?: the process was killed by SIGABRT" in out
+    assert code == 1 and "max_exchange in ?: the process was killed by SIGABRT" in out
     assert "preset small: the process was killed by SIGABRT" in out and "all checks passed" not in out
 
 

@@ -253,12 +253,12 @@ def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeyp
 def test_doctor(cli, monkeypatch):
     from graphslice.doctor import diagnosis
 
-    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["gelu"])
+    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["max_exchange"])
     died = ChildDied("dead")
     monkeypatch.setattr(diagnosis, "run_in_child", lambda check, names, *_, **__: [(name, died) for name in names])
     code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu", "--json")
     document = document_of("doctor", out)
-    assert code == 1 and document["problems"] == ["gelu in ?: dead", "preset small: dead"]
+    assert code == 1 and document["problems"] == ["max_exchange in ?: dead", "preset small: dead"]
 
 
 # --- errors and streams ---------------------------------------------------------------------------

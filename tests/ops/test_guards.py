@@ -80,7 +80,6 @@ CALLS = {
         paths(offsets=int32(), distances=int32()),
     ],
     "dropout": [*((V, p) for p in (1.0, 1.5, -0.5, torch.nan, torch.tensor(0.5))), (V[..., :5], 0.5)],
-    "gelu": [(V[..., :5],), (V.half(),)],
 }
 
 

@@ -73,7 +73,6 @@ FUNCTIONS: dict[str, Callable[[Arguments, Any, Any], Any]] = {
     "factor": lambda args, a, b: torch.mul(a, 0.75),
     "left factor": lambda args, a, b: -1.5 * b,
     "gelu": lambda args, a, b: F.gelu(a),
-    "own gelu": lambda args, a, b: ops.gelu(b),
     "linear": lambda args, a, b: F.linear(a, args.square, args.bias),
     "linear without bias": lambda args, a, b: F.linear(b, args.square),
     "feed forward": lambda args, a, b: F.linear(

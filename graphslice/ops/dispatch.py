@@ -195,11 +195,9 @@ class Operator(Generic[P, R]):
         if device_type == "cpu" and backend.name == "triton" and TRITON_INTERPRETED:
             device_type = "cuda"
         if not backend.supports(device_type, dtype, args, kwargs):
-            dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in backend.dtypes)
             raise ValueError(
-                f"the {backend.name} backend of {self.__name__} does not support {_describe_tensors(args, kwargs)}: "
-                f"it supports {dtypes} on {DEVICE_TYPES[backend.name]}, with the shapes documented in {self.__module__}"
-                ", and not torch.compile"
+                f"the {backend.name} backend of {self.__name__} does not support this call: {self.__module__} "
+                "documents its dtypes and shapes"
             )
         return backend.function(*args, **kwargs)
 
@@ -248,9 +246,3 @@ def _common_device_and_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
                     return None, None
                 shared = dtype
     return (None, None) if device is None else (device.type, shared)
-
-
-def _describe_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Describe the tensors of a call for an error message."""
-    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-    return ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)} on {t.device}" for t in tensors)

@@ -63,9 +63,7 @@ def test_device_dtype_and_shape_select_backend(double):
 
 def test_forced_backend_rejects_unsupported_tensors(double):
     for args in [(x.half(),), (x, 5), (x[:0],), (x.to("meta"),)]:
-        with pytest.raises(
-            ValueError, match=r"^the numba backend of double does not support float(16|32) \[\d, 16\] on"
-        ):
+        with pytest.raises(ValueError, match=r"^the numba backend of double does not support this call"):
             double.using("numba")(*args)
     with pytest.raises(ValueError, match="no backend 'quick' on this machine: choose from torch, triton, numba"):
         double.using("quick")
@@ -76,7 +74,7 @@ def test_triton_runs_on_cpu_only_when_forced_and_interpreted(double, monkeypatch
     assert double.choose(x, 5) == "torch"
     assert double.using("triton")(x) == "triton"
     monkeypatch.setattr("graphslice.ops.dispatch.TRITON_INTERPRETED", False)
-    with pytest.raises(ValueError, match="on cuda"):
+    with pytest.raises(ValueError, match="triton backend of double does not support"):
         double.using("triton")(x)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from typing import TypeVar
 
 from graphslice import hardware
@@ -67,19 +68,20 @@ def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) ->
         count: number of samples or rows.
         values: total amount of work, as a number of values; each thread gets at least 2^17.
     """
-    threads = min(cores(), count, values // _MIN_VALUES)
-    if threads < 2:
-        kernel(0, count)
-        return
-    ends = [count * chunk // threads for chunk in range(threads + 1)]
-    futures = [thread_pool(threads - 1).submit(kernel, *ends[chunk : chunk + 2]) for chunk in range(1, threads)]
-    kernel(*ends[:2])
+    threads = max(1, min(cores(), count, values // _MIN_VALUES))
+    call_in_parallel(kernel, list(pairwise(count * chunk // threads for chunk in range(threads + 1))))
+
+
+def call_in_parallel(function: Callable[..., None], calls: Sequence[tuple]) -> None:
+    """Call a function on each of several tuples of arguments, the first one in this thread."""
+    futures = [_thread_pool(len(calls) - 1).submit(function, *arguments) for arguments in calls[1:]]
+    function(*calls[0])
     for future in futures:
         future.result()
 
 
 @lru_cache
-def thread_pool(threads: int) -> ThreadPoolExecutor:
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
     """The threads that run compiled kernels, made once per process."""
     return ThreadPoolExecutor(threads, "graphslice-kernels")
 
@@ -126,7 +128,7 @@ def _renew_after_fork() -> None:
     It has the thread pools of its parent without their threads, ours and OpenMP's: work given to them never ends.
     Ours are made anew when needed. Those of OpenMP cannot be, so torch computes on one core.
     """
-    thread_pool.cache_clear()
+    _thread_pool.cache_clear()
     _single_cores.cache_clear()
     _use_one_core_in_torch()
 

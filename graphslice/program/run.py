@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numba.extending import intrinsic
 
 from graphslice.program.layout import MAX_OPERANDS, Addresses, Argument, Instruction, Kernel, Layout, Value
 from graphslice.program.simd.lanes import address_of, keep_alive
-from graphslice.threads import cores, thread_pool
+from graphslice.threads import call_in_parallel, cores
 
 # Minimum number of rows per core.
 _MIN_ROWS = 64
@@ -143,9 +144,8 @@ class Part:
         kernels, layout = self._kernels, self.addresses(width)
         fixed = layout.constant + ends[-1] * layout.per_batch
         work = []
-        for number, end in enumerate(ends):
-            begin = ends[number - 1] if number else 0
-            bases = np.array([0, kept, 0, *arguments[number]], np.int64)
+        for own, (begin, end) in zip(arguments, pairwise([0, *ends]), strict=True):
+            bases = np.array([0, kept, 0, *own], np.int64)
             work.append((fixed + bases[self._areas], begin, end))
 
         def run_range(operands: np.ndarray, begin: int, end: int) -> None:
@@ -153,10 +153,7 @@ class Part:
             operands += self._in_scratch * address(memory)
             _run(kernels, self._counts, operands, layout.steps, layout.group, begin, end)
 
-        futures = [thread_pool(len(ends) - 1).submit(run_range, *arguments_of_range) for arguments_of_range in work[1:]]
-        run_range(*work[0])
-        for future in futures:
-            future.result()
+        call_in_parallel(run_range, work)
 
 
 class Input(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ def to_data(program: Program) -> dict[str, Any]:
         if isinstance(operand, Value):
             return ["value", values.setdefault(operand, len(values))]
         if isinstance(operand, Argument):
-            return ["argument", operand.place, *_numbers(operand.step)]
-        return ["size", *_numbers(operand)] if isinstance(operand, Size) else int(operand)
+            return ["argument", operand.place, *astuple(operand.step)]
+        return ["size", *astuple(operand)] if isinstance(operand, Size) else int(operand)
 
     data: dict[str, Any] = {
         "inputs": [[encode(value), dtype, source] for value, dtype, source in program.inputs],
@@ -57,10 +58,6 @@ def from_data(data: Mapping[str, Any]) -> Program:
     forward = [(KERNELS[name], [decode(operand) for operand in operands]) for name, operands in data["forward"]]
     inputs = [Input(decode(value), dtype, source) for value, dtype, source in data["inputs"]]
     return Program(inputs, forward, [], [], [], data["arguments"], decode(data["out"]))
-
-
-def _numbers(size: Size) -> tuple[int, int, int]:
-    return size.sample, size.row, size.pair
 
 
 class SavedProgram:

@@ -137,44 +137,38 @@ class OperatorProgram:
 
     def supports(self, *args: Any, **kwargs: Any) -> bool:
         """True if the tensors have the declared shapes and dtypes, ``fits`` agrees and the rule can be traced."""
-        arguments = self._by_name(args, kwargs)
-        if len(args) > len(self._names) or arguments.keys() != set(self._names) or self._sizes(arguments) is None:
-            return False
-        if self._fits is not None and not self._fits(*(arguments[name] for name in self._names)):
-            return False
-        return self._prepare(arguments)[0] is not None
+        return self._prepare(args, kwargs) is not None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        arguments = self._by_name(args, kwargs)
-        program, tensors, samples, width = self._prepare(arguments)
-        assert program is not None
-        names = [self._names[i] for i in _sources(program)]
-        inputs = [tensors[name].to(self._inputs[name][1]).contiguous() for name in names]
-        out = run_program(program, inputs, samples, width)
+        prepared = self._prepare(args, kwargs)
+        assert prepared is not None
+        program, arguments, sizes = prepared
+        names = [self._names[source] for _, _, source in program.inputs if isinstance(source, int)]
+        inputs = [arguments[name].to(self._inputs[name][1]).contiguous() for name in names]
+        out = run_program(program, inputs, sizes["B"], sizes.get("N", 1))
         return out.view((args[0] if args else kwargs[self._names[0]]).shape) if self._any_shape else out
 
-    def _prepare(self, arguments: dict[str, Any]) -> tuple[Program | None, dict[str, Tensor], int, int]:
-        """Return the program for arguments of supported shapes, the tensors as it reads them, B and N."""
-        sizes = self._sizes(arguments)
-        assert sizes is not None
-        tensors, settings = {}, {}
-        for name, value in arguments.items():
-            if isinstance(value, Tensor):
-                tensors[name] = value
-            else:
-                settings[name] = tuple(value) if isinstance(value, list) else value
-        samples, width = sizes.pop("B"), sizes.pop("N", 1)
-        backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
-        program = self._program(tuple(sizes.items()), tuple(tensors), tuple(settings.items()), backward)
-        return program, tensors, samples, width
-
-    def _by_name(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], dict[str, int]] | None:
+        """Return the program of a call, its arguments by name and its sizes by letter; None if it is not supported."""
         arguments = self._defaults | dict(zip(self._names, args, strict=False)) | kwargs
-        if self._any_shape:
-            for name, value in arguments.items():
-                if isinstance(value, Tensor) and value.numel() % 16 == 0:
-                    arguments[name] = value.reshape(-1, 16)
-        return arguments
+        if len(args) > len(self._names) or arguments.keys() != set(self._names):
+            return None
+        tensors = tuple(name for name, value in arguments.items() if isinstance(value, Tensor))
+        for name in tensors:
+            if self._any_shape and arguments[name].numel() % 16 == 0:
+                arguments[name] = arguments[name].reshape(-1, 16)
+        sizes = self._sizes(arguments)
+        if sizes is None or (self._fits is not None and not self._fits(*(arguments[name] for name in self._names))):
+            return None
+        settings = tuple(
+            (name, tuple(value) if isinstance(value, list) else value)
+            for name, value in arguments.items()
+            if name not in tensors
+        )
+        backward = torch.is_grad_enabled() and any(arguments[name].requires_grad for name in tensors)
+        known = tuple(item for item in sizes.items() if item[0] not in ("B", "N"))
+        program = self._program(known, tensors, settings, backward)
+        return None if program is None else (program, arguments, sizes)
 
     def _sizes(self, arguments: dict[str, Any]) -> dict[str, int] | None:
         """Return the sizes by letter, or None if the tensors do not have the declared shapes and dtypes."""
@@ -207,10 +201,6 @@ class OperatorProgram:
             return trace.finish(self._rule(trace, **arguments))
         except NotTraceable:
             return None
-
-
-def _sources(program: Program) -> list[int]:
-    return [source for _, _, source in program.inputs if isinstance(source, int)]
 
 
 def _dims_and_dtype(spec: str) -> tuple[tuple[str, ...], torch.dtype]:

@@ -106,9 +106,7 @@ def max_exchange(samples, v, lengths, out, weights, width, channels, low, high):
         rows = length_at(lengths, b, width)
         for c in range(0, channels, 16):
             first = b * width * channels + c
-            of_token, largest = load(lanes, v, first), splat(lanes, np.float32(-np.inf))
-            for n in range(1, rows):
-                largest = maximum(largest, load(lanes, v, first + n * channels))
+            of_token, largest = load(lanes, v, first), _maximum_of_rows(v, first, 1, rows, channels)
             exchange = maximum(largest - of_token, zeros)  # 0 if the first row already has the maximum
             steepness, total = one / maximum(span * exchange, tiny), zeros
             store(weights, first, zeros)

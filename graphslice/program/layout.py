@@ -152,7 +152,6 @@ class Layout:
                 self.areas[i, k] = _KEPT if operand.kept else _SCRATCH
             elif isinstance(operand, Argument):
                 self.areas[i, k] = _OWN + operand.place
-        self.in_scratch = self.areas == _SCRATCH
 
     def _operands(self):
         for i, (_, operands) in enumerate(self.instructions):

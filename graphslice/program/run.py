@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +122,7 @@ class Part:
     def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
         self.instructions = instructions
         layout = Layout(instructions, kept)
-        self._areas, self._in_scratch = layout.areas, layout.in_scratch
+        self._areas = layout.areas
         self._counts = np.array([len(operands) for _, operands in instructions], np.int64)
         self._kernels: np.ndarray | None = None
         self.addresses: Callable[[int], Addresses] = lru_cache(256)(layout.for_width)
@@ -143,17 +142,15 @@ class Part:
             self._kernels = np.array([_compiled(kernel).address for kernel, _ in self.instructions])
         kernels, layout = self._kernels, self.addresses(width)
         fixed = layout.constant + ends[-1] * layout.per_batch
-        work = []
-        for own, (begin, end) in zip(arguments, pairwise([0, *ends]), strict=True):
-            bases = np.array([0, kept, 0, *own], np.int64)
-            work.append((fixed + bases[self._areas], begin, end))
 
-        def run_range(operands: np.ndarray, begin: int, end: int) -> None:
+        def run_range(own: Sequence[int], begin: int, end: int) -> None:
             memory = _scratch_memory(layout.scratch)
-            operands += self._in_scratch * address(memory)
+            bases = np.array([0, kept, address(memory), *own], np.int64)
+            operands = fixed + bases[self._areas]
             _run(kernels, self._counts, operands, layout.steps, layout.group, begin, end)
 
-        call_in_parallel(run_range, work)
+        ranges = zip(arguments, [0, *ends], ends, strict=False)
+        call_in_parallel(run_range, list(ranges))
 
 
 class Input(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphslice.program.layout import ATOMS, ROW_NUMBER, Argument, Layout, N, NotTraceable, Size, Value
+from graphslice.program.layout import _KEPT, _SCRATCH, ATOMS, ROW_NUMBER, Argument, Layout, N, NotTraceable, Size, Value
 
 WIDTHS = [1, 2, 7, 40, 112, 113, 256, 257, 300]
 SHAPES = [(), (16,), (N,), (N, 16), (N, 48), (ATOMS,), (2, N, N), (ATOMS, ATOMS), (5,), (N, 3)]
@@ -79,7 +79,7 @@ def places_of(layout: Layout, instructions, width: int) -> dict[Value, int]:
                 place = addresses.per_batch[i, k] if operand.kept else addresses.constant[i, k]
                 assert places.setdefault(operand, place) == place
                 assert addresses.steps[i, k] == (operand.bytes_of(width) if operand.kept else 0)
-                assert layout.in_scratch[i, k] == (not operand.kept)
+                assert layout.areas[i, k] == (_KEPT if operand.kept else _SCRATCH)
     return places
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -27,6 +28,7 @@ from graphslice.cli.options import (
 from graphslice.errors import InputError
 
 if TYPE_CHECKING:
+    from graphslice.inference.inputs import Columns
     from graphslice.inference.predictor import Predictor
     from graphslice.inference.summary import TargetSummary
 
@@ -77,9 +79,10 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
                 "--summary prints tables: leave out --out and --nearest, and --smiles-column without a file"
             )
         notes: list[str] = []
+        features: Columns = {}
         if isinstance(source, Path):
-            source = _first_smiles(predictor, source, options.smiles_column, notes)
-        return print_summaries(predictor, source, options.interval, notes)
+            source, features = _first_molecules(predictor, source, options.smiles_column, notes)
+        return print_summaries(predictor, source, features, options.interval, notes)
     with file_progress("predicting", source) as advance:
         report = predict_file(
             predictor,
@@ -98,8 +101,13 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     return report_rows(options, report, "have no prediction: see the reasons in column 'error'", columns=columns)
 
 
-def _first_smiles(predictor: Predictor, table: Path, column: str | None, notes: list[str]) -> list[str]:
-    """Return the SMILES of the first rows of a file; append a note for each malformed row, and if there are more."""
+def _first_molecules(
+    predictor: Predictor, table: Path, column: str | None, notes: list[str]
+) -> tuple[list[str], Columns]:
+    """Return SMILES and feature columns of the first rows of a file.
+
+    A note is appended for each malformed row, and if there are more.
+    """
     from graphslice.analysis.inspection import read_input_molecules
 
     found = list(islice(read_input_molecules(predictor, [table], column), _MAX_SUMMARIES + 1))
@@ -107,20 +115,22 @@ def _first_smiles(predictor: Predictor, table: Path, column: str | None, notes: 
         notes.append(f"only the first {_MAX_SUMMARIES} molecules are printed; leave out --summary for all")
     rows = list(enumerate(found[:_MAX_SUMMARIES], 1))
     notes += [f"row {number} is left out: {molecule.error}" for number, molecule in rows if molecule.error is not None]
-    smiles = [molecule.smiles for _, molecule in rows if molecule.error is None]
-    if not smiles:
+    usable = [molecule for _, molecule in rows if molecule.error is None]
+    if not usable:
         raise no_usable_row(len(rows), rows[0][1].error) if rows else InputError(f"{table} has no rows")
-    return smiles
+    columns = {name: [float(one.columns[name][0]) for one in usable] for name in predictor.feature_columns}
+    return [molecule.smiles for molecule in usable], columns
 
 
 def print_summaries(
-    predictor: Predictor, smiles: list[str], level: float | None, notes: Sequence[str] = ()
+    predictor: Predictor, smiles: list[str], columns: Columns, level: float | None, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Print a table of all targets for each molecule, and return the document.
 
     Args:
         predictor: the model.
         smiles: the molecules.
+        columns: their feature columns, for a model that reads some.
         level: coverage of the intervals in percent; None: 90 if the model is calibrated.
         notes: notes to print after the tables.
 
@@ -131,7 +141,9 @@ def print_summaries(
 
     if level is None and predictor.calibration is not None:
         level = 90.0
-    predictions = predictor.predict(smiles, details=True, interval=level)
+    with warnings.catch_warnings(record=True) as warned:
+        predictions = predictor.predict(smiles, columns=columns, details=True, interval=level)
+    remarks = [*notes, *(str(each.message) for each in warned)]
     if all(predictions.errors):
         raise no_usable_row(len(smiles), predictions.errors[0])
     documents: list[dict[str, Any]] = []
@@ -153,9 +165,9 @@ def print_summaries(
         print(f"{text}{known}", *_summary_lines(targets, level), "", sep="\n")
     failed = len(smiles) - predictions.errors.count(None)
     sys.stdout.flush()
-    for note in notes:
+    for note in remarks:
         print(f"note: {note}", file=sys.stderr)
-    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": [*notes]}
+    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": remarks}
 
 
 def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:

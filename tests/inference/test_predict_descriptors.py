@@ -228,6 +228,15 @@ def test_feature_columns_on_the_command_line(described, cli, tiny_flags, tmp_pat
     assert code == 2 and "did you mean 'size'" in err and not (tmp_path / "no").exists()
 
 
+def test_summary_of_a_table_reads_feature_columns(described, cli):
+    path, run = described
+    code, out, err = cli("predict", run, path, "--summary")
+    smiles = pd.read_csv(path).smiles[0]
+    expected = load(run).predict(pd.read_csv(path)[:1])[0, 0]
+    assert code == 0 and f"\n{smiles}" in f"\n{out}" and f"  {expected:.4g}" in out, err
+    assert "\nnote: the column 'size' of --features has 1 value outside" in f"\n{err}" and "Warning" not in err
+
+
 @pytest.mark.parametrize("remove", [True, False], ids=["from descriptors", "to descriptors"])
 def test_fine_tuning_with_other_descriptors(remove, described, run_directory, demo_csv, cli, tmp_path, weights_of):
     """Weights that fit are taken over, and a line names the others."""

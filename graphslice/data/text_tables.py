@@ -74,6 +74,8 @@ class LimitedLines(io.BufferedIOBase):
 
 # Limit of the length of a field for the csv module, whose default is 131,072: the largest C long on all platforms.
 _FIELD_LIMIT = 2**31 - 1
+# Number of records that are parsed at a time.
+_BLOCK_RECORDS = 4096
 # Byte order marks. UTF-32 comes first because the mark of UTF-16 is a prefix of that of UTF-32.
 _MARKS = {
     b"\xef\xbb\xbf": "utf-8-sig",
@@ -148,8 +150,7 @@ def read_csv(lines: Iterator[str], file: str, delimiter: str | None = None) -> t
         return [], iter(())
     rows_seen = [] if delimiter else list(itertools.islice(lines, _LINES_SEEN))
     lines = itertools.chain([first], rows_seen, lines)
-    csv.field_size_limit(_FIELD_LIMIT)
-    records = _records(lines, number, delimiter or _delimiter_of(first, rows_seen), file)
+    records = _with_long_fields(_records(lines, number, delimiter or _delimiter_of(first, rows_seen), file))
     header, _, reason = next(records)
     if reason is not None:
         raise InputError(f"{file}: the header cannot be read, {reason}")
@@ -192,6 +193,19 @@ def _rows(records: Iterable[_Record], width: int, file: str) -> Iterator[TextRow
             where = f"line {first} of {file}" if first == last else f"lines {first} to {last} of {file}"
             fields = f"{len(record)} field{'s' * (len(record) != 1)} where the header has {width} ({where})"
             yield (record + [""] * width)[:width], reason or fields
+
+
+def _with_long_fields(records: Iterator[_Record]) -> Iterator[_Record]:
+    """Yield the records; the csv module accepts long fields only while they are read."""
+    while True:
+        before = csv.field_size_limit(_FIELD_LIMIT)
+        try:
+            block = list(itertools.islice(records, _BLOCK_RECORDS))
+        finally:
+            csv.field_size_limit(before)
+        if not block:
+            return
+        yield from block
 
 
 def _records(lines: Iterator[str], number: int, delimiter: str, file: str) -> Iterator[_Record]:

@@ -136,9 +136,11 @@ def test_cxsmiles_extension_is_not_name():
     assert rows == [["C |^1:0|", "methyl radical"], ["C |^1:0|", ""], ["CC", "ethane"], ["CCC", "|odd"], ["C", ""]]
 
 
-def test_long_fields_are_read(tmp_path):
+def test_field_limit_of_csv_module_is_restored(tmp_path):
     (tmp_path / "t.csv").write_text(f"smiles,n\nC,{'x' * 300_000}\n")
+    before = csv.field_size_limit()
     assert len(read(tmp_path / "t.csv")[1][0][1]) == 300_000
+    assert csv.field_size_limit() == before
 
 
 def test_malformed_rows_of_folder_name_file(tmp_path):

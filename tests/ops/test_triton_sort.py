@@ -75,11 +75,11 @@ def test_second_derivatives_raise():
 
 
 def test_rejects_too_many_rows_and_other_dtypes():
-    with pytest.raises(ValueError, match="1, 129, 8"):
+    with pytest.raises(ValueError, match="aggregate_sort does not support this call"):
         aggregate_sort.using("triton")(torch.rand(1, 1, 129, 129), torch.rand(1, 129, 8), torch.tensor([129]))
-    with pytest.raises(ValueError, match="float64"):
+    with pytest.raises(ValueError, match="column_sort does not support this call"):
         column_sort.using("triton")(torch.rand(1, 3, 8, dtype=torch.float64, device=DEVICE))
-    with pytest.raises(ValueError, match="1, 5000, 2"):
+    with pytest.raises(ValueError, match="column_sort does not support this call"):
         column_sort.using("triton")(torch.rand(1, 5000, 2, device=DEVICE))
 
 

@@ -82,6 +82,11 @@ def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | 
 
 @column_sort.kernels(x="B N C", lengths="B int64", order="C bool")
 def _rule(trace: Trace, x: Any, lengths: Any = None, order: Any = "ascending") -> Traced:
+    return trace_sort(trace, x, lengths, order, keep_rows=trace.needs_gradients)[0]
+
+
+def trace_sort(trace: Trace, x: Any, lengths: Any, order: Any, *, keep_rows: bool) -> tuple[Traced, Traced | int]:
+    """Append a sort to a trace; return the sorted values and, if wanted, the source row of each, else 0."""
     x, rows, channels = trace.activations(x)
     lengths = 0 if lengths is None else trace.tensor(lengths, BATCH, dtype=torch.int64)
     if isinstance(order, str):
@@ -91,10 +96,10 @@ def _rule(trace: Trace, x: Any, lengths: Any = None, order: Any = "ascending") -
         descending = trace.tensor(order, channels, dtype=torch.bool)
     trace.require(rows == N, f"a sort of {x.shape}")
     out, sizes = trace.new(x.shape), (N, channels)
-    origins = trace.new(x.shape, ROW_NUMBER) if trace.needs_gradients else 0
+    origins = trace.new(x.shape, ROW_NUMBER) if keep_rows else 0
     trace.forward(sort.column_sort, x, lengths, descending, out, origins, *sizes)
     trace.backward(sort.column_sort_gradient, Upstream(out), origins, Gradient(x), *sizes)
-    return out
+    return out, origins
 
 
 if triton_runs():

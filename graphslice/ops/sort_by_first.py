@@ -7,24 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphslice.ops.column_sort import column_sort
+from graphslice.ops.column_sort import column_sort, trace_sort
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import sort
 from graphslice.program.kernels.operands import float_bits
-from graphslice.program.layout import ROW_NUMBER, N
+from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 #: Rows tie if their values in channel 1 differ by at most this fraction of the largest absolute value.
 TIE = 1e-5
-# Row numbers of the kernel are bytes.
-_MAX_ROWS = 256
 
 
 @operator
 def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     """Permute every channel into the rank order of channel 1, within groups of rows (CSP, section 3).
 
-    The numba backend supports float32 with at most 256 rows, C a multiple of 16 and one group.
+    The numba backend supports float32 with C a multiple of 16 and one group.
 
     Args:
         v: ``[B, N, C]``, floating point.
@@ -51,15 +49,15 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     return torch.cat([v, v[:, :1]], dim=1).scatter(1, target, permuted)[:, :width]
 
 
-@sort_by_first.kernels(v="B N C", lengths="B int64", fits=lambda v, *_: v.shape[1] <= _MAX_ROWS)
+@sort_by_first.kernels(v="B N C", lengths="B int64")
 def _rule(trace: Trace, v: Any, lengths: Any, groups: int = 1) -> Traced:
-    v, rows, channels = trace.activations(v)
+    trace.require(groups == 1, f"a sort in {groups} groups")
+    ordered, rows = trace_sort(trace, v, lengths, "ascending", keep_rows=True)
     lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    trace.require(rows == N and groups == 1, f"a sort of {v.shape} in {groups} groups")
-    ordered, origins, out = trace.new(v.shape), trace.new(v.shape, ROW_NUMBER), trace.new(v.shape)
-    sizes = float_bits(TIE), N, channels
-    trace.forward(sort.sort_by_first, v, lengths, ordered, origins, out, *sizes)
-    trace.backward(sort.sort_by_first_gradient, v, lengths, origins, Upstream(out), Gradient(v), *sizes)
+    out, sizes = trace.new(ordered.shape), (float_bits(TIE), N, ordered.shape[2])
+    trace.forward(sort.average_ties, ordered, ordered, rows, lengths, out, 0, *sizes)
+    operands = ordered, rows, lengths, Gradient(ordered), 1
+    trace.backward(sort.average_ties, Upstream(out), *operands, *sizes)
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
 from graphslice.program.simd.lanes import int64x8, load_scalar
@@ -35,25 +35,3 @@ def as_float(typing, bits):
         return builder.bitcast(low, context.get_value_type(types.float32))
 
     return types.float32(types.intp), generate
-
-
-@intrinsic
-def _pointer(typing, address, kind):
-    """Convert an address to a pointer for :func:`numba.carray`."""
-
-    def generate(context, builder, signature, args):
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(kind.dtype)(types.intp, kind), generate
-
-
-@njit(inline="always")
-def floats_at(address, shape):
-    """Return the float32 array at an address."""
-    return carray(_pointer(address, np.float32), shape)
-
-
-@njit(inline="always")
-def bytes_at(address, shape):
-    """Return the uint8 array at an address."""
-    return carray(_pointer(address, np.uint8), shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,16 +90,13 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, pr
     Returns:
         The mean over the targets for which the metric is defined; nan if there are none.
     """
-    from graphslice.data.ogb_lsc import OGB_FOLDERS  # imports torch
-
-    if name == "mae" and dataset in OGB_FOLDERS:
+    if name == "mae" and _has_ogb_evaluator(dataset):
         return _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
-    values = []
-    for t, task, where in each_target(tasks):
-        if task.kind in METRICS[name].kinds:
-            values.append(_score_target(name, task, y_true[:, t], predictions[:, where]))
-    defined = [value for value in values if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")
+    return _mean_of_defined(
+        _score_target(name, task, y_true[:, t], predictions[:, where])
+        for t, task, where in each_target(tasks)
+        if task.kind in METRICS[name].kinds
+    )
 
 
 def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> dict:
@@ -125,7 +122,9 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
         targets[task.name] = target_scores
     kinds = {task.kind for task in tasks}
     names = [name for name, metric in METRICS.items() if kinds & set(metric.kinds)]
-    means = {name: score(name, dataset, tasks, y_true, predictions) for name in names}
+    means = {name: _mean_of_defined(found[name] for found in targets.values() if name in found) for name in names}
+    if _has_ogb_evaluator(dataset):
+        means["mae"] = _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
     return {**means, "molecules": len(y_true), "targets": targets}
 
 
@@ -204,6 +203,18 @@ def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarr
 def prediction_count(result: dict) -> tuple[int, str]:
     """Return the number of predictions behind some scores, and their unit: atoms, bonds or molecules."""
     return next((result[unit], unit) for unit in ("atoms", "bonds", "molecules") if unit in result)
+
+
+def _mean_of_defined(values: Iterable[float]) -> float:
+    """Return the mean of the values that are not nan; nan if there are none."""
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")
+
+
+def _has_ogb_evaluator(dataset: str) -> bool:
+    from graphslice.data.ogb_lsc import OGB_FOLDERS  # imports torch
+
+    return dataset in OGB_FOLDERS
 
 
 def _ogb_mae(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) -> float:

@@ -22,6 +22,7 @@ from tiny import TINY
 
 import graphslice
 from graphslice.package_data import DEMO_CSV
+from graphslice.stacking import fit_trees
 from graphslice.tasks import regression_tasks
 
 # Seconds after which a process is considered hanging, even on a busy machine.
@@ -103,6 +104,15 @@ def cache(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRAPHSLICE_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_trees() -> Iterator[None]:
+    """Give base models a tenth of their trees, which take most of the time of a tiny training."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_FEWEST_TREES", "_MOST_TREES", "_BOOSTING_TREES"):
+            patch.setattr(fit_trees, name, getattr(fit_trees, name) // 10)
+        yield
 
 
 @pytest.fixture(scope="session")

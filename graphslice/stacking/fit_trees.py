@@ -24,6 +24,8 @@ _ABSENT_CLASS_LOGIT = -1e9
 _LARGEST_ZERO = float(np.float32(1e-35))
 # Number of rows on which the converted trees are compared with the predictions of the library.
 _CHECKED_ROWS = 1000
+# Number of trees of a forest, which is smaller for more rows, and of boosting (of each of several classes).
+_FEWEST_TREES, _MOST_TREES, _BOOSTING_TREES = 75, 150, 200
 # A column is dropped if fewer rows than this differ from its median, so that splits try informative columns more often.
 _MIN_SHARE, _MAX_NEEDED = 0.03, 20
 
@@ -63,7 +65,7 @@ def fit_forest(
         return _constant_trees(y[0], kind, classes, x.shape[1])
     rows, used = len(y), _informative_columns(x)
     inputs = x[:, used]
-    settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, 75, 150))}
+    settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, _FEWEST_TREES, _MOST_TREES))}
     settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
     settings |= {"random_state": seed, "n_jobs": cores()}
     knots, labels = label_scores(y, kind)
@@ -108,7 +110,7 @@ def fit_boosting(
     settings |= _leaf_settings(len(y), kind)
     classes_or_scores = np.searchsorted(present, labels) if kind == "multiclass" else labels
     training = lightgbm.Dataset(inputs, classes_or_scores, weight=weights)
-    model = lightgbm.train(settings, training, num_boost_round=200)
+    model = lightgbm.train(settings, training, num_boost_round=_BOOSTING_TREES)
     expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True)).reshape(
         -1, len(present) if several else 1
     )

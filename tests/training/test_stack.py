@@ -209,7 +209,7 @@ def test_report_counts_bounds(censored_run):
     assert f"of {target['bounds']} bounds of gap_ev" in page
 
 
-def test_bounds_alone_in_the_test_set_are_counted(configured, table, tmp_path, capsys):
+def test_bounds_alone_in_the_test_set_are_counted(configured, table, tmp_path, capsys, in_this_process):
     """Also of an ensemble; the report and ``graphslice evaluate`` do the same."""
     cells = table["gap_ev"].astype(str).where(np.arange(60) < 50, [f"{'<>'[row % 2]}5" for row in range(60)])
     split = np.array(["train"] * 42 + ["valid"] * 8 + ["test"] * 10)

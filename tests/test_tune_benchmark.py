@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from benchmarks import tune
 from benchmarks.table_methods import Commands
+from graphslice.cli.main import main
 
 
 def line(method: str, seed: int, test: float, **more) -> dict:
@@ -67,18 +68,20 @@ def test_budgets_are_separate_rows():
 
 
 @pytest.mark.slow
-def test_results_are_kept_and_not_repeated(tmp_path, monkeypatch):
-    """With tiny models on a table of 30 molecules."""
+def test_results_are_kept_and_not_repeated(tmp_path, monkeypatch, tiny_flags):
+    """With tiny models on a table of 30 molecules, in this process."""
     (tmp_path / "tdc_admet").mkdir()
     rows = "".join(f"{'C' * i},{i},test\n" for i in range(1, 6))
     rows += "".join(f"C1{'C' * (i - 1)}1,{i},train\n" for i in range(6, 31))
     (tmp_path / "tdc_admet" / "caco2_wang.csv").write_text("smiles,y,split\n" + rows)
-    original, commands = Commands.run, []
+    commands = []
 
     def run(self, *words):
-        commands.append(words[3])
-        tiny = ["--epochs", "1", "--baselines", "off", "--model.layers", "1"] if words[3] in ("train", "tune") else []
-        original(self, *words, *tiny, *(["--trials", "2", "--seeds", "0"] if words[3] == "tune" else []))
+        command, *options = words[words.index("graphslice") + 1 :]
+        commands.append(command)
+        tiny = ["--init-from", "none", *tiny_flags] if command in ("train", "tune") else []
+        budget = ["--trials", "2", "--seeds", "0"] if command == "tune" else []
+        assert not main([str(word) for word in (command, *options, *tiny, *budget)])
 
     monkeypatch.setattr(Commands, "run", run)
     parser = argparse.ArgumentParser()

@@ -266,7 +266,6 @@ class _Reader:
             self.memories[memory] = _native(elements, memory.kind)
         elements = self.memories[memory]
         strides = [stride * elements.itemsize for stride in tensor.strides]
-        # Raises an error if the tensor reaches beyond its memory.
         return np.ndarray(tensor.shape, elements.dtype, elements, tensor.offset * elements.itemsize, strides)
 
 
@@ -299,11 +298,15 @@ def _items(values: Sequence[Any]) -> Iterable[tuple[str | int, Any]]:
 
 
 def _checked_tensor(memory: _Memory, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Return a tensor; raise ValueError for an invalid shape, Excessive if it repeats elements of its memory."""
+    """Return a tensor; raise ValueError if it reaches beyond its memory, Excessive if it repeats elements of it."""
     numbers = (offset, *shape, *strides)
     same = len(shape) == len(strides) <= _MOST_DIMENSIONS
     if not same or not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
         raise ValueError("the shape of a tensor is invalid")
     if prod(shape) > memory.elements:
         raise Excessive("a tensor of repeated elements")
+    # In Python's integers: NumPy's check of the strides of an array wraps around at 64 bits.
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if offset > memory.elements or (prod(shape) and last >= memory.elements):
+        raise ValueError("a tensor reaches beyond its memory")
     return _Tensor(memory, offset, tuple(shape), tuple(strides))

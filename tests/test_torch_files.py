@@ -139,12 +139,14 @@ def test_the_pickle_of_a_tensor(tmp_path):
 
 
 NUMBER = {-1: b"J\xff\xff\xff\xff", 2**62: b"\x8a\x08" + (2**62).to_bytes(8, "little")}
+# Three strides of so many elements of four bytes are 2**64 + 8 bytes: 8 in arithmetic of 64 bits.
+WRAPPED = b"\x8a\x08" + ((2**64 + 8) // 12).to_bytes(8, "little")
 
 
 DAMAGED = {
     "offset": [b"K\x01", NUMBER[-1], NUMBER[2**62], b"N", b"\x88", b"X\x01\x00\x00\x00a"],
     "shape": [NUMBER[-1] + b"\x85", b"K\x02K\x02\x86", b"G\x40" + bytes(7) + b"\x85", b"K\x04"],
-    "strides": [b"K\x02\x85", NUMBER[-1] + b"\x85", NUMBER[2**62] + b"\x85"],
+    "strides": [b"K\x02\x85", NUMBER[-1] + b"\x85", NUMBER[2**62] + b"\x85", WRAPPED + b"\x85"],
     "memory": [MEMORY.replace(b"K\x04tQ", other) for other in (b"K\x03tQ", b"K\x05tQ", b"NtQ", b"tQ")],
 }
 MALFORMED = [

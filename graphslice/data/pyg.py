@@ -43,10 +43,9 @@ def from_pyg(data: Data) -> MolGraph:
         raise MoleculeError(f"the graph lacks OGB's {len(ATOM_DIMS)} atom features in x")
     if len(x) == 0:
         raise MoleculeError("the graph has no atoms")
-    if any(
-        isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided for tensor in (x, edge_index, edge_attr)
-    ):
-        raise MoleculeError("x, edge_index and edge_attr must be dense tensors")
+    tensors = [tensor for tensor in (x, edge_index, edge_attr) if isinstance(tensor, torch.Tensor)]
+    if any(tensor.layout != torch.strided or tensor.is_complex() for tensor in tensors):
+        raise MoleculeError("x, edge_index and edge_attr must be dense tensors of real numbers")
     if edge_index is None:
         edge_index = torch.empty(2, 0, dtype=torch.long)
     if not isinstance(edge_index, torch.Tensor) or edge_index.is_floating_point() or edge_index.shape[:-1] != (2,):

@@ -88,7 +88,9 @@ def changed(name, index, value):
         (lambda data: setattr(data, "edge_index", data.edge_index[:1]), "must have two rows"),
         (lambda data: setattr(data, "edge_index", data.edge_index.tolist()), "must have two rows"),
         (lambda data: setattr(data, "edge_index", data.edge_index + 0.5), "must have two rows"),
+        (lambda data: setattr(data, "edge_index", data.edge_index * (1 + 0j)), "of real numbers"),
         (lambda data: setattr(data, "x", data.x.numpy()), "9 atom features"),
+        (lambda data: setattr(data, "x", data.x + 1j), "of real numbers"),
         (changed("edge_index", (0, 0), -1), "indices that are out of range"),
         (changed("edge_index", (0, 0), 1), "once in each direction"),  # a self-loop
         (changed("edge_attr", (0, 0), 2), "same features"),

@@ -174,6 +174,6 @@ def test_sparse_tensors_get_an_error_message(predictor):
     graph = gs.smiles_to_graph("CCO").to_pyg()
     graph.x = graph.x.to_sparse()
     assert predictor.predict([graph, "CCO"], details=True).errors == [
-        "x, edge_index and edge_attr must be dense tensors",
+        "x, edge_index and edge_attr must be dense tensors of real numbers",
         None,
     ]

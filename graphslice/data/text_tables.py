@@ -76,6 +76,8 @@ class LimitedLines(io.BufferedIOBase):
 _FIELD_LIMIT = 2**31 - 1
 # Number of records that are parsed at a time.
 _BLOCK_RECORDS = 4096
+# Lines of a record with invalid quotes from which on they are parsed one by one.
+_MANY_LINES = 100
 # Byte order marks. UTF-32 comes first because the mark of UTF-16 is a prefix of that of UTF-32.
 _MARKS = {
     b"\xef\xbb\xbf": "utf-8-sig",
@@ -211,7 +213,8 @@ def _with_long_fields(records: Iterator[_Record]) -> Iterator[_Record]:
 def _records(lines: Iterator[str], number: int, delimiter: str, file: str) -> Iterator[_Record]:
     """Parse lines, the first of which has a number in the file, into records; a blank line is the record ``[]``.
 
-    A record with invalid quotes ends with its first line; parsing restarts with the next one.
+    A record with invalid quotes ends with its first line; parsing restarts with the next one. If it has many
+    lines, all but the last are parsed one by one.
     """
     again: deque[str] = deque()  # lines to be parsed again
     taken: list[str] = []  # lines of the current record
@@ -233,9 +236,21 @@ def _records(lines: Iterator[str], number: int, delimiter: str, file: str) -> It
                 taken.clear()
             return
         except csv.Error:
-            reason = f"a quote that opens in line {number} of {file} is not closed, or text follows it"
-            first, *rest = taken
-            again.extendleft(reversed(rest))
+            # Restarting with the next one of many lines, again and again, would take quadratic time.
+            alone = 1 if len(taken) < _MANY_LINES else len(taken) - 1
+            again.extendleft(reversed(taken[alone:]))
+            finished = taken[:alone]
             taken.clear()
-            yield next(csv.reader([first.rstrip("\r\n")], delimiter=delimiter)), (number, number), reason
-            number += 1
+            for line in finished:
+                yield _parse_line(line.rstrip("\r\n"), number, delimiter, file)
+                number += 1
+
+
+def _parse_line(line: str, number: int, delimiter: str, file: str) -> _Record:
+    """Parse a line as a record of its own."""
+    reason = None
+    try:
+        next(csv.reader([line], delimiter=delimiter, strict=True))
+    except csv.Error:
+        reason = f"a quote that opens in line {number} of {file} is not closed, or text follows it"
+    return next(csv.reader([line], delimiter=delimiter)), (number, number), reason

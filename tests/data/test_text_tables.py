@@ -130,6 +130,22 @@ def test_long_record_is_read_up_to_limit(tmp_path, monkeypatch):
     assert cells[0] == ["C", "line"] and cells[1] == ["line", ""] and cells[-1] == ["N", "2"]
 
 
+def test_wrong_quotes_in_all_lines_take_linear_time(tmp_path, monkeypatch):
+    """Within a quote, each of these lines closes it and opens another one."""
+    parsed, reader = [], csv.reader
+    monkeypatch.setattr(csv, "reader", lambda lines, **options: reader(map(count, lines), **options))
+
+    def count(line: str) -> str:
+        parsed.append(line)
+        return line
+
+    (tmp_path / "t.csv").write_text("smiles,n,m\n" + 'C",1,"2\n' * 2000 + "N,3,4\n")
+    _, cells, malformed = read(tmp_path / "t.csv")
+    assert cells == [['C"', "1", "2"]] * 2000 + [["N", "3", "4"]]
+    assert malformed == {row: quote_error(row + 2) for row in range(2000)}
+    assert len(parsed) < 10 * 2000
+
+
 def test_cxsmiles_extension_is_not_name():
     lines = ["C |^1:0| methyl radical", "C |^1:0|", "CC ethane", "CCC |odd", "C"]
     rows = [cells for cells, _ in text_tables.read_smiles_lines(lines)]

@@ -183,7 +183,8 @@ class OptimizerConfig(Section):
         peak_lr: learning rate at the end of the warm-up.
         end_lr: learning rate at the end of the decay.
         warmup_steps: steps of the warm-up; default: 5% of the total.
-        total_steps: steps until the end of the decay; default: all steps of the run.
+        total_steps: steps until the end of the decay; default: all steps of the run. A run with fewer steps goes
+            through warm-up and decay in proportion.
         weight_decay: weight decay of AdamW.
         structure_lr_factor: ratio of the learning rate of the spatial and edge encodings to that of other weights.
             Attention scores have to change by several units to change the attention map, other weights by less.

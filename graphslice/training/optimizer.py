@@ -36,8 +36,9 @@ def make_optimizer(
         groups.append({"params": list(module.auxiliary.parameters()), "lr": settings.peak_lr})
     optimizer = AdamW(groups, lr=settings.peak_lr, weight_decay=settings.weight_decay, fused=fused)
     factor, total = linear_schedule(settings, steps), settings.total_steps or steps
+    scale = max(1.0, total / steps)  # a shorter run, like one with a time limit, goes through the whole schedule
     # The progress of the run is that of its steps or of its time limit, whichever is further.
-    return optimizer, LambdaLR(optimizer, lambda step: factor(max(step, elapsed() * total)))
+    return optimizer, LambdaLR(optimizer, lambda step: factor(max(step * scale, elapsed() * total)))
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from graphslice.config import OptimizerConfig
-from graphslice.training.optimizer import linear_schedule
+from graphslice.config import ModelConfig, OptimizerConfig, RunConfig
+from graphslice.nn import GraphTransformer
+from graphslice.training.optimizer import linear_schedule, make_optimizer
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:
@@ -44,6 +47,21 @@ def test_published_graphormer_schedule():
     assert lr[59_999] == lr[60_000] == pytest.approx(2e-4)
     assert lr[780_000] == pytest.approx((2e-4 + 1e-9) / 2)
     assert lr[1_500_000] == lr[2_000_000] == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(4, [1 / 8, 5 / 8, 1, 1 / 2]), (8, [i / 8 for i in range(1, 9)])])
+def test_run_shorter_than_the_schedule_goes_through_all_of_it(steps, expected):
+    """Such as a comparison of a preset with a budget in steps, which would end within the warm-up."""
+    settings = OptimizerConfig(peak_lr=1.0, end_lr=0.0, warmup_steps=8, total_steps=16 if steps == 4 else 8)
+    config = RunConfig(model=ModelConfig(layers=1, dim=8, heads=1, ffn_dim=8), optimizer=settings)
+    module = SimpleNamespace(config=config, model=GraphTransformer(config.model), auxiliary=None)
+    optimizer, schedule = make_optimizer(module, steps, lambda: 0.0, fused=False)
+    found = []
+    for _ in range(steps):
+        found.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert found == pytest.approx(expected)
 
 
 def test_schedule_in_the_optimiser():

@@ -104,6 +104,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         "split": "string?: split of the dataset",
         "budget": "string: budget of each run",
         "jobs": "integer: number of parallel runs",
+        "version": "string: version of GraphSlice",
         "machine": "object: the hardware",
         "config": "object: the common configuration",
         "runs": [
@@ -118,7 +119,8 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         ],
         "differences": [
             {
-                "": "difference of the test metric of each variant from the best one, over paired seeds",
+                "": "difference of the test metric (validation metric without test labels) of each variant from the "
+                "best one, over paired seeds",
                 "variant": "string: name of the variant",
                 "beside": "string: the variant that it is compared with",  # codespell:ignore beside
                 "seeds": "integer: number of seeds",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from graphslice.evaluation.metrics import Metric
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of the test metric between a variant and a reference variant.
+    """Difference of the metric, on the :func:`compared_split`, between a variant and a reference variant.
 
     Attributes:
         variant: name of the variant.
@@ -34,6 +36,11 @@ class Difference:
     verdict: str
 
 
+def compared_split(runs: Iterable[dict]) -> str:
+    """Return the split whose metric is compared: ``"test"``, or ``"valid"`` if no run has test labels (PCQM4M)."""
+    return "test" if any("test" in run for run in runs) else "valid"
+
+
 def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Difference]:
     """Compute the differences of all variants from the first one with at least ``MIN_SEEDS`` seeds.
 
@@ -46,9 +53,9 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
     Returns:
         A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first.
     """
+    split = compared_split(chain.from_iterable(variants.values()))
     by_seed = {
-        name: {run["seed"]: run["test"] for run in runs if run.get("test") is not None}
-        for name, runs in variants.items()
+        name: {run["seed"]: run[split] for run in runs if run.get(split) is not None} for name, runs in variants.items()
     }
     by_seed = {name: runs for name, runs in by_seed.items() if len(runs) >= MIN_SEEDS}
     first, *others = by_seed or [""]
@@ -65,14 +72,14 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
 
 
 def describe(results: list[Difference], label: str) -> list[str]:
-    """Format differences from one reference variant as a Markdown table; no lines without any."""
+    """Format differences of a metric from one reference variant as a Markdown table; no lines without any."""
     if not results:
         return []
     simultaneous = f"simultaneous 95% intervals of all {len(results)}"
     intervals = "95% intervals" if len(results) == 1 else simultaneous
     reference = results[0].beside  # codespell:ignore beside
     lines = [
-        f"\nTest {label} minus that of `{reference}`, the best on the validation set, paired by seed; means with "
+        f"\n{label} minus that of `{reference}`, the best on the validation set, paired by seed; means with "
         f"{intervals}:",
         "",
     ]

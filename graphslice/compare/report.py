@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
-from graphslice.compare.differences import describe, differences
+from graphslice.compare.differences import compared_split, describe, differences
 from graphslice.compare.plan import Run
 from graphslice.config import RunConfig
 from graphslice.evaluation.format_scores import markdown_table, mean_and_std
@@ -26,10 +27,10 @@ RESULT, TABLE, PICTURE = "comparison.json", "comparison.md", "comparison.png"
 
 
 def describe_outcome(scores: dict) -> str:
-    """Describe the test score of a finished run in one line."""
-    name = scores["metric"]
-    value = scores.get("test", {}).get(name)
-    return f"test {METRICS[name].label} {float('nan') if value is None else value:.4f}"
+    """Describe the test score of a finished run in one line; the validation score if there are no test labels."""
+    name, split = scores["metric"], "test" if "test" in scores else "valid"
+    value = scores[split][name]
+    return f"{split} {METRICS[name].label} {float('nan') if value is None else value:.4f}"
 
 
 def read_run(run: Run, reason: str | None) -> dict | None:
@@ -64,7 +65,7 @@ def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
     common = base.to_dict()
     data = common.pop("data")  # only its name and split are part of the result, not its path
     result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget}
-    result |= {"jobs": jobs, "machine": hardware_info(), "config": common, "runs": runs}
+    result |= {"jobs": jobs, "version": __version__, "machine": hardware_info(), "config": common, "runs": runs}
     paired = differences(group_by_variant(result), _metric(result))
     return result | {"differences": [asdict(difference) for difference in paired]}
 
@@ -121,7 +122,8 @@ def table(result: dict) -> str:
         ]
         rows.append(cells)
     lines = [*markdown_table(head, rows)]
-    lines += describe(differences(group_by_variant(result), _metric(result)), label)
+    split = "Test" if compared_split(result["runs"]) == "test" else "Validation"
+    lines += describe(differences(group_by_variant(result), _metric(result)), f"{split} {label}")
     rejected = [run for run in result["runs"] if "not_selected" in run and "error" not in run]
     if rejected:
         errors = ", ".join(f"`{run['variant']}` {_mean_and_std([run], 'valid') or 'undefined'}" for run in rejected)

@@ -71,6 +71,13 @@ def test_only_shared_seeds_count_and_two_are_too_few():
     assert differences({"a": runs([1.0] * 4), "b": untested}, METRICS["mae"]) == []
 
 
+def test_validation_metric_is_compared_without_test_labels():
+    """PCQM4M has none."""
+    tested = {"a": runs([1.0, 2.0, 3.0]), "b": runs([1.5, 2.4, 3.6])}
+    validated = {name: [{"seed": run["seed"], "valid": run["test"]} for run in found] for name, found in tested.items()}
+    assert differences(validated, METRICS["mae"]) == differences(tested, METRICS["mae"]) != []
+
+
 def test_differences_are_formatted_as_a_table():
     (line,) = describe(differences({"a": runs([1, 2, 3]), "b": runs([1.1, 2.3, 2.9])}, METRICS["mae"]), "MAE")[4:]
     assert line.startswith("| `b` | +0.1000 | ") and line.endswith(" | 3 | no significant difference |")

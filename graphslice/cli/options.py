@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from graphslice.inference.files import FileReport
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
-_DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4m-slice"}
+_DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4mv2-slice"}
 
 _DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point)"
 # Endings of files that are no tables; a word with one of them is no SMILES.
@@ -127,7 +127,8 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
     group = parser.add_argument_group("model and training")
     group.add_argument(
         "--preset",
-        help=f"named settings, not weights (default: small, or pcqm4m-slice for pcqm4m): {', '.join(PRESETS)}",
+        help="named settings, not weights (default: small; for pcqm4m and pcqm4mv2 theirs with -slice): "
+        f"{', '.join(PRESETS)}",
     )
     group.add_argument("--config", help="YAML file with sections as in config.yaml of a run directory")
     kinds = {"ensemble": int | None, "epochs": int | None, "batch_size": int | None, "lr": float | None}

@@ -99,5 +99,7 @@ def _predict_split(predictor: Predictor, dataset: LabelledDataset, split: str, r
     failed = [(row, error) for row, error in zip(rows, predictions.errors, strict=True) if error]
     if failed:
         row, error = failed[0]
-        raise InputError(f"{len(failed):,} molecules of {dataset.name} {split} have no prediction; row {row}: {error}")
+        raise InputError(
+            f"{len(failed):,} molecules of {dataset.name} {split} have no prediction; the first, row {row + 1}: {error}"
+        )
     return predictions.values[:, 0]

@@ -115,7 +115,7 @@ def test_submit_rejects_molecules_without_prediction(offline, ogb_run, make_ogb,
     table.loc[row, "smiles"] = "oops"
     table.to_csv(folder / "raw" / "data.csv.gz", index=False)
     monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
-    with pytest.raises(InputError, match=f"1 molecules of pcqm4m test have no prediction; row {row}: "):
+    with pytest.raises(InputError, match=f"1 molecules of pcqm4m test have no prediction; the first, row {row + 1}: "):
         submit(load(ogb_run, "cpu"), "pcqm4m", tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

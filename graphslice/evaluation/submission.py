@@ -42,15 +42,15 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
+            if dataset == "pcqm4m":
+                lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)
+            else:
+                lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
+            (written,) = Path(temporary).iterdir()
+            return written.replace(folder / written.name)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from None
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
-        if dataset == "pcqm4m":
-            lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)
-        else:
-            lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
-        (written,) = Path(temporary).iterdir()
-        return written.replace(folder / written.name)
 
 
 def submit(

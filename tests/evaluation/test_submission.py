@@ -1,3 +1,4 @@
+import errno
 import json
 import re
 
@@ -138,3 +139,13 @@ def test_submit_reports_an_unwritable_folder(cli, offline, ogb_run, root, tmp_pa
     (tmp_path / "file").touch()
     code, out, err = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "file")
     assert code == 2 and out == "" and len(err.splitlines()) == 1
+
+
+def test_full_disk_is_an_input_error(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(InputError, match=f"cannot write to {tmp_path}: No space left on device"):
+        write_submission("pcqm4m", "test", np.zeros(3), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,7 @@
-"""Channel-wise sample permutation (CSP): every channel is permuted into the rank order of the first channel."""
+"""Channel-wise sample permutation (CSP: Yuan and Xu 2024, arXiv 2410.10914).
+
+Every channel is permuted into the rank order of the first channel.
+"""
 
 from __future__ import annotations
 

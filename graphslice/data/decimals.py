@@ -102,5 +102,5 @@ def number_advice(cell: str) -> str:
     if unit is None or (cell.strip() == unit[1] + unit[2] and any(map(str.isdigit, unit[2]))):  # 0x1F has none
         return decimal_advice(cell)
     number = unit[1].strip()
-    advice = f"it has the unit {unit[2]!r}: write {number}, and all numbers of the column in one unit"
+    advice = f"leave out the unit {unit[2]!r}: write {number}, and all numbers of the column in one unit"
     return "; ".join(filter(None, (advice, decimal_advice(number))))

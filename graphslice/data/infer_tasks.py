@@ -108,10 +108,9 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
     if contents.numbers:
         return Task(target)
     row, cell = contents.first("word" if "word" in contents.firsts else "comma")
-    advice = number_advice(cell)
     raise InputError(
-        f"{label} is not numeric (row {row} is {cell!r}{advice and f'; {advice}'}): write numbers without units and "
-        f"signs, or, if these are classes, give --task {quote_setting(target, MULTICLASS)}"
+        f"{label} is not numeric (row {row} is {cell!r}): {number_advice(cell) or 'write plain numbers'}; or, if these "
+        f"are classes, give --task {quote_setting(target, MULTICLASS)}"
     )
 
 

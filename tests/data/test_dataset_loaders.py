@@ -281,8 +281,8 @@ def test_split_of_malformed_row_is_ignored(tmp_path):
 def test_reason_of_a_label_with_a_unit_names_the_unit(load):
     dataset = load({"smiles": ["C", "N", "O", "F"], "y": ["1.5", "> 100 uM", "3", "4"]})
     assert dataset.rejected == {
-        1: "target 'y' is not a finite number: '> 100 uM' (it has the unit 'uM': write > 100, and all numbers of the "
-        "column in one unit)"
+        1: "target 'y' is not a finite number: '> 100 uM' (leave out the unit 'uM': write > 100, and all numbers of "
+        "the column in one unit)"
     }
 
 

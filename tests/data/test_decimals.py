@@ -64,7 +64,7 @@ def test_numbers_are_converted_in_the_given_notation_alone(cell, comma, point):
     ],
 )
 def test_units_are_named_with_the_number_to_write(cell, number, unit):
-    assert number_advice(cell).startswith(f"it has the unit '{unit}': write {number}, and all numbers of the column")
+    assert number_advice(cell).startswith(f"leave out the unit '{unit}': write {number}, and all numbers of the column")
 
 
 @pytest.mark.parametrize(

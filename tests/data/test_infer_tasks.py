@@ -95,11 +95,11 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
             "'y' is 'none' in row 2, among words: leave cells with unknown values empty",
         ),
         (["", "toxic", " None", ""], {}, "'y' is ' None' in row 3, among words"),
-        (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\)"),
+        (["a", "b"], {"task": "regression"}, r"'y' is not numeric \(row 1 is 'a'\): write plain numbers; or, "),
         (
             ["5 nM", "6 nM"],
             {"task": "regression"},
-            r"\(row 1 is '5 nM'; it has the unit 'nM': write 5, and all numbers",
+            r"\(row 1 is '5 nM'\): leave out the unit 'nM': write 5, and all numbers of the column in one unit; or,",
         ),
         (
             ["1.5", "2", "3", "4", *["low"] * 9],
@@ -109,7 +109,7 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (
             [f"{n} %" for n in range(11)] * 3,
             {},
-            "is not numeric .row 1 is '0 %'; it has the unit '%'.*: write numbers without",
+            "is not numeric .row 1 is '0 %'.: leave out the unit '%': write 0, and all numbers",
         ),
         (["1,5", "2,5", "3"], {}, "'y' has decimal commas .*, such as '1,5' in row 1: give --decimal comma to "),
         (["1,500", "2,5"], {}, "such as '2,5' in row 2: give --decimal comma to read it as 2.5$"),

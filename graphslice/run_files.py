@@ -97,7 +97,7 @@ def find_checkpoint(path: str | Path) -> Path:
         raise InputError(f"{path} is not a run directory: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
         raise InputError(
-            f"no model at {path}: give a run directory or a checkpoint, or a packaged model ({' or '.join(MODELS)}); "
+            f"no model at {path}: give a run directory or a checkpoint, or a packaged model ({', '.join(MODELS)}); "
             "graphslice import-checkpoint converts published checkpoints"
         )
     if path.suffix.lower() == ".zip":

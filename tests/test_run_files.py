@@ -64,7 +64,7 @@ def test_paths_without_a_model_are_rejected(tmp_path):
     (tmp_path / "config.json").touch()
     with pytest.raises(InputError, match=r"import-checkpoint converts it to one"):
         find_checkpoint(tmp_path)
-    with pytest.raises(InputError, match=r"no model at .*none.*, or a packaged model \(adme or gap or small\)"):
+    with pytest.raises(InputError, match=r"no model at .*none.*, or a packaged model \(adme, gap, small\)"):
         find_checkpoint(tmp_path / "none")
 
 

@@ -352,16 +352,16 @@ def report_rows(options: Namespace, report: FileReport, failed: str, **more: Any
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if report.failed == report.rows:
-        raise no_usable_row(report.rows, report.first_error)
+        raise no_usable_row(report.first_error)
     if report.failed:
         print(f"{report.failed:,} of {report.rows:,} rows {failed}", file=sys.stderr)
     out = {} if options.out is None else {"out": options.out}
     return {**out, **more, "total": report.rows, "failed": report.failed, "notes": report.notes}
 
 
-def no_usable_row(rows: int, reason: str | None) -> InputError:
+def no_usable_row(reason: str | None) -> InputError:
     """Return the error of a command that can use none of its input."""
-    return InputError(f"none of the {rows:,} rows can be used; the first: {reason}")
+    return InputError(f"no row can be used; the first: {reason}")
 
 
 def reject_pretrained(model: str) -> None:

@@ -117,7 +117,7 @@ def _first_molecules(
     notes += [f"row {number} is left out: {molecule.error}" for number, molecule in rows if molecule.error is not None]
     usable = [molecule for _, molecule in rows if molecule.error is None]
     if not usable:
-        raise no_usable_row(len(rows), rows[0][1].error) if rows else InputError(f"{table} has no rows")
+        raise no_usable_row(rows[0][1].error) if rows else InputError(f"{table} has no rows")
     columns = {name: [float(one.columns[name][0]) for one in usable] for name in predictor.feature_columns}
     return [molecule.smiles for molecule in usable], columns
 
@@ -145,7 +145,7 @@ def print_summaries(
         predictions = predictor.predict(smiles, columns=columns, details=True, interval=level)
     remarks = [*notes, *(str(each.message) for each in warned)]
     if all(predictions.errors):
-        raise no_usable_row(len(smiles), predictions.errors[0])
+        raise no_usable_row(predictions.errors[0])
     documents: list[dict[str, Any]] = []
     for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
         targets = summarize(predictions, row) if error is None else []

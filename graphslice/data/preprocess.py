@@ -403,6 +403,6 @@ def _check_usable(store: GraphStore) -> None:
     """Raise :class:`InputError` if a store has no usable row, or a column of descriptors has no number."""
     if len(store.errors) == len(store):
         first = next(iter(store.errors.values()), None)
-        raise InputError(f"none of the {len(store):,} rows can be used; the first: {first}")
+        raise InputError(f"no row can be used; the first: {first}")
     columns = feature_column_names(store.info.descriptors)
     check_feature_columns(store.descriptors(np.arange(len(store)), columns), columns, store.info.source)

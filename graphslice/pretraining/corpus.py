@@ -102,7 +102,7 @@ def build_corpus(
     store = cached_store(_unlabelled_dataset("corpus", [*store_row]), config, cache, progress, DESCRIPTOR_KINDS)
     usable = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
     if not len(usable):
-        raise InputError(f"none of the {len(rows):,} rows of {', '.join(map(str, tables))} is a valid molecule")
+        raise InputError(f"no row of {', '.join(map(str, tables))} is a valid molecule")
     molecules = _select_molecules(store, usable, _excluded_families(without, smiles_column, config, cache))
     molecule = molecules.molecule_of_row[store_rows]
     own = group_means(rows.targets[molecule >= 0], molecule[molecule >= 0], len(molecules.rows))

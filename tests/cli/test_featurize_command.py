@@ -72,7 +72,7 @@ def test_featurize_bad_rows(cli, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("smiles,gap\noops,1\n*,2\n", "none of the 2 rows can be used; the first: not a valid molecule"),
+        ("smiles,gap\noops,1\n*,2\n", "no row can be used; the first: not a valid molecule"),
         ("smiles;gap\nCCO;1,473\nC;2,5\n", "such as '2,5' in row 2: give --decimal comma to read it as 2.5"),
     ],
 )

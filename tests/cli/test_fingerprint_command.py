@@ -60,10 +60,10 @@ def test_bad_input(cli, run_directory, table, tmp_path):
         ((run_directory, tmp_path / "absent.csv"), "absent.csv"),
         ((run_directory, table, "-o", table), "is an input file"),
         ((run_directory, tmp_path / "taken.csv"), "already has a column 'embedding_3'"),
-        ((run_directory, tmp_path / "none.csv"), "none of the 1 rows can be used"),
+        ((run_directory, tmp_path / "none.csv"), "no row can be used"),
         ((tmp_path, table), "no"),
         ((run_directory, "CCO", table), "is given together with other arguments"),
-        ((run_directory, "oops"), "none of the 1 rows can be used; the first: not a valid molecule"),
+        ((run_directory, "oops"), "no row can be used; the first: not a valid molecule"),
         ((run_directory, table, "-o", table / "below.npy"), "cannot write"),
     ):
         code, _, output = cli("fingerprint", *arguments)

@@ -187,7 +187,7 @@ def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_p
 
 def test_no_prediction_at_all_is_an_error_with_the_rows(fail, run_directory):
     document = fail("predict", run_directory, "C[N")
-    assert document["rows"][0]["error"] == "not a valid SMILES" and "none of the 1 rows" in document["error"]
+    assert document["rows"][0]["error"] == "not a valid SMILES" and "no row can be used" in document["error"]
 
 
 # --- other commands -------------------------------------------------------------------------------

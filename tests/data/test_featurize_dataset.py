@@ -69,7 +69,7 @@ def test_split_method_for_the_demo_set_raises(tmp_path):
 
 def test_dataset_without_usable_rows_raises(tmp_path):
     (tmp_path / "t.csv").write_text('smiles\noops\n""\n')
-    with pytest.raises(InputError, match=r"none of the 2 rows can be used; the first: not a "):
+    with pytest.raises(InputError, match=r"no row can be used; the first: not a "):
         featurize_dataset(DataConfig(str(tmp_path / "t.csv")), GraphConfig(), tmp_path / "s.arrow", workers=1)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["t.csv"]
 

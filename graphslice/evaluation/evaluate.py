@@ -329,9 +329,7 @@ def evaluate(
     predictions = predict_rows(predictor, dataset, rows, level)
     predicted = np.flatnonzero([error is None for error in predictions.errors])
     if not len(predicted):
-        raise InputError(
-            f"no molecule of {dataset.name} {split} could be predicted; the first: {predictions.errors[0]}"
-        )
+        raise InputError(f"{dataset.name} {split}: no molecule could be predicted; the first: {predictions.errors[0]}")
     if out is not None:
         write_predictions(out, dataset, rows, predictions)
     predicted_rows, indices = rows[predicted], predictions.places(predicted)

@@ -18,7 +18,7 @@ import numpy as np
 
 from graphslice.atomic_write import atomic_write
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.errors import InputError
+from graphslice.errors import InputError, nearest
 from graphslice.hub import local_path
 from graphslice.package_data import MODELS, is_packaged_model
 
@@ -97,8 +97,8 @@ def find_checkpoint(path: str | Path) -> Path:
         raise InputError(f"{path} is not a run directory: it holds neither {BEST} nor {LAST}{hint}")
     if not path.is_file():
         raise InputError(
-            f"no model at {path}: give a run directory or a checkpoint, or a packaged model ({', '.join(MODELS)}); "
-            "graphslice import-checkpoint converts published checkpoints"
+            f"no model at {path}{nearest(str(path), MODELS)}: give a run directory or a checkpoint, or a packaged "
+            f"model ({', '.join(MODELS)}); graphslice import-checkpoint converts published checkpoints"
         )
     if path.suffix.lower() == ".zip":
         raise InputError(f"{path} is an archive: unpack it, and give the run directory in it")

@@ -45,7 +45,7 @@ _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4mv2-slice"}
 
 _DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point)"
 # Endings of files that are no tables; a word with one of them is no SMILES.
-_OTHER_FILES = (".txt", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
+_OTHER_FILES = (".txt", ".mol", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
 
 # Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {

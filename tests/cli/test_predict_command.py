@@ -80,7 +80,7 @@ def test_input_is_not_replaced_even_on_request(cli, run_directory, tmp_path):
         assert code == 2 and "is an input file" in err and table.read_text() == "smiles\nCCO\n"
 
 
-@pytest.mark.parametrize("name", ["new.xls", "data/missing.txt", "my new compounds.xlsm"])
+@pytest.mark.parametrize("name", ["new.xls", "data/missing.txt", "my new compounds.xlsm", "one.mol"])
 def test_missing_file_is_no_smiles(name, run_directory, cli, tmp_path):
     code, _, err = cli("predict", run_directory, name, "-o", tmp_path / "out.csv")
     assert (code, err) == (2, f"graphslice: there is no file {name}\n") and not (tmp_path / "out.csv").exists()

@@ -56,9 +56,11 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
         (v1: train, valid, test; v2: train, valid, test-dev, test-challenge).
 
     Raises:
-        InputError: if the folder is damaged, or is missing and cannot be downloaded.
+        InputError: if the folder is damaged, is missing and cannot be downloaded, or is itself given as ``root``.
     """
     folder = Path(root) / OGB_FOLDERS[name]
+    if Path(root).resolve().name == folder.name:  # OGB would download the dataset into its own folder
+        raise InputError(f"--root {root} is the folder of {name} itself: give the folder that holds it")
     if folder.is_dir() and not (folder / "RELEASE_v1.txt").exists():
         raise InputError(
             f"{folder} lacks OGB's RELEASE_v1.txt, so it is not the current release: "

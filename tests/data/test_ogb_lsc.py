@@ -111,6 +111,15 @@ def test_damaged_download_is_removed(tmp_path, offline):
 
 
 @both_versions
+def test_folder_of_the_dataset_is_no_root(name, make_ogb, tmp_path, offline):
+    folder = make_ogb(tmp_path, name)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(InputError, match=f"is the folder of {name} itself: give the folder that holds it"):
+        load_pcqm4m(name, folder)
+    assert sorted(folder.rglob("*")) == before
+
+
+@both_versions
 def test_missing_release_file_raises(name, make_ogb, tmp_path, offline):
     folder = make_ogb(tmp_path, name)
     (folder / "RELEASE_v1.txt").unlink()

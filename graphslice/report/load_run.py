@@ -43,8 +43,7 @@ class Run:
     Attributes:
         folder: run directory.
         config: resolved configuration.
-        metrics, training, start: contents of ``metrics.json``, ``training.json`` and ``start.json``; ``start`` is empty
-            for a run of an older version.
+        metrics, training, start: contents of ``metrics.json``, ``training.json`` and ``start.json``.
         models: run directory of each ensemble member or fold; of a single model, that of the run.
         checkpoints: the models.
         data: molecules of the run; None if they cannot be read.

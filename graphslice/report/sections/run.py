@@ -95,8 +95,7 @@ def training_command(run: Run) -> Code:
     """Return the command that started the run, or the configuration if no command was recorded."""
     if command := run.start.get("command"):
         return Code(command, "command that started this run")
-    reason = "run started from Python" if run.start else "run of an older version, which did not record its command"
-    return Code(run.config.to_yaml(), "configuration of this run", f"Configuration ({reason})")
+    return Code(run.config.to_yaml(), "configuration of this run", "Configuration (run started from Python)")
 
 
 def scores_section(run: Run) -> Section:

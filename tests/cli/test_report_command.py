@@ -5,6 +5,7 @@ import shlex
 import shutil
 
 import graphslice.report.write
+from graphslice import write_report
 
 
 def test_train_notes_its_command_and_writes_a_report(cli, demo_csv, tiny_flags, tmp_path):
@@ -44,3 +45,9 @@ def test_what_is_no_run_is_refused(cli, run_directory, tmp_path):
     (tmp_path / "run" / "metrics.json").unlink()
     code, _, err = cli("report", tmp_path / "run")
     assert code == 2 and f"graphslice train --resume {tmp_path / 'run'}" in err
+
+
+def test_a_run_without_a_recorded_command_has_one_too(run_directory, tmp_path):
+    shutil.copytree(run_directory, tmp_path / "run")
+    (tmp_path / "run" / "start.json").unlink()
+    assert "Configuration (run started from Python)" in write_report(tmp_path / "run").read_text()

@@ -140,7 +140,9 @@ class PairEncoder(nn.Module):
         bonds: bool = False,
         values: Tensor | None = None,
     ) -> AttentionContext:
-        """Compute the graph tensors of a batch, always in full precision, also under autocast.
+        """Compute the graph tensors of a batch, in full precision also under autocast.
+
+        Under autocast they are then cast to its dtype here, so that all layers share one copy.
 
         Args:
             batch: B molecules of at most N atoms.
@@ -158,13 +160,15 @@ class PairEncoder(nn.Module):
         if bonds and batch.bonds is None:
             raise ValueError("the model expects bonds, but the batch has none: collate it with bonds=True")
         lengths, types = batch.row_lengths, batch.path_types
-        with torch.autocast(types.device.type, enabled=False):
+        device = types.device.type
+        with torch.autocast(device, enabled=False):
             values = self.path_values(batch) if values is None else values
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else values.dtype
         return AttentionContext(
             lengths,
             types.shape[1] + 1,
-            attn_weights=path_softmax(values, types, lengths) if "attn_weights" in reads else None,
-            attn_bias=path_bias(values, types, lengths) if "attn_bias" in reads else None,
+            attn_weights=path_softmax(values, types, lengths).to(dtype) if "attn_weights" in reads else None,
+            attn_bias=path_bias(values, types, lengths).to(dtype) if "attn_bias" in reads else None,
             bonds=batch.bonds if bonds else None,
             has_graph=True,
             mixer_name=mixer_name,

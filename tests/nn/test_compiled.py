@@ -57,8 +57,8 @@ def test_row_multiple_aligns_rows_to_16_bytes_on_a_gpu(device, dtype, multiple):
     assert compiled.row_multiple(device, dtype) == multiple
 
 
-def test_mixed_precision_passes_float32_weights_to_the_blocks(monkeypatch):
-    """Weights rounded before the layers would accumulate their gradient in 16 bits."""
+def test_mixed_precision_rounds_the_weights_once_for_all_blocks(monkeypatch):
+    """A copy per block would be kept for every backward pass: 12% more memory at the size of PCQM4M-LSC."""
     model = GraphTransformer(ModelConfig(mixer="map-only", layers=2, dim=16, heads=2, ffn_dim=16))
     run, seen = model.run_blocks, []
 
@@ -69,7 +69,7 @@ def test_mixed_precision_passes_float32_weights_to_the_blocks(monkeypatch):
     monkeypatch.setattr(model, "run_blocks", record)
     with torch.autocast("cpu", torch.bfloat16):
         model.standardised(collate([smiles_to_graph("CCO")])).sum().backward()
-    assert seen[0].dtype == torch.float32
+    assert seen[0].dtype == torch.bfloat16
 
 
 def test_unsupported_gpu_runs_eagerly(monkeypatch):

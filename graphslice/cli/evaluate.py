@@ -25,6 +25,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
+    from graphslice.data.labels import pluralize
     from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
@@ -56,8 +57,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         row, reason = first
         document["first_unanswered"] = {"row": row + 1, "error": reason}
         print(
-            f"{result['unanswered']:,} molecules have no prediction and are not evaluated; the first, row {row + 1}: "
-            f"{reason}",
+            f"not evaluated, as without a prediction: {pluralize(result['unanswered'], 'molecule')}; the first, row "
+            f"{row + 1}: {reason}",
             file=sys.stderr,
         )
     return document

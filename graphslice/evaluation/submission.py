@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from graphslice.config import DataConfig
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.labels import pluralize
 from graphslice.data.ogb_lsc import OGB_TARGET, import_ogb_lsc
 from graphslice.errors import InputError, nearest
 from graphslice.inference.predictor import Predictor
@@ -40,15 +43,22 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
     """
     lsc = import_ogb_lsc()
     folder = Path(folder)
+    with _temporary_directory(folder) as temporary:
+        if dataset == "pcqm4m":
+            lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)
+        else:
+            lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
+        (written,) = Path(temporary).iterdir()
+        return written.replace(folder / written.name)
+
+
+@contextmanager
+def _temporary_directory(folder: Path) -> Iterator[str]:
+    """Create a directory in an output folder; raise InputError if the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
-            if dataset == "pcqm4m":
-                lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)
-            else:
-                lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
-            (written,) = Path(temporary).iterdir()
-            return written.replace(folder / written.name)
+            yield temporary
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from None
 
@@ -69,7 +79,8 @@ def submit(
         The paths of the files.
 
     Raises:
-        InputError: if the dataset or the model does not fit, a molecule cannot be predicted, or a file exists.
+        InputError: if the dataset or the model does not fit, a molecule cannot be predicted, the folder cannot be
+            written, or a file exists.
     """
     if dataset not in TEST_SPLIT_SIZES:
         raise InputError(
@@ -87,6 +98,8 @@ def submit(
             raise InputError(
                 f"OGB's {split} of {dataset} has {expected:,} molecules, but the folder in {root} has {size:,}"
             )
+    with _temporary_directory(Path(folder)):  # an error now, not after the predictions
+        pass
     predictions = {split: _predict_split(predictor, data, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]}
     return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
 
@@ -100,6 +113,7 @@ def _predict_split(predictor: Predictor, dataset: LabelledDataset, split: str, r
     if failed:
         row, error = failed[0]
         raise InputError(
-            f"{len(failed):,} molecules of {dataset.name} {split} have no prediction; the first, row {row + 1}: {error}"
+            f"no prediction of {pluralize(len(failed), 'molecule')} of {dataset.name} {split}; the first, row "
+            f"{row + 1}: {error}"
         )
     return predictions.values[:, 0]

@@ -54,7 +54,7 @@ def test_evaluate_says_which_rows_it_leaves_out(cli, run_directory, tmp_path):
     assert code == 0 and "on 1 molecule" in out
     assert err.splitlines() == [
         "2 rows are not usable; the first, row 2: 1 field where the header has 2 (line 3 of t.csv)",
-        "1 molecules have no prediction and are not evaluated; the first, row 5: not a valid "
+        "not evaluated, as without a prediction: 1 molecule; the first, row 5: not a valid "
         "molecule: non-ring atom 0 marked aromatic",
     ]
 

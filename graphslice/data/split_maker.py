@@ -88,20 +88,16 @@ def strata(labels: np.ndarray) -> np.ndarray:
         rarest). Rows without a label, or without a second one, have the largest rank there.
     """
     rows = len(labels)
-    none = (rows + 1) * 2**32  # sort key of a class: its number of rows, then its index among all classes
-    rarest, second = np.full(rows, none), np.full(rows, none)
+    # Sort key of a class: its number of rows, then its index among all classes.
+    keys = np.full((rows, max(2, labels.shape[1])), (rows + 1) * 2**32)
     num_classes = 0
-    for column in labels.T:
-        known = np.flatnonzero(~np.isnan(column))
-        different = np.unique(column[known])
-        which = np.searchsorted(different, column[known])
-        counts = np.bincount(which, minlength=len(different))
-        value = np.full(rows, none)
-        value[known] = (counts * 2**32 + num_classes + np.arange(len(counts)))[which]
-        second = np.minimum(second, np.maximum(rarest, value))
-        rarest = np.minimum(rarest, value)
+    for k, column in enumerate(labels.T):
+        known = ~np.isnan(column)
+        _, which, counts = np.unique(column[known], return_inverse=True, return_counts=True)
+        keys[known, k] = (counts * 2**32 + num_classes + np.arange(len(counts)))[which]
         num_classes += len(counts)
-    return np.unique(np.stack([rarest, second]), return_inverse=True)[1].reshape(2, rows).T
+    two = np.partition(keys, 1, axis=1)[:, :2]
+    return np.unique(two, return_inverse=True)[1].reshape(rows, 2)
 
 
 def missing_classes(labels: np.ndarray, selected: np.ndarray) -> list[tuple[int, float]]:

@@ -153,18 +153,7 @@ class Trees:
 
 
 @njit(cache=True, nogil=True)
-def add_leaves(
-    x: np.ndarray,
-    feature: np.ndarray,
-    threshold: np.ndarray,
-    child: np.ndarray,
-    roots: np.ndarray,
-    columns: np.ndarray,
-    values: np.ndarray,
-    out: np.ndarray,
-    begin: int,
-    end: int,
-) -> None:
+def add_leaves(x, feature, threshold, child, roots, columns, values, out, begin, end):
     """Add the leaf values of all trees, in their order, to rows ``begin`` to ``end`` of ``out``.
 
     nan goes left, since no comparison with it is true.

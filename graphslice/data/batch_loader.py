@@ -13,7 +13,7 @@ import numpy as np
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolArrays, MolGraph
 from graphslice.data.batch_arrays import batch_arrays
-from graphslice.data.batch_samplers import Batches
+from graphslice.data.batch_samplers import TrainBatches
 from graphslice.data.store import GraphStore
 
 
@@ -68,7 +68,7 @@ class BatchLoader:
         self,
         store: GraphStore,
         rows: np.ndarray,
-        batches: Batches,
+        batches: TrainBatches | list[list[int]],
         settings: dict,
         *,
         threads: int = 0,

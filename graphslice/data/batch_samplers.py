@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 
@@ -115,10 +114,3 @@ def eval_batches(sizes: np.ndarray, batch_size: int, rank: int = 0, world: int =
             batches.append([])
         batches[-1].append(row)
     return batches
-
-
-class Batches(Protocol):
-    """Sequence of batches, each a list of indices."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[list[int]]: ...

@@ -14,7 +14,7 @@ from graphslice.censored import expected_values
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
-from graphslice.data.batch_samplers import Batches, TrainBatches, eval_batches
+from graphslice.data.batch_samplers import TrainBatches, eval_batches
 from graphslice.data.columns import check_feature_columns
 from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, describe_reasons, usable_mask
 from graphslice.data.duplicates import (
@@ -415,7 +415,7 @@ class MoleculeData:
         batch_size = max(64, self.config.trainer.batch_size)
         return self._loader(rows, eval_batches(self.store.sizes[rows], batch_size, share.rank, share.world), share)
 
-    def _loader(self, rows: np.ndarray, batches: Batches, share: DeviceShare) -> BatchLoader:
+    def _loader(self, rows: np.ndarray, batches: TrainBatches | list[list[int]], share: DeviceShare) -> BatchLoader:
         workers = self.config.trainer.workers
         on_gpu = share.kind == "cuda"
         labels = {"targets": self.labels, "auxiliary": self.dataset.auxiliary}

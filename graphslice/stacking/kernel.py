@@ -193,13 +193,10 @@ def fit_kernel(
     if len(y) > MAX_ROWS:
         chosen = _stratified_sample(y if kind != "regression" else np.zeros(len(y)), seed)
         x, y, weights = x[chosen], y[chosen], None if weights is None else weights[chosen]
-    rows, logs = _split(x, counts)
-    shift, scale = _scale(logs)
-    z = _standardise(logs, shift, scale)
-    training = {"rows": rows, "z": z, "shift": shift, "scale": scale}
+    training = _prepare(x, counts)
     if (y == y[0]).all():
         return _constant(y[0], kind, classes, training)
-    kernel = kernel_matrix(rows, z)
+    kernel = kernel_matrix(training["rows"], training["z"])
     if kind == "regression":
         knots, scores = label_scores(y, kind)
         model = fit_regression(kernel, scores, weights)
@@ -222,8 +219,8 @@ def fit_kernel(
 
 def training_kernel(x: np.ndarray, counts: int = FINGERPRINT_BITS) -> np.ndarray:
     """Return the kernel of all pairs of training rows, ``float64 [R, R]``; arguments as of :func:`fit_kernel`."""
-    rows, logs = _split(x, counts)
-    return kernel_matrix(rows, _standardise(logs, *_scale(logs)))
+    training = _prepare(x, counts)
+    return kernel_matrix(training["rows"], training["z"])
 
 
 def fit_regression(kernel: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> SVR:
@@ -270,24 +267,18 @@ def _stratified_sample(classes: np.ndarray, seed: int) -> np.ndarray:
     return np.sort(by_class[np.argsort(place, kind="stable")[:MAX_ROWS]])
 
 
-def _split(x: np.ndarray, counts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split inputs into counts uint8 ``[R, C]`` and signed logarithms of descriptors float32 ``[R, D]``."""
+def _prepare(x: np.ndarray, counts: int) -> dict[str, np.ndarray]:
+    """Return the counts ``rows`` of inputs, uint8 ``[R, C]``, and standardised logarithms ``z``, float32 ``[R, D]``.
+
+    ``shift`` and ``scale``, float32 ``[D]``, are mean and standard deviation; a constant descriptor does not count.
+    """
     counts = min(counts, x.shape[1])
-    rows, logs = np.empty((len(x), counts), np.uint8), np.empty((len(x), x.shape[1] - counts), np.float32)
-    _split_rows(np.ascontiguousarray(x, np.float32), rows, logs)
-    return rows, logs
-
-
-def _scale(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation, float32 ``[D]``; a constant descriptor does not count."""
-    shift, scale = logs.mean(axis=0, dtype=np.float64), logs.std(axis=0, dtype=np.float64)
-    return shift.astype(np.float32), np.where(scale > 1e-6, scale, 1e30).astype(np.float32)
-
-
-def _standardise(logs: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    z = logs.copy()
+    rows, z = np.empty((len(x), counts), np.uint8), np.empty((len(x), x.shape[1] - counts), np.float32)
+    _split_rows(np.ascontiguousarray(x, np.float32), rows, z)
+    shift, deviation = z.mean(axis=0, dtype=np.float64).astype(np.float32), z.std(axis=0, dtype=np.float64)
+    scale = np.where(deviation > 1e-6, deviation, 1e30).astype(np.float32)
     _standardise_rows(z, shift, scale)
-    return z
+    return {"rows": rows, "z": z, "shift": shift, "scale": scale}
 
 
 def _platt(

@@ -259,14 +259,12 @@ def _assemble_trees(
     values = [arrays[3] for arrays in tree_arrays] or [np.empty((0, len(base)))]
     roots = np.cumsum([0, *(len(arrays[0]) for arrays in tree_arrays)])
     leaves = np.cumsum([0, *(len(arrays[3]) for arrays in tree_arrays)])
-    dtype = np.int16 if settings[0] < 1 << 15 else np.int32
-    child = [
-        np.where(arrays[0] < 0, arrays[2] + leaves[k], arrays[2] + roots[k]) for k, arrays in enumerate(tree_arrays)
-    ]
+    feature, threshold, child = (np.concatenate([np.empty(0), *(each[k] for each in tree_arrays)]) for k in range(3))
+    first = np.where(feature < 0, np.repeat(leaves[:-1], np.diff(roots)), np.repeat(roots[:-1], np.diff(roots)))
     return Trees(
-        feature=_concatenate([arrays[0] for arrays in tree_arrays], dtype),
-        threshold=_round_down(_concatenate([arrays[1] for arrays in tree_arrays], np.float64)),
-        child=_concatenate(child, np.int32),
+        feature=feature.astype(np.int16 if settings[0] < 1 << 15 else np.int32),
+        threshold=_round_down(threshold),
+        child=(first + child).astype(np.int32),
         roots=roots.astype(np.int32),
         columns=columns.astype(np.int16),
         values=np.concatenate(values).astype(np.float32),
@@ -275,10 +273,6 @@ def _assemble_trees(
         knots=np.ascontiguousarray(knots),
         settings=np.array(settings, np.int64),
     )
-
-
-def _concatenate(arrays: list[np.ndarray], dtype: Any) -> np.ndarray:
-    return np.concatenate([np.empty(0), *arrays]).astype(dtype)
 
 
 def _round_down(threshold: np.ndarray) -> np.ndarray:

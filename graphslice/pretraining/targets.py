@@ -55,15 +55,11 @@ class PretrainingTargets:
         Returns:
             Targets ``float64 [R, T]``; nan where a descriptor is undefined.
         """
-        return self._standardise(store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns])
-
-    def _standardise(self, values: np.ndarray) -> np.ndarray:
-        """Compute targets ``float64 [R, T]`` from descriptors ``float32 [R, T]``."""
-        is_binary = np.isnan(self.scale)
+        values = store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns]
         with np.errstate(invalid="ignore"):
             standardised = ((values - self.centre) / self.scale).clip(-_CLIP, _CLIP)
         differs = np.where(np.isnan(values), np.nan, values != self.centre)
-        return np.where(is_binary, differs, standardised).astype(np.float64)
+        return np.where(np.isnan(self.scale), differs, standardised).astype(np.float64)
 
 
 def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:

@@ -15,7 +15,7 @@ from graphslice.data.columns import check_unique, find_smiles_column
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.list_columns import ListLengths, list_cells
-from graphslice.data.parse_cells import column_cells, is_empty, list_or_none
+from graphslice.data.parse_cells import column_cells, is_empty
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import open_table, reject_other_atom_order
 
@@ -47,13 +47,13 @@ def read_label_lists(
             check_unique(table.columns, [smiles, *present], str(path))
             for chunk in table.chunks:
                 for name in present:
-                    cells = list_cells(chunk, name)
-                    if cells:
-                        reject_other_atom_order(table, path)
-                    molecules = column_cells(chunk, smiles) if cells else []
+                    if not (cells := list_cells(chunk, name)):
+                        continue
+                    reject_other_atom_order(table, path)
+                    molecules, others = column_cells(chunk, smiles), enumerate(column_cells(chunk, name))
                     lengths[name].look((molecules[row] for row in cells), cells.values())
                     lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
-                    invalid |= {rows + row for row in _invalid_cells(chunk, name)} if cells else set()
+                    invalid |= {rows + row for row, cell in others if row not in cells and not is_empty(cell)}
                 rows += len(chunk)
     levels = {name: lengths[name].level(name) for name in names if lengths[name].lists}
     labels = {}
@@ -62,12 +62,6 @@ def read_label_lists(
         labels[level], mismatched = _stack_columns(level, columns, rows)
         invalid |= mismatched
     return labels, invalid
-
-
-def _invalid_cells(chunk: pa.Table, column: str) -> list[int]:
-    """Return the rows of a list column that hold neither a list nor an empty cell."""
-    cells = column_cells(chunk, column)
-    return [row for row, cell in enumerate(cells) if list_or_none(cell) is None and not is_empty(cell)]
 
 
 def _stack_columns(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int) -> tuple[Labels, set[int]]:
@@ -126,7 +120,8 @@ def select_molecule_labels(
         molecule, store_row = int(rows[labelled[i]]), int(store_rows[labelled[i]])
         if molecule in first:
             continue
-        if labels.level == BOND and not _same_bond_order(store, store_row, int(chosen[molecule])):
+        # Two graphs of a molecule have the same order of atoms, but perhaps not of bonds.
+        if labels.level == BOND and not np.array_equal(store[store_row].bonds, store[int(chosen[molecule])].bonds):
             invalid.add(int(labelled[i]))
         else:
             first[molecule] = i
@@ -135,11 +130,6 @@ def select_molecule_labels(
     chosen_counts = np.zeros(len(chosen), np.int64)
     chosen_counts[molecules] = ordered.counts[picked]
     return replace(ordered, values=ordered[picked], ptr=pointers(chosen_counts)), invalid
-
-
-def _same_bond_order(store: GraphStore, first: int, second: int) -> bool:
-    """True if two graphs of a molecule, which have the same atom order, also have the same bond order."""
-    return first == second or np.array_equal(store[first].bonds, store[second].bonds)
 
 
 def atom_bond_array(labels: Labels, rows: np.ndarray, kind: pa.DataType) -> pa.Array:

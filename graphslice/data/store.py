@@ -129,10 +129,6 @@ class StoredTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._texts)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index):
         return self._texts[index].to_pylist() if isinstance(index, slice) else self._texts[index].as_py()
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize
+from graphslice.data.featurize import featurize_stream
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.splits import SPLITS
 from graphslice.pretraining.corpus import split_by_hash
@@ -43,7 +43,7 @@ def labelled(corpus: Path, held: list[Path], targets: list[str]) -> pd.DataFrame
 
 def keys_of_smiles(smiles: pd.Series) -> MoleculeHashes:
     """Return the hashes of molecules; all SMILES must be valid."""
-    store, _ = featurize(smiles.tolist(), GraphConfig())
+    store, _ = next(featurize_stream([smiles.tolist()], GraphConfig()))
     return molecule_keys(store, np.arange(len(store)))
 
 
@@ -52,7 +52,7 @@ def error_table(table: pd.DataFrame, predictions: pd.DataFrame, targets: list[st
     test = table[table["split"] == "test"].reset_index(drop=True)
     merged = test[["smiles"]].merge(predictions.drop_duplicates("smiles"), on="smiles", how="left")
     missing = merged[targets].isna().any(axis=1).sum()
-    store, _ = featurize(test["smiles"].tolist(), GraphConfig())
+    store, _ = next(featurize_stream([test["smiles"].tolist()], GraphConfig()))
     errors = (merged[targets] - test[targets]).abs().to_numpy()
     lines = [f"| heavy atoms | {' | '.join(targets)} |", "|---" * (1 + len(targets)) + "|"]
     for low, high in [(1, SIZES[-1]), *pairwise(SIZES)]:

@@ -19,7 +19,7 @@ import pandas as pd
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize
+from graphslice.data.featurize import featurize_stream
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.store import GraphStore
 from graphslice.run_files import CORPUS
@@ -57,7 +57,7 @@ def elements(corpus: GraphStore) -> list[int]:
 def with_smiles(calibration: Calibration, corpus: GraphStore, table: Path) -> Calibration:
     """Add the SMILES of the training molecules, which are rows of the corpus, to a calibration."""
     texts = pd.read_csv(table, usecols=["smiles"])["smiles"].tolist()
-    store, _ = featurize(texts, GraphConfig())
+    store, _ = next(featurize_stream([texts], GraphConfig()))
     known = dict(zip(molecule_keys(store, np.arange(len(store))).identity.tolist(), texts, strict=True))
     wanted = molecule_keys(corpus, calibration.domain.rows).identity.tolist()
     return replace(calibration, domain=replace(calibration.domain, smiles=tuple(known[one] for one in wanted)))

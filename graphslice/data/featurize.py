@@ -39,7 +39,7 @@ _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 
 @contextmanager
 def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
-    """Start a pool of processes for :func:`featurize`.
+    """Start a pool of processes for :func:`featurize_stream`.
 
     If a SMILES crashes a process or takes longer than a minute, only its row fails, with the reason. Without a pool it
     crashes this process; :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
@@ -76,17 +76,6 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
         yield pool
     finally:
         pool.close()
-
-
-def featurize(
-    smiles: Sequence[str], config: GraphConfig, *, pool: Pool = None, progress: Callable[[int], None] | None = None
-) -> tuple[GraphStore, list[str | None]]:
-    """Parse SMILES into a store in memory, as one chunk of :func:`featurize_stream`.
-
-    ``progress`` is called with the number of newly finished rows.
-    """
-    arrays, reasons, *_ = parse(smiles, config, pool, progress)
-    return GraphStore.from_arrays(arrays, reasons), reasons
 
 
 def featurize_stream(

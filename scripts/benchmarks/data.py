@@ -18,7 +18,7 @@ from graphslice.config import GraphConfig
 from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import TrainBatches
 from graphslice.data.dataset import LabelledRows
-from graphslice.data.featurize import featurize, featurizer_pool
+from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
 from graphslice.data.store import GraphStore, StoreInfo
@@ -60,7 +60,7 @@ def _featurizing(smiles: list[str]) -> list[dict]:
     us = {name: sum(turn[name] for turn in turns) / len(smiles) * 1e6 for name in functions}
     many = smiles * max(1, 16_384 // len(smiles))
     with featurizer_pool(workers=None) as pool:
-        all_cores = interleaved({"all": lambda: featurize(many, GraphConfig(), pool=pool)}, 3)["all"]
+        all_cores = interleaved({"all": lambda: next(featurize_stream([many], GraphConfig(), pool=pool))}, 3)["all"]
     return [
         figure("RDKit MolFromSmiles, the floor", us["parse"], "us"),
         figure("OGB smiles2graph", us["ogb"] / us["parse"], "x MolFromSmiles"),

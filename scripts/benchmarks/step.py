@@ -28,7 +28,7 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.batch_samplers import TrainBatches
-from graphslice.data.featurize import featurize
+from graphslice.data.featurize import featurize_stream
 from graphslice.data.store import GraphStore
 from graphslice.evaluation.plots import new_figure
 from graphslice.inference.predictor import Predictor
@@ -130,7 +130,7 @@ def model_config(mixer: str, options: argparse.Namespace) -> ModelConfig:
 
 def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
     """The demo set, and its rows that have so many atoms."""
-    store, _ = featurize(pd.read_csv(DEMO_CSV)["smiles"].tolist(), GraphConfig())
+    store, _ = next(featurize_stream([pd.read_csv(DEMO_CSV)["smiles"].tolist()], GraphConfig()))
     rows = np.flatnonzero(store.sizes == atoms)
     if not len(rows):
         raise SystemExit(f"no molecule of the demo set has {atoms} atoms: choose another --atoms")

@@ -7,7 +7,7 @@ import pytest
 
 from graphslice import smiles_to_graph
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize, featurize_stream, featurizer_pool
+from graphslice.data.featurize import featurize_stream, featurizer_pool, parse
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
@@ -24,16 +24,16 @@ def assert_rows(store: GraphStore, reasons: list[str | None], smiles: list[str],
 
 
 def test_stores_and_reasons_are_aligned_with_rows():
-    store, reasons = featurize(SMILES, GraphConfig(max_atoms=20))
+    store, reasons = next(featurize_stream([SMILES], GraphConfig(max_atoms=20)))
     assert_rows(store, reasons, SMILES)
     assert [row for row, reason in enumerate(reasons) if reason] == [1, 3, 6]
     assert reasons[3] == "empty SMILES" and reasons[6].startswith("30 atoms")
-    store, reasons = featurize(["OCC", "x"], GraphConfig(atom_order="input"))
+    store, reasons = next(featurize_stream([["OCC", "x"]], GraphConfig(atom_order="input")))
     assert_rows(store, reasons, ["OCC", "x"], atom_order="input")
 
 
 def test_empty_input_gives_an_empty_store():
-    store, reasons = featurize([], GraphConfig())
+    store, reasons = next(featurize_stream([[]], GraphConfig()))
     assert len(store) == 0 and reasons == []
 
 
@@ -47,10 +47,10 @@ def many(demo_smiles):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parallel_matches_serial(workers, many):
     """1100 rows are two full tasks of 512 and a rest."""
-    expected, expected_reasons = featurize(many, GraphConfig())
+    expected, expected_reasons = next(featurize_stream([many], GraphConfig()))
     with featurizer_pool(workers=workers) as pool:
         assert (pool is None) == (workers == 1)
-        store, reasons = featurize(many, GraphConfig(), pool=pool)
+        store, reasons = next(featurize_stream([many], GraphConfig(), pool=pool))
         streamed = list(featurize_stream([many[:3], [], many[3:700]], GraphConfig(), pool=pool))
     assert reasons == expected_reasons
     np.testing.assert_array_equal(store.data, expected.data)
@@ -61,7 +61,7 @@ def test_parallel_matches_serial(workers, many):
 
 def test_progress_sums_to_the_number_of_rows(many):
     done: list[int] = []
-    featurize(many, GraphConfig(), progress=done.append)
+    parse(many, GraphConfig(), progress=done.append)
     assert sum(done) == 1100 and len(done) == 3
 
 
@@ -75,7 +75,7 @@ def test_closing_a_stream_cancels_its_tasks(many):
         stream = featurize_stream(([text] * 600 for text in many), GraphConfig(), pool=pool)
         assert len(next(stream)[0]) == 600
         stream.close()
-        assert len(featurize(["C"], GraphConfig(), pool=pool)[0]) == 1
+        assert len(next(featurize_stream([["C"]], GraphConfig(), pool=pool))[0]) == 1
 
 
 @pytest.mark.parametrize("workers", [0, -1])

@@ -14,7 +14,7 @@ from graphslice.chem.molecule import read_ordered_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
 from graphslice.data import workers
-from graphslice.data.featurize import featurize, featurizer_pool
+from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 
@@ -46,7 +46,7 @@ def deadly(monkeypatch):
 @pytest.fixture
 def deadly_rows(demo_smiles):
     smiles = demo_smiles[:1300]
-    expected, _ = featurize(smiles, GraphConfig())
+    expected, _ = next(featurize_stream([smiles], GraphConfig()))
     bad = {3: CRASH, 500: CRASH, 700: NO_STEP_LIMIT, 1299: CRASH}
     return [bad.get(row, text) for row, text in enumerate(smiles)], expected, bad
 
@@ -55,8 +55,8 @@ def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     smiles, expected, bad = deadly_rows
     request.getfixturevalue("deadly")
     with featurizer_pool(workers=2) as processes:
-        store, reasons = featurize(smiles, GraphConfig(), pool=processes)
-        again, _ = featurize(smiles[10:400], GraphConfig(), pool=processes)
+        store, reasons = next(featurize_stream([smiles], GraphConfig(), pool=processes))
+        again, _ = next(featurize_stream([smiles[10:400]], GraphConfig(), pool=processes))
     messages = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
     assert {row: reason for row, reason in enumerate(reasons) if reason} == {
         r: messages[text] for r, text in bad.items()
@@ -97,7 +97,7 @@ def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
 def test_processes_that_cannot_start_raise(monkeypatch):
     monkeypatch.setattr(processes_module, "_serve", lambda *_: os._exit(1))
     with featurizer_pool(workers=2) as processes, pytest.raises(InputError, match="--workers 1"):
-        featurize(["C"], GraphConfig(), pool=processes)
+        next(featurize_stream([["C"]], GraphConfig(), pool=processes))
 
 
 def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly, monkeypatch):
@@ -109,7 +109,7 @@ def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly, monkeypatch):
 
 def _in_a_pool(smiles):
     with featurizer_pool(workers=2) as processes:
-        return processes, featurize(smiles, GraphConfig(), pool=processes)[1]
+        return processes, next(featurize_stream([smiles], GraphConfig(), pool=processes))[1]
 
 
 def test_daemon_process_starts_no_pool():

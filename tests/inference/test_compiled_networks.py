@@ -16,7 +16,7 @@ from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batch_arrays import batch_arrays
-from graphslice.data.featurize import featurize
+from graphslice.data.featurize import featurize_stream
 from graphslice.inference import compiled_networks
 from graphslice.inference.compiled_networks import CompiledNetworks
 from graphslice.inference.embedding import compute_embeddings
@@ -243,7 +243,7 @@ def test_predictions_import_no_torch(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4 * len(commands)
-    store, _ = featurize(smiles, read_checkpoint("gap").config.graph)
+    store, _ = next(featurize_stream([smiles], read_checkpoint("gap").config.graph))
     expected = {"predict": by_torch.predict(store, np.arange(2))[0], "fingerprint": by_torch.embed(store, np.arange(2))}
     for number, (name, _) in enumerate(commands):
         header, *rows, rejected = lines[4 * number : 4 * number + 4]
@@ -268,7 +268,7 @@ def test_programs_of_the_cache_compute_what_modules_compute(mixer, settings, dem
     program = load_program(config)
     if program is None and mixer not in COMPILED:
         pytest.skip("its operations cannot be traced")
-    store, _ = featurize([*demo_smiles[:20], "C", "[Na+].[Cl-]"], GraphConfig())
+    store, _ = next(featurize_stream([[*demo_smiles[:20], "C", "[Na+].[Cl-]"]], GraphConfig()))
     rows = np.flatnonzero(store.sizes)
     inputs = batch_arrays(store, rows, bonds=config.bond_messages)
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}

@@ -11,7 +11,7 @@ from invariance import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.data.featurize import featurize
+from graphslice.data.featurize import featurize_stream
 from graphslice.inference.predictor import Predictions, load
 from graphslice.nn.mixers import MIXERS
 
@@ -149,7 +149,7 @@ def test_predictions_are_reproducible(run_directory):
 
 def test_store_rows_match_smiles(predictor):
     smiles = [*MOLECULES, "oops", *MOLECULES[::-1]]
-    store, messages = featurize(smiles, predictor.config.graph)
+    store, messages = next(featurize_stream([smiles], predictor.config.graph))
     rows = np.array([3, 13, 0, 26, 3])
     predictions = predictor.predict_store_rows(store, rows)
     expected = predictor.predict([smiles[i] for i in rows], details=True)

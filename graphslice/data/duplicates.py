@@ -9,7 +9,7 @@ import numpy as np
 
 from graphslice.censored import UNBOUNDED, is_bounded
 from graphslice.data.labels import Labels, group_means, pluralize, pointers
-from graphslice.data.splits import Splits
+from graphslice.data.splits import SPLIT_NAMES, Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
 _AGREEMENT_TOLERANCE = 0.1
@@ -17,9 +17,6 @@ _AGREEMENT_TOLERANCE = 0.1
 MERGED = "merged with row"
 # Maximal number of rows of a molecule, and of conflicting molecules, listed in a message.
 _MAX_LISTED, _MAX_CONFLICTS = 8, 3
-
-# Splits as messages call them.
-_SPLITS = {"valid": "validation"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Duplicates:
             dropped = f" and {self.dropped:,} left out" if self.dropped else ""
             clauses.append(f"of the training rows, {self.merged:,} merged into another{dropped}")
         if shared := [
-            pluralize(rows, f"{_SPLITS.get(split, split)} row") for split, rows in self.shared.items() if rows
+            pluralize(rows, f"{SPLIT_NAMES.get(split, split)} row") for split, rows in self.shared.items() if rows
         ]:
             overlap = "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
             clauses.append(f"possible leakage: {' and '.join(shared)} {overlap}")

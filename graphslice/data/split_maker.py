@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from graphslice.config import DataConfig
 from graphslice.data.labels import pluralize
 from graphslice.data.molecule_keys import fingerprint_rows, scaffold_keys
-from graphslice.data.splits import SPLIT_METHODS, Splits
+from graphslice.data.splits import SPLIT_METHODS, SPLIT_NAMES, Splits
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.tasks import Task
@@ -227,7 +227,6 @@ def merge_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 # Maximum share of the training rows that is taken for validation if the dataset names no validation set.
 _MAX_VALID_SHARE = 0.25
-_SET_NAMES = {"train": "training", "valid": "validation", "test": "test"}
 
 
 class SplitMaker:
@@ -391,7 +390,7 @@ class SplitMaker:
                 problem = f"{len(grouped.rows)} rows of {self._count_groups(grouped)} cannot be split"
                 more = "add molecules (salts and isomers count as one)"
                 advice = more if self.method == "random" else "use --split random"
-                raise self._empty_split_error(_SET_NAMES[split], f"{problem}: {advice}")
+                raise self._empty_split_error(SPLIT_NAMES.get(split, split), f"{problem}: {advice}")
 
     def _empty_split_error(self, set_name: str, advice: str) -> InputError:
         usable = f"{len(self.rows)} of {len(self.store)} rows can be used"

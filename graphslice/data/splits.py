@@ -10,6 +10,8 @@ import numpy as np
 SPLITS = ("train", "valid", "test", "test-dev", "test-challenge")
 #: Value in place of an index into :data:`SPLITS`: the row belongs to no split.
 NO_SPLIT = -1
+#: Names of the splits in messages, where they differ.
+SPLIT_NAMES = {"train": "training", "valid": "validation"}
 #: Built-in split methods, in contrast to a split that is read from a column.
 SPLIT_METHODS = ("random", "scaffold", "cluster")
 

@@ -18,6 +18,7 @@ from graphslice.data.duplicates import MERGED
 from graphslice.data.infer_tasks import POSITIVE
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import class_key
+from graphslice.data.splits import SPLIT_NAMES
 from graphslice.run_files import CORPUS, REJECTED
 from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task
 
@@ -33,9 +34,6 @@ _MIN_RELATIVE_STD = 1e-6
 
 # With fewer molecules for training and validation than this, a warning is printed.
 _FEW_MOLECULES = 50
-
-# Printed names of splits, where they differ.
-_SPLIT_NAMES = {"train": "training", "valid": "validation"}
 
 
 def print_data_summary(console: Console, data: MoleculeData) -> None:
@@ -76,7 +74,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
-    splits = ", ".join(f"{size:,} {_SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
+    splits = ", ".join(f"{size:,} {SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
     wrong = {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}
     rejected, unmerged = "", {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
     if unmerged:
@@ -176,7 +174,7 @@ def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds
         one = [task.name for task, classes in zip(tasks, known, strict=True) if task.classes and len(classes) == 1]
         if split in ("valid", "test") and one:
             advice = ": --folds evaluates on all molecules" if folds else ""
-            name = _SPLIT_NAMES.get(split, split)
+            name = SPLIT_NAMES.get(split, split)
             lines.append(f"the {name} set has only one class of {quoted_list(one, _MOST_NAMES, str)}{advice}")
     return lines
 

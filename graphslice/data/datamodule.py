@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +50,7 @@ HELD_OUT_COMPOUND = "auxiliary labels of a compound of the validation or test se
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """Device of a run, and its share of every batch.
+    """Device of a run, and its share of every batch; by default all of each, on a single CPU.
 
     Attributes:
         rank: index of the device.
@@ -65,10 +65,6 @@ class DeviceShare:
     kind: str = "cpu"
     precision: str = "32-true"
     padding_multiple: int = 1
-
-
-#: The share of a run on a single CPU: everything.
-ONE_CPU = DeviceShare()
 
 
 class MoleculeData:
@@ -207,14 +203,14 @@ class MoleculeData:
         """Find the rows with auxiliary labels alone; those of a compound that is held out stay rejected."""
         rows = np.flatnonzero(self.dataset.is_auxiliary())
         rows = rows[[self.rejected.get(row) == UNLABELLED for row in rows.tolist()]]
-        self.rejected |= {row: reason for row, reason in self.store.errors.items() if row in set(rows.tolist())}
-        sizes = self.store.sizes[rows]
-        rows = rows[(sizes > 0) & (sizes <= self.config.graph.max_atoms)]
+        valid = self.store.sizes[rows] > 0
+        self.rejected |= {row: self.store.errors[row] for row in rows[~valid].tolist()}
+        rows = rows[valid]
         held_out = np.concatenate([rows[:0], *(self.splits[name] for name in self.splits if name != "train")])
         self.auxiliary_rows = self._without_families(rows, held_out)
-        left_out = np.setdiff1d(rows, self.auxiliary_rows).tolist()
-        self.rejected = {row: reason for row, reason in self.rejected.items() if row not in set(rows.tolist())}
-        self.rejected |= dict.fromkeys(left_out, HELD_OUT_COMPOUND)
+        for row in rows.tolist():
+            del self.rejected[row]
+        self.rejected |= dict.fromkeys(np.setdiff1d(rows, self.auxiliary_rows).tolist(), HELD_OUT_COMPOUND)
 
     def _without_families(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Return the rows that share no family with other rows."""
@@ -328,11 +324,8 @@ class MoleculeData:
         )
 
     def _check_labels(self) -> None:
-        targets: list[tuple[Labels, np.ndarray, Sequence[str]]] = [
-            (self.labels, self.splits["train"], self.dataset.target_names)
-        ]
-        targets += [(labels, self.network_rows, labels.names) for labels in self.dataset.auxiliary.values()]
-        for labels, rows, names in targets:
+        auxiliary = [(labels, self.network_rows, [*labels.names]) for labels in self.dataset.auxiliary.values()]
+        for labels, rows, names in [(self.labels, self.splits["train"], self.dataset.target_names), *auxiliary]:
             missing = np.isnan(labels[rows]).all(axis=0)
             if missing.any():
                 folds = " or give fewer folds" if self.config.data.folds else ""
@@ -404,7 +397,7 @@ class MoleculeData:
         settings, sizes = self.config.trainer, self.store.sizes[self.network_rows]
         return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
-    def eval_loader(self, split: str, share: DeviceShare = ONE_CPU) -> BatchLoader:
+    def eval_loader(self, split: str, share: DeviceShare) -> BatchLoader:
         """Return a loader of one split that yields every molecule once.
 
         Args:

@@ -8,7 +8,7 @@ import torch
 import graphslice as gs
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.datamodule import MoleculeData
+from graphslice.data.datamodule import DeviceShare, MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.labels import Labels
@@ -93,7 +93,7 @@ def test_batches_have_labels_of_their_rows(table):
     smiles = ["C" * (n % 5 + 1) for n in range(30)]
     data = MoleculeData(table(smiles=smiles, y=np.arange(30.0)), config("random"))
     for split in ("train", "valid", "test"):
-        batches = list(data.eval_loader(split))
+        batches = list(data.eval_loader(split, DeviceShare()))
         rows = torch.cat([batch.rows for batch in batches])
         assert sorted(rows.tolist()) == data.splits[split].tolist()
         for batch in batches:
@@ -172,7 +172,8 @@ def test_duplicates_are_merged(table):
     assert data.dataset.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
     assert dataset.targets[0, 0] == 1, "the dataset must stay unchanged"
     np.testing.assert_allclose(data.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
-    rows = {int(r): float(y) for b in data.eval_loader("train") for r, y in zip(b.rows, b.targets, strict=True)}
+    batches = data.eval_loader("train", DeviceShare())
+    rows = {int(r): float(y) for b in batches for r, y in zip(b.rows, b.targets, strict=True)}
     assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
     assert (data.duplicates.merged, data.duplicates.dropped) == (2, 0)
 

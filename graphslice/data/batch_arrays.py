@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, shown
 from graphslice.feature_dims import MAX_DISTANCE
 
-PathTies = Literal["mean", "floyd-warshall"]
 _TIE_RULES = {"mean": shortest_paths.MEAN, "floyd-warshall": shortest_paths.FLOYD_WARSHALL}
 
 
@@ -23,7 +21,7 @@ def batch_arrays(
     store: GraphStore,
     rows: np.ndarray,
     *,
-    path_ties: PathTies = "mean",
+    path_ties: str = "mean",
     max_path: int = 5,
     multiple: int = 1,
     targets: Labels | None = None,

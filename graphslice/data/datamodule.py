@@ -117,9 +117,12 @@ class MoleculeData:
 
     def _transform(self, tasks: list[Task]) -> None:
         """Fit the transforms of the targets to the training set, and transform the labels."""
-        labels = self.dataset.all_labels[self.splits["train"]]
-        self.dataset = replace(self.dataset, tasks=fit_transforms(tasks, labels))
-        self.labels = self._network_labels()
+        labels, train = self.dataset.all_labels, self.splits["train"]
+        tasks = fit_transforms(tasks, labels[train])
+        bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
+        weights = None if labels.weights is None else labels.weights / labels.weights[train].mean()
+        self.dataset = replace(self.dataset, tasks=tasks)
+        self.labels = replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 
     def _featurize(self, progress: Callable[[int], None] | None) -> None:
         cache = self.config.data.cache
@@ -163,7 +166,8 @@ class MoleculeData:
     def _split(self, existing_splits: Splits | None) -> None:
         """Split the rows, count duplicates, and merge them if configured."""
         dataset, config = self.dataset, self.config.data
-        predefined = self._predefined_splits()
+        usable = usable_mask(len(dataset), self.rejected)
+        predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
         if dataset.is_pcqm4m and predefined is not None:  # millions of molecules with OGB's split: no duplicate check
             self.splits, self.duplicates = predefined, Duplicates(0, 0)
             return
@@ -255,13 +259,6 @@ class MoleculeData:
         other.config = config
         return other
 
-    def _predefined_splits(self) -> Splits | None:
-        """Return the predefined splits of the dataset without rejected rows, None if it has none."""
-        if self.dataset.splits is None:
-            return None
-        usable_rows = usable_mask(len(self.dataset), self.rejected)
-        return {split: rows[usable_rows[rows]] for split, rows in self.dataset.splits.items()}
-
     def _merge(self, identity: np.ndarray, classes: np.ndarray) -> None:
         """Merge duplicate rows of the training set. Validation and test sets stay unchanged for evaluation."""
         rows = self.splits["train"]
@@ -282,14 +279,6 @@ class MoleculeData:
             raise InputError(
                 f"{self.dataset.name}: all training rows have conflicting labels: give data.duplicates keep"
             )
-
-    def _network_labels(self) -> Labels:
-        labels, tasks = self.dataset.all_labels, self.dataset.tasks
-        bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
-        weights = labels.weights
-        if weights is not None:
-            weights = weights / weights[self.splits["train"]].mean()
-        return replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.

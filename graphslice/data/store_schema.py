@@ -217,6 +217,12 @@ def _molecule_arrays(arrays: MolArrays) -> list[pa.Array]:
     ]
 
 
+def nested_lists(values: np.ndarray, ptr: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return a list of lists for each row: row r has ``values[ptr[r]:ptr[r + 1]]``; ``kind`` as in the schema."""
+    items = _fixed_size_lists(values, kind.value_type)
+    return pa.ListArray.from_arrays(number_array(ptr.astype(np.int32)), items, type=kind)
+
+
 def _fixed_size_lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     numbers = values.astype(kind.value_type.to_pandas_dtype(), copy=False).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(number_array(numbers), type=kind)
@@ -228,5 +234,4 @@ def _order_array(order: np.ndarray | None, level: str, arrays: MolArrays) -> pa.
     if order is None:
         own = np.arange(ptr[-1]) - np.repeat(ptr[:-1], np.diff(ptr))
         order = np.stack([own, own], axis=1)
-    items = _fixed_size_lists(order, _ORDER.value_type)
-    return pa.ListArray.from_arrays(number_array(ptr.astype(np.int32)), items, type=_ORDER)
+    return nested_lists(order, ptr, _ORDER)

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from graphslice.config import BOND, GraphConfig
-from graphslice.data.arrow import number_array
 from graphslice.data.columns import check_unique, find_smiles_column
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.labels import Labels, pointers
@@ -130,17 +128,3 @@ def select_molecule_labels(
     chosen_counts = np.zeros(len(chosen), np.int64)
     chosen_counts[molecules] = ordered.counts[picked]
     return replace(ordered, values=ordered[picked], ptr=pointers(chosen_counts)), invalid
-
-
-def atom_bond_array(labels: Labels, rows: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return the label column of a preprocessed dataset for some rows: a list of lists per row, which may be empty.
-
-    Args:
-        labels: atom- or bond-level labels.
-        rows: ``int64 [R]``, rows of the labels.
-        kind: Arrow type of the column.
-    """
-    offsets = pointers(labels.counts[rows]).astype(np.int32)
-    values = number_array(labels[rows].astype(np.float32).reshape(-1))
-    items = pa.FixedSizeListArray.from_arrays(values, type=kind.value_type)
-    return pa.ListArray.from_arrays(number_array(offsets), items, type=kind)

@@ -13,16 +13,16 @@ from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import LabelColumns, check_unique, find_smiles_column
 from graphslice.data.dataset import LabelledDataset, LabelledRows
-from graphslice.data.labels import Labels, group_means
+from graphslice.data.labels import Labels, group_means, pointers
 from graphslice.data.molecule_keys import molecule_keys
 from graphslice.data.parse_rows import labelled_rows
 from graphslice.data.preprocess import build_store_from_tables, cached_store
 from graphslice.data.splits import SPLITS, random_subset
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
-from graphslice.data.store_schema import atom_bond_column
+from graphslice.data.store_schema import atom_bond_column, nested_lists
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError, nearest
-from graphslice.pretraining.atom_bond_labels import atom_bond_array, read_label_lists, select_molecule_labels
+from graphslice.pretraining.atom_bond_labels import read_label_lists, select_molecule_labels
 from graphslice.pretraining.targets import DESCRIPTOR_KINDS, PretrainingTargets, choose_targets
 
 # Percent of families in the validation and in the test set.
@@ -103,24 +103,26 @@ def build_corpus(
     usable = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
     if not len(usable):
         raise InputError(f"no row of {', '.join(map(str, tables))} is a valid molecule")
-    molecules = _select_molecules(store, usable, _excluded_families(without, smiles_column, config, cache))
-    molecule = molecules.molecule_of_row[store_rows]
-    own = group_means(rows.targets[molecule >= 0], molecule[molecule >= 0], len(molecules.rows))
+    excluded = _excluded_families(without, smiles_column, config, cache)
+    chosen, molecule_of_row, left_out = _select_molecules(store, usable, excluded)
+    split = split_by_hash(molecule_keys(store, chosen).family)
+    molecule = molecule_of_row[store_rows]
+    own = group_means(rows.targets[molecule >= 0], molecule[molecule >= 0], len(chosen))
     _check_labelled(own, molecule_labels)
-    training = molecules.rows[molecules.split == SPLITS.index("train")]
+    training = chosen[split == SPLITS.index("train")]
     targets = choose_targets(store, random_subset(training, _MAX_SAMPLE), labels)
     if not (molecule_labels or targets.tasks):
         raise InputError("too few training molecules: no descriptor varies among them")
     for number, purpose in enumerate(("training", "validation")):
-        if not (molecules.split == number).any():
+        if not (split == number).any():
             raise InputError(
-                f"too few molecules in the corpus ({len(molecules.rows):,}): the {purpose} set is empty; some hundreds "
+                f"too few molecules in the corpus ({len(chosen):,}): the {purpose} set is empty; some hundreds "
                 "are needed, since the split is determined by a hash"
             )
     atom_bond_labels, invalid = {}, invalid | set(rows.rejected) | set(rows.invalid_labels)
     for level, level_labels in lists.items():
         atom_bond_labels[level], rejected = select_molecule_labels(
-            level_labels, rows.smiles, molecule, store_rows, store, molecules.rows, config
+            level_labels, rows.smiles, molecule, store_rows, store, chosen, config
         )
         invalid |= rejected
     info = StoreInfo(
@@ -132,31 +134,21 @@ def build_corpus(
         atom_targets=list_names.get(ATOM, ()),
         bond_targets=list_names.get(BOND, ()),
     )
-    chunks = _corpus_tables(store, molecules, own, targets, info, atom_bond_labels)
+    chunks = _corpus_tables(store, chosen, split, own, targets, info, atom_bond_labels)
     corpus = build_store_from_tables(path, chunks, info)
     unreadable = len(rows) - int(np.isin(store_rows, usable).sum())
-    return Corpus(corpus, len(rows), unreadable, len(invalid), molecules.left_out, targets, molecule_labels)
+    return Corpus(corpus, len(rows), unreadable, len(invalid), left_out, targets, molecule_labels)
 
 
-@dataclass(frozen=True, eq=False)
-class _CorpusMolecules:
-    """The G molecules of a corpus, in the order of the input files.
+def _select_molecules(
+    store: GraphStore, usable: np.ndarray, families: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Select the G unique molecules of the usable rows, without those of excluded families, in the order of the files.
 
-    Attributes:
-        rows: ``int64 [G]``, row of each molecule in the store of all molecules that were read.
-        split: ``int8 [G]``, split of each molecule, as an index of ``SPLITS``.
-        molecule_of_row: ``int64 [rows of the store]``, molecule of each row; -1 for rows that are not in the corpus.
-        left_out: number of rows of the store that were excluded.
+    Returns:
+        ``int64 [G]``, row of each molecule in the store; ``int64 [rows of the store]``, molecule of each row, -1 for
+        rows that are not in the corpus; and the number of rows that were excluded.
     """
-
-    rows: np.ndarray
-    split: np.ndarray
-    molecule_of_row: np.ndarray
-    left_out: int
-
-
-def _select_molecules(store: GraphStore, usable: np.ndarray, families: np.ndarray) -> _CorpusMolecules:
-    """Select the unique molecules of the usable rows, without those of excluded families."""
     hashes = molecule_keys(store, usable)
     allowed = ~np.isin(hashes.family, families)
     if not allowed.any():
@@ -165,10 +157,7 @@ def _select_molecules(store: GraphStore, usable: np.ndarray, families: np.ndarra
     order = np.argsort(first)
     molecule_of_row = np.full(len(store), -1)
     molecule_of_row[usable[allowed]] = np.argsort(order)[group]
-    chosen = first[order]
-    return _CorpusMolecules(
-        usable[allowed][chosen], split_by_hash(hashes.family[allowed][chosen]), molecule_of_row, int((~allowed).sum())
-    )
+    return usable[allowed][first[order]], molecule_of_row, int((~allowed).sum())
 
 
 def _check_labelled(values: np.ndarray, names: Sequence[str]) -> None:
@@ -226,14 +215,15 @@ def _excluded_families(
 
 def _corpus_tables(
     store: GraphStore,
-    molecules: _CorpusMolecules,
+    rows: np.ndarray,
+    split: np.ndarray,
     own: np.ndarray,
     targets: PretrainingTargets,
     info: StoreInfo,
     atom_bond_labels: Mapping[str, Labels],
 ) -> Iterator[pa.Table]:
     """Yield the corpus as tables in the schema of its preprocessed dataset."""
-    schema, rows, split = info.schema(), molecules.rows, molecules.split
+    schema = info.schema()
     for number, batch in enumerate(store.batches):
         in_batch = np.flatnonzero(rows // BATCH_ROWS == number)
         if not len(in_batch):
@@ -245,6 +235,6 @@ def _corpus_tables(
         columns.append(pa.DictionaryArray.from_arrays(number_array(split[in_batch]), text_array(SPLITS)))
         columns += [graphs.column(name) for name in ("identity", "family")]
         for level in info.atom_bond_targets:
-            field = schema.field(atom_bond_column(level))
-            columns.append(atom_bond_array(atom_bond_labels[level], in_batch, field.type))
+            labels, kind = atom_bond_labels[level], schema.field(atom_bond_column(level)).type
+            columns.append(nested_lists(labels[in_batch], pointers(labels.counts_of(in_batch)), kind))
         yield pa.table(columns, names=schema.names)

@@ -11,7 +11,7 @@ where z are the logarithms of the D descriptors, standardised on the training se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from graphslice.chem.fingerprints import FINGERPRINT_BITS
 from graphslice.errors import InputError
 from graphslice.normal_scores import interpolate
 from graphslice.stacking.fit_trees import label_scores, labelled_rows
-from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, Forms, array_error, check_names, logistic, shares
+from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, array_error, check_names, form, logistic, shares
 from graphslice.threads import parallel_for
 
 if TYPE_CHECKING:
@@ -37,19 +37,6 @@ _CLIP = 4.0
 # Decision value of a class without training rows, or of the only class.
 _SURE = 1e9
 
-_FORMS: Forms = {
-    "ptr": (["int64"], 1),
-    "vectors": (["int32"], 1),
-    "counts": (["uint8"], 1),
-    "sizes": (["float64"], 1),
-    "descriptors": (["float32"], 2),
-    "shift": (["float32"], 1),
-    "scale": (["float32"], 1),
-    "coefficients": (["float64"], 2),
-    "intercepts": (["float64"], 1),
-    "knots": (["float64"], 2),
-    "link": (["int64"], 1),
-}
 _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors": "float16"}
 
 
@@ -76,20 +63,20 @@ class KernelMachine:
         InputError: if the arrays are not valid.
     """
 
-    ptr: np.ndarray
-    vectors: np.ndarray
-    counts: np.ndarray
-    sizes: np.ndarray
-    descriptors: np.ndarray
-    shift: np.ndarray
-    scale: np.ndarray
-    coefficients: np.ndarray
-    intercepts: np.ndarray
-    knots: np.ndarray
-    link: np.ndarray
+    ptr: np.ndarray = field(metadata=form(1, "int64"))
+    vectors: np.ndarray = field(metadata=form(1, "int32"))
+    counts: np.ndarray = field(metadata=form(1, "uint8"))
+    sizes: np.ndarray = field(metadata=form(1, "float64"))
+    descriptors: np.ndarray = field(metadata=form(2, "float32"))
+    shift: np.ndarray = field(metadata=form(1, "float32"))
+    scale: np.ndarray = field(metadata=form(1, "float32"))
+    coefficients: np.ndarray = field(metadata=form(2, "float64"))
+    intercepts: np.ndarray = field(metadata=form(1, "float64"))
+    knots: np.ndarray = field(metadata=form(2, "float64"))
+    link: np.ndarray = field(metadata=form(1, "int64"))
 
     def __post_init__(self) -> None:
-        if error := array_error({name: getattr(self, name) for name in _FORMS}, _FORMS) or _index_error(self):
+        if error := array_error(self) or _index_error(self):
             raise InputError(f"the arrays are not a valid kernel machine: {error}; fit the model again")
 
     @property
@@ -143,7 +130,7 @@ class KernelMachine:
 
         Some have a smaller dtype, if that holds their values exactly.
         """
-        arrays = {name: getattr(self, name) for name in _FORMS}
+        arrays = dict(vars(self))
         smaller = {name: arrays[name].astype(dtype) for name, dtype in _SMALLER.items()}
         return arrays | {name: small for name, small in smaller.items() if np.array_equal(small, arrays[name])}
 
@@ -154,10 +141,8 @@ class KernelMachine:
         Raises:
             InputError: if an array is missing or unknown, or the arrays are not valid.
         """
-        check_names(arrays, _FORMS, "a valid kernel machine")
-        return cls(
-            **{name: _widened(arrays[name], dtypes[0], dimensions) for name, (dtypes, dimensions) in _FORMS.items()}
-        )
+        check_names(cls, arrays, "a valid kernel machine")
+        return cls(**{each.name: _widened(arrays[each.name], **each.metadata) for each in fields(cls)})
 
 
 def fit_kernel(
@@ -414,10 +399,10 @@ def _decide(x, shift, scale, ptr, vectors, values, sizes, descriptors, coefficie
 # --- validation ------------------------------------------------------------------------------------
 
 
-def _widened(array: Any, dtype: str, dimensions: int) -> Any:
+def _widened(array: Any, dimensions: int, dtypes: tuple[str]) -> Any:
     """Convert a smaller dtype to that of an attribute; anything else is left to the validation."""
-    if isinstance(array, np.ndarray) and array.ndim == dimensions and np.can_cast(array.dtype, dtype, "safe"):
-        return np.ascontiguousarray(array, dtype)
+    if isinstance(array, np.ndarray) and array.ndim == dimensions and np.can_cast(array.dtype, *dtypes, "safe"):
+        return np.ascontiguousarray(array, *dtypes)
     return array
 
 

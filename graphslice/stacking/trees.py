@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -20,24 +20,14 @@ NUMBER, TREE_FRACTIONS, LOGISTIC, SOFTMAX = range(4)
 #: Largest magnitude of a label: differences of larger numbers would overflow.
 MAX_LABEL = 1e300
 
-#: Dtypes and number of dimensions of the arrays of a base model, by name.
-Forms: TypeAlias = Mapping[str, tuple[Sequence[str], int]]
-
-_FORMS: Forms = {
-    "feature": (("int16", "int32"), 1),
-    "threshold": (("float32",), 1),
-    "child": (("int32",), 1),
-    "roots": (("int32",), 1),
-    "columns": (("int16",), 1),
-    "values": (("float32",), 2),
-    "base": (("float64",), 1),
-    "scale": (("float64",), 1),
-    "knots": (("float64",), 2),
-    "settings": (("int64",), 1),
-}
 # Rows per block: a tree is read from the level-2 cache for all rows of a block.
 _BLOCK = 64
 _NODES_A_PATH = 16  # typical depth of a leaf: estimates the work, from which the number of threads is chosen
+
+
+def form(dimensions: int, *dtypes: str) -> dict[str, Any]:
+    """Return the metadata of an array of a base model: its number of dimensions, and the dtypes that it may have."""
+    return {"dimensions": dimensions, "dtypes": dtypes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +54,19 @@ class Trees:
         InputError: if the arrays are not valid trees.
     """
 
-    feature: np.ndarray
-    threshold: np.ndarray
-    child: np.ndarray
-    roots: np.ndarray
-    columns: np.ndarray
-    values: np.ndarray
-    base: np.ndarray
-    scale: np.ndarray
-    knots: np.ndarray
-    settings: np.ndarray
+    feature: np.ndarray = field(metadata=form(1, "int16", "int32"))
+    threshold: np.ndarray = field(metadata=form(1, "float32"))
+    child: np.ndarray = field(metadata=form(1, "int32"))
+    roots: np.ndarray = field(metadata=form(1, "int32"))
+    columns: np.ndarray = field(metadata=form(1, "int16"))
+    values: np.ndarray = field(metadata=form(2, "float32"))
+    base: np.ndarray = field(metadata=form(1, "float64"))
+    scale: np.ndarray = field(metadata=form(1, "float64"))
+    knots: np.ndarray = field(metadata=form(2, "float64"))
+    settings: np.ndarray = field(metadata=form(1, "int64"))
 
     def __post_init__(self) -> None:
-        error = array_error(self.to_arrays(), _FORMS) or _tree_error(self) or _prediction_error(self)
-        if error:
+        if error := array_error(self) or _tree_error(self) or _prediction_error(self):
             raise InputError(f"the arrays are not valid trees: {error}; fit the model again")
 
     @property
@@ -139,7 +128,7 @@ class Trees:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors."""
-        return {name: getattr(self, name) for name in _FORMS}
+        return dict(vars(self))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Trees:
@@ -148,8 +137,8 @@ class Trees:
         Raises:
             InputError: if an array is missing or unknown, or the arrays are not valid trees.
         """
-        check_names(arrays, _FORMS, "valid trees")
-        return cls(**{name: np.ascontiguousarray(arrays[name]) for name in _FORMS})
+        check_names(cls, arrays, "valid trees")
+        return cls(**{name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 @njit(cache=True, nogil=True)
@@ -189,17 +178,18 @@ def shares(values: np.ndarray) -> np.ndarray:
     return values / totals[:, None]
 
 
-def check_names(arrays: Mapping[str, np.ndarray], forms: Forms, what: str) -> None:
-    """Raise :class:`InputError` unless the arrays of ``what`` have the names of ``forms``."""
-    if set(arrays) != set(forms):
-        names = ", ".join(sorted(map(str, set(arrays) ^ set(forms))))
+def check_names(kind: Any, arrays: Mapping[str, np.ndarray], what: str) -> None:
+    """Raise :class:`InputError` unless the arrays of ``what`` have the names of the fields of its dataclass."""
+    if unlike := set(arrays) ^ {each.name for each in fields(kind)}:
+        names = ", ".join(sorted(map(str, unlike)))
         raise InputError(f"the arrays are not {what}: missing or unknown: {names}; fit the model again")
 
 
-def array_error(arrays: Mapping[str, np.ndarray], forms: Forms) -> str:
+def array_error(model: Any) -> str:
     """Return what is wrong with the arrays of a base model, empty if nothing is."""
-    for name, (dtypes, dimensions) in forms.items():
-        array = arrays[name]
+    for each in fields(model):
+        name, array = each.name, getattr(model, each.name)
+        dimensions, dtypes = each.metadata["dimensions"], each.metadata["dtypes"]
         if not isinstance(array, np.ndarray) or array.dtype.name not in dtypes or array.ndim != dimensions:
             return f"{name} is not an array of {dimensions} dimensions and dtype {' or '.join(dtypes)}"
         if not array.flags.c_contiguous or not array.dtype.isnative:

@@ -14,7 +14,6 @@ from graphslice.stacking import KernelMachine, fit_kernel, kernel
 from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix, training_kernel
 
 COUNTS, DESCRIPTORS = 40, 6
-RANDOM = np.random.default_rng(0)
 
 
 def inputs(rows: int, seed: int = 0) -> np.ndarray:

@@ -325,22 +325,23 @@ def _count_groups(atoms, counts, near, out):
             features[i, _HYDROPHOBIC] = not aromatic and counts[i, _HETERO] == 0
             out[_AT.ketones] += not aromatic and degree == 3 and counts[i, _OXO] == 1 and counts[i, _HETERO] == 1
         elif element == el.N:
-            _count_nitrogen(i, degree, atoms, counts, features, out)
+            _count_nitrogen(i, degree, charge, atoms, counts, features, out)
         elif element == el.O:
-            _count_oxygen(i, degree, atoms, counts, features, out)
+            _count_oxygen(i, degree, charge, atoms, counts, features, out)
         elif element == el.S:
             features[i, _NEGATIVE] = charge < 0
             out[_AT.sulfonyls] += counts[i, _OXO] == 2
         elif el.IS_HALOGEN[element]:
             features[i, _HYDROPHOBIC] = element != el.F
+        out[_AT.donors] += features[i, _DONOR]
+        out[_AT.acceptors] += features[i, _ACCEPTOR]
     return features
 
 
 @njit(cache=True, nogil=True)
-def _count_nitrogen(i, degree, atoms, counts, features, out):
+def _count_nitrogen(i, degree, charge, atoms, counts, features, out):
     """Count the group of a nitrogen: an amide includes ureas, carbamates, imides, thioamides and rings with them."""
     aromatic, hydrogens = atoms[i, _AROMATIC] == 1, np.int64(atoms[i, _HYDROGENS])
-    charge = _FORMAL_CHARGE[atoms[i, _CHARGE]]
     amide = counts[i, _CARBONYLS] > 0
     acyl = amide or counts[i, _SULFONYLS] > 0
     amine = not (aromatic or acyl or counts[i, _DOUBLES] or counts[i, _TRIPLES])
@@ -348,8 +349,6 @@ def _count_nitrogen(i, degree, atoms, counts, features, out):
     acceptor = charge <= 0 and (degree + hydrogens == 2 if aromatic else not acyl)
     features[i, _DONOR], features[i, _ACCEPTOR] = hydrogens > 0, acceptor
     features[i, _POSITIVE] = (charge > 0 and counts[i, _OXYGENS] == 0) or (amine and counts[i, _AROMATIC_NEAR] == 0)
-    out[_AT.donors] += hydrogens > 0
-    out[_AT.acceptors] += acceptor
     out[_AT.NH_OH] += hydrogens
     out[_AT.amides] += amide
     out[_AT.amines] += amine
@@ -360,17 +359,14 @@ def _count_nitrogen(i, degree, atoms, counts, features, out):
 
 
 @njit(cache=True, nogil=True)
-def _count_oxygen(i, degree, atoms, counts, features, out):
+def _count_oxygen(i, degree, charge, atoms, counts, features, out):
     """Count the group of an oxygen: an ester includes carbonates, carbamates, anhydrides and aromatic lactones."""
     aromatic, hydrogens = atoms[i, _AROMATIC] == 1, np.int64(atoms[i, _HYDROGENS])
-    charge = _FORMAL_CHARGE[atoms[i, _CHARGE]]
     acyl = counts[i, _CARBONYLS] > 0
     hydroxyl = degree == 1 and hydrogens == 1
     acid = acyl and degree == 1 and (hydrogens == 1 or charge < 0)
     features[i, _DONOR], features[i, _ACCEPTOR] = hydrogens > 0, not aromatic
     features[i, _NEGATIVE] = acid or charge < 0
-    out[_AT.donors] += hydrogens > 0
-    out[_AT.acceptors] += not aromatic
     out[_AT.NH_OH] += hydrogens
     out[_AT.acids] += acid
     out[_AT.esters] += acyl and degree == 2

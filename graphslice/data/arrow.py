@@ -38,18 +38,18 @@ def list_array(items: pa.Array, ptr: np.ndarray, valid: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(number_array(ptr.astype(np.int32)), items, mask=bool_array(~valid))
 
 
-def json_lists(array: pa.Array) -> list[str]:
+def json_lists(column: pa.ChunkedArray) -> list[str]:
     """Format lists as JSON texts; null lists become ``""``.
 
     Numbers of type float32 are written in the shortest form that is read back as the same number. Types that JSON
     lacks, such as dates, become text.
     """
     texts = []
-    for items in array.to_pylist():
+    for items in column.to_pylist():
         if items is None:
             texts.append("")
             continue
-        if pa.types.is_float32(array.type.value_type):
+        if pa.types.is_float32(column.type.value_type):
             items = [None if item is None or np.isnan(item) else float(str(np.float32(item))) for item in items]
         texts.append(json.dumps(items, ensure_ascii=False, default=str))
     return texts

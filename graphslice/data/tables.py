@@ -164,7 +164,7 @@ def _cast(chunk: pa.Table, schema: pa.Schema, file: Path) -> pa.Table:
         as_text = pa.types.is_binary(kind) and not pa.types.is_binary(column.type)
         try:
             if as_text and _holds_lists(column.type):
-                columns.append(binary_array([text.encode() for text in _json(column)]))
+                columns.append(binary_array([text.encode() for text in json_lists(column)]))
             else:
                 columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
         except pa.ArrowException as error:
@@ -175,10 +175,6 @@ def _cast(chunk: pa.Table, schema: pa.Schema, file: Path) -> pa.Table:
 
 def _holds_lists(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
-def _json(lists: pa.ChunkedArray) -> list[str]:
-    return [text for array in lists.chunks for text in json_lists(array)]
 
 
 def table_files(path: Path) -> list[Path]:
@@ -405,7 +401,7 @@ class _TextSink:
                 values = (value for array in column.chunks for value in float_values(array))
                 columns.append(["" if np.isnan(value) else str(value) for value in values])
             elif _holds_lists(column.type):
-                columns.append(_json(column))
+                columns.append(json_lists(column))
             else:
                 columns.append(texts(column))
         self._write(zip(*columns, strict=True))

@@ -135,11 +135,8 @@ def interval_scale(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, f
     Returns:
         ``float64 [R]``, above 0.
     """
-    scale = np.full(rows, weights[CONSTANT])
-    for name, weight in weights.items():
-        if name != CONSTANT:
-            scale += weight * difficulty[name]
-    return scale
+    parts = (weight * difficulty[name] for name, weight in weights.items() if name != CONSTANT)
+    return sum(parts, np.full(rows, weights[CONSTANT]))
 
 
 def fit_interval_scale(

@@ -25,9 +25,6 @@ from graphslice.training.devices import choose_devices, launched_processes
 from graphslice.training.run import RunResult
 from graphslice.training.train_run import check_options, check_tasks, train
 
-# Default metric, defined for regression and binary targets together.
-_METRIC = "loss"
-
 
 def pretrain(
     tables: Sequence[Path],
@@ -146,7 +143,7 @@ def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunCo
     molecule_labels = [name for name in labels if name in known]  # the others are atom- or bond-level
     count = len(known) - len(molecule_labels)
     weights = ",".join(f"{name}={max(1, count) / len(molecule_labels):g}" for name in molecule_labels)
-    metric = config.trainer.metric or _METRIC
+    metric = config.trainer.metric or "loss"  # defined for regression and binary targets together
     trainer = replace(config.trainer, baselines="off", target_weights=weights or None, metric=metric)
     data = replace(config.data, dataset=str(out / CORPUS), targets=None, smiles_column=None, transform="none")
     return replace(config, data=data, trainer=trainer, init_from=FROM_SCRATCH)

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphslice.data.columns import quoted_list
 from graphslice.data.labels import pluralize
-from graphslice.evaluation.metrics import METRICS, prediction_count
+from graphslice.evaluation.metrics import METRICS, mean_of_defined, prediction_count
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 #: Typographic minus sign, and the placeholder for a missing number.
@@ -153,9 +153,7 @@ def label_noun(result: dict) -> str:
 
 
 def _mean(scores: list[dict], name: str) -> float:
-    """Mean of a score over targets, without nan; nan if there is none."""
-    values = [one[name] for one in scores if one[name] == one[name]]
-    return sum(values) / len(values) if values else float("nan")
+    return mean_of_defined(one[name] for one in scores)
 
 
 def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> str:

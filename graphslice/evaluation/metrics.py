@@ -92,7 +92,7 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, pr
     """
     if name == "mae" and _has_ogb_evaluator(dataset):
         return _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
-    return _mean_of_defined(
+    return mean_of_defined(
         _score_target(name, task, y_true[:, t], predictions[:, where])
         for t, task, where in each_target(tasks)
         if task.kind in METRICS[name].kinds
@@ -122,53 +122,28 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
         targets[task.name] = target_scores
     kinds = {task.kind for task in tasks}
     names = [name for name, metric in METRICS.items() if kinds & set(metric.kinds)]
-    means = {name: _mean_of_defined(found[name] for found in targets.values() if name in found) for name in names}
+    means = {name: mean_of_defined(found[name] for found in targets.values() if name in found) for name in names}
     if _has_ogb_evaluator(dataset):
         means["mae"] = _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
     return {**means, "molecules": len(y_true), "targets": targets}
 
 
-def labels_for_metric(metric: str, dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return labels by which a model is selected: with errors of bounds, where the metric is a mean error.
+def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> float:
+    """Compute the metric by which a model is selected, on rows of a dataset: a mean error counts errors of bounds too.
 
     Args:
-        metric: one of :data:`METRICS`; correlations and R2 ignore bounds.
+        name: one of :data:`METRICS`; correlations and R2 ignore bounds.
         dataset: the labelled molecules.
         rows: ``int64 [R]``.
         predictions: ``float [R, W]``.
-
-    Returns:
-        ``float64 [R, T]``: of a bound, the nearest label to the prediction that it allows; nan where unknown.
     """
     labels, bounds = dataset.labels(rows), dataset.bounds(rows)
-    if bounds is None or metric not in ("mae", "rmse", "loss"):
-        return labels
-    labels = labels.copy()
-    for t, task, where in each_target(dataset.tasks):
-        if task.kind == REGRESSION:
-            labels[:, t] = within_bounds(labels[:, t], bounds[:, t], predictions[:, where][:, 0])
-    return labels
-
-
-def score_bounds(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict[str, dict]:
-    """Count the bounds among labels, and the share that predictions respect.
-
-    Args:
-        dataset, rows, predictions: as for :func:`labels_for_metric`.
-
-    Returns:
-        By name of each target that has bounds ``bounds``, their number, and ``bounds_respected``, a share of them.
-    """
-    bounds, found = dataset.bounds(rows), {}
-    if bounds is None:
-        return {}
-    for t, task, where in each_target(dataset.tasks):
-        bounded = is_bounded(bounds[:, t]) & np.isnan(dataset.targets[rows, t])
-        if bounded.any():
-            limits, predicted = bounds[bounded, t], predictions[bounded, where][:, 0]
-            respected = (limits[:, 0] <= predicted) & (predicted <= limits[:, 1])
-            found[task.name] = {"bounds": len(limits), "bounds_respected": float(respected.mean())}
-    return found
+    if bounds is not None and name in ("mae", "rmse", "loss"):
+        labels = labels.copy()
+        for t, task, where in each_target(dataset.tasks):
+            if task.kind == REGRESSION:
+                labels[:, t] = within_bounds(labels[:, t], bounds[:, t], predictions[:, where][:, 0])
+    return score(name, dataset.name, dataset.tasks, labels, predictions)
 
 
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
@@ -180,23 +155,28 @@ def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarr
         predictions: ``float [R, W]``; at atom or bond level one row per atom or bond, molecule by molecule.
 
     Returns:
-        The scores, of labels that are numbers; targets with bounds have those of :func:`score_bounds` too. At atom or
-        bond level the key ``atoms`` or ``bonds`` holds the number of these, also within ``targets``, and ``molecules``
-        the number of molecules.
+        The scores, of labels that are numbers. Targets with bounds also have ``bounds``, their number, and
+        ``bounds_respected``, the share of them that the predictions respect. At atom or bond level the key ``atoms`` or
+        ``bonds`` holds the number of these, also within ``targets``, and ``molecules`` the number of molecules.
     """
-    result = scores(dataset.name, dataset.tasks, dataset.labels(rows), predictions)
+    labels, bounds = dataset.labels(rows), dataset.bounds(rows)
+    result = scores(dataset.name, dataset.tasks, labels, predictions)
+    labelled = int((~np.isnan(labels)).any(axis=1).sum())
     if dataset.level == "molecule":
-        if dataset.bounds(rows) is not None:
-            result["molecules"] = int((~np.isnan(dataset.targets[rows])).any(axis=1).sum())
-            for name, counts in score_bounds(dataset, rows, predictions).items():
-                result["targets"][name] |= counts
-        return result
+        if bounds is None:
+            return result
+        for t, task, where in each_target(dataset.tasks):
+            bounded = is_bounded(bounds[:, t]) & np.isnan(labels[:, t])
+            if bounded.any():
+                limits, predicted = bounds[bounded, t], predictions[bounded, where][:, 0]
+                respected = float(((limits[:, 0] <= predicted) & (predicted <= limits[:, 1])).mean())
+                result["targets"][task.name] |= {"bounds": len(limits), "bounds_respected": respected}
+        return {**result, "molecules": labelled}
     unit = f"{dataset.level}s"
     targets = {
         name: {unit if key == "molecules" else key: value for key, value in target_scores.items()}
         for name, target_scores in result["targets"].items()
     }
-    labelled = int((~np.isnan(dataset.labels(rows))).any(axis=1).sum())
     return {**result, unit: labelled, "molecules": len(rows), "targets": targets}
 
 
@@ -205,7 +185,7 @@ def prediction_count(result: dict) -> tuple[int, str]:
     return next((result[unit], unit) for unit in ("atoms", "bonds", "molecules") if unit in result)
 
 
-def _mean_of_defined(values: Iterable[float]) -> float:
+def mean_of_defined(values: Iterable[float]) -> float:
     """Return the mean of the values that are not nan; nan if there are none."""
     defined = [value for value in values if not np.isnan(value)]
     return float(np.mean(defined)) if defined else float("nan")

@@ -16,7 +16,7 @@ from graphslice.checkpoint import KEY, header
 from graphslice.config import RunConfig
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
-from graphslice.evaluation.metrics import METRICS, labels_for_metric, score
+from graphslice.evaluation.metrics import METRICS, selection_score
 from graphslice.nn import GraphTransformer
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, to_predictions
 from graphslice.training.losses import AuxiliaryHeads, Loss
@@ -156,8 +156,7 @@ class PropertyModule(nn.Module):
         rows, counts, values = (np.concatenate(parts) for parts in zip(*batches, strict=True))
         rows, first = np.unique(rows, return_index=True)  # distributed sampling may repeat rows
         predictions = to_predictions(values[ragged_indices(pointers(counts), first)], self.tasks)
-        labels = labels_for_metric(self.metric, dataset, rows, predictions)
-        value = score(self.metric, dataset.name, self.tasks, labels, predictions)
+        value = selection_score(self.metric, dataset, rows, predictions)
         if not math.isfinite(value):
             value = METRICS[self.metric].loss(math.inf)  # the worst possible value
         logged = {f"val_{self.metric}": value}

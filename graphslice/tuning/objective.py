@@ -26,7 +26,7 @@ from graphslice.config import RunConfig
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import METRICS, labels_for_metric, score
+from graphslice.evaluation.metrics import METRICS, selection_score
 from graphslice.inference.predictor import Predictor
 from graphslice.stacking.stacking import NETWORK
 from graphslice.training.complete_config import complete_config, is_defined
@@ -138,17 +138,16 @@ class Objective:
             order = np.argsort(rows, kind="stable")
             rows, predictions = rows[order], [each[order] for each in predictions]
             values = cross_fit(predictions, self.data, rows, self.metric)[0]
-        return self._metric_of(rows, values)
+        return selection_score(self.metric, self.data.dataset, rows, values)
 
     def network_score(self, network: Predictor, rows: np.ndarray) -> float:
         """Return the metric of a network alone on some rows; nan if it is undefined there."""
         predicted = network.predict_store(self.data.store, rows)
-        return self._metric_of(rows, predicted) if np.isfinite(predicted).all() else float("nan")
-
-    def _metric_of(self, rows: np.ndarray, predictions: np.ndarray) -> float:
-        dataset = self.data.dataset
-        labels = labels_for_metric(self.metric, dataset, rows, predictions)
-        return score(self.metric, dataset.name, dataset.tasks, labels, predictions)
+        return (
+            selection_score(self.metric, self.data.dataset, rows, predicted)
+            if np.isfinite(predicted).all()
+            else float("nan")
+        )
 
     def _held_out(self, seed: int) -> list[int]:
         """Return the indices of the folds that are held out with a seed."""

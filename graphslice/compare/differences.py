@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -13,35 +12,12 @@ from graphslice.evaluation.format_scores import markdown_table
 from graphslice.evaluation.metrics import Metric
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Difference of the metric, on the :func:`compared_split`, between a variant and a reference variant.
-
-    Attributes:
-        variant: name of the variant.
-        beside: name of the reference variant. (codespell:ignore beside)
-        seeds: number of seeds that both have.
-        mean: mean over the seeds of the differences of the metric.
-        low, high: ends of the confidence interval of the mean by Student's t; the intervals of all variants hold
-            simultaneously in 95% of comparisons.
-        verdict: ``"better"`` or ``"worse"`` if the interval excludes 0, else ``"no significant difference"``.
-    """
-
-    variant: str
-    beside: str  # codespell:ignore beside
-    seeds: int
-    mean: float
-    low: float
-    high: float
-    verdict: str
-
-
 def compared_split(runs: Iterable[dict]) -> str:
     """Return the split whose metric is compared: ``"test"``, or ``"valid"`` if no run has test labels (PCQM4M)."""
     return "test" if any("test" in run for run in runs) else "valid"
 
 
-def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Difference]:
+def differences(variants: dict[str, list[dict]], metric: Metric) -> list[dict]:
     """Compute the differences of all variants from the first one with at least ``MIN_SEEDS`` seeds.
 
     The runs of a seed see the same molecules in the same order, so pairing by seed removes the effect of the seed.
@@ -51,7 +27,8 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
         metric: metric by which they are compared.
 
     Returns:
-        A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first.
+        A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first, with the keys of
+        :mod:`graphslice.documents`. The intervals are by Student's t and hold simultaneously in 95% of comparisons.
     """
     split = compared_split(chain.from_iterable(variants.values()))
     by_seed = {
@@ -67,24 +44,31 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[Differe
         mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=len(pairs))
         verdict = "worse" if metric.loss(mean) > metric.loss(0.0) else "better"
         verdict = "no significant difference" if low <= 0 <= high else verdict
-        results.append(Difference(name, first, len(values), mean, low, high, verdict))
+        result = {"variant": name, "beside": first, "seeds": len(seeds)}  # codespell:ignore beside
+        results.append({**result, "mean": mean, "low": low, "high": high, "verdict": verdict})
     return results
 
 
-def describe(results: list[Difference], label: str) -> list[str]:
+def describe(results: list[dict], label: str) -> list[str]:
     """Format differences of a metric from one reference variant as a Markdown table; no lines without any."""
     if not results:
         return []
     simultaneous = f"simultaneous 95% intervals of all {len(results)}"
     intervals = "95% intervals" if len(results) == 1 else simultaneous
-    reference = results[0].beside  # codespell:ignore beside
+    reference = results[0]["beside"]  # codespell:ignore beside
     lines = [
         f"\n{label} minus that of `{reference}`, the best on the validation set, paired by seed; means with "
         f"{intervals}:",
         "",
     ]
     rows = (
-        (f"`{each.variant}`", f"{each.mean:+.4f}", f"{each.low:+.4f} to {each.high:+.4f}", each.seeds, each.verdict)
-        for each in results
+        (
+            f"`{one['variant']}`",
+            f"{one['mean']:+.4f}",
+            f"{one['low']:+.4f} to {one['high']:+.4f}",
+            one["seeds"],
+            one["verdict"],
+        )
+        for one in results
     )
     return [*lines, *markdown_table(["mixer", "difference", "interval", "seeds", "conclusion"], rows)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,7 @@ def summary(base: RunConfig, budget: str, jobs: int, runs: list[dict]) -> dict:
     data = common.pop("data")  # only its name and split are part of the result, not its path
     result = {"dataset": Path(data["dataset"]).name, "split": data["split"], "budget": budget}
     result |= {"jobs": jobs, "version": __version__, "machine": hardware_info(), "config": common, "runs": runs}
-    paired = differences(group_by_variant(result), _metric(result))
-    return result | {"differences": [asdict(difference) for difference in paired]}
+    return result | {"differences": differences(group_by_variant(result), _metric(result))}
 
 
 def write_files(result: dict, out: Path) -> None:
@@ -105,22 +103,24 @@ def _metric(result: dict) -> Metric:
 def table(result: dict) -> str:
     """Format the contents of ``comparison.json`` as Markdown: mean and standard deviation over the seeds by variant."""
     label = _metric(result).label
-    head = ["mixer", f"test {label}", f"validation {label}", "parameters", "steps", "molecules/s", "peak memory"]
-    head.append("seeds")
+    head = [
+        "mixer",
+        f"test {label}",
+        f"validation {label}",
+        "parameters",
+        "steps",
+        "molecules/s",
+        "peak memory",
+        "seeds",
+    ]
     rows = []
     for variant, runs in group_by_variant(result).items():
         steps = np.mean([run["steps"] for run in runs])
         rate = np.mean([run["molecules_per_second"] for run in runs])
         memory = max(run["peak_memory_bytes"] or 0 for run in runs) / 2**30
         cells = [f"`{variant}`", _mean_and_std(runs, "test"), _mean_and_std(runs, "valid")]
-        cells += [
-            f"{runs[0]['parameters']:,}",
-            f"{steps:,.0f}",
-            f"{rate:,.0f}",
-            f"{memory:.2f} GiB" if memory else "",
-            str(len(runs)),
-        ]
-        rows.append(cells)
+        cells += [f"{runs[0]['parameters']:,}", f"{steps:,.0f}", f"{rate:,.0f}"]
+        rows.append([*cells, f"{memory:.2f} GiB" if memory else "", len(runs)])
     lines = [*markdown_table(head, rows)]
     split = "Test" if compared_split(result["runs"]) == "test" else "Validation"
     lines += describe(differences(group_by_variant(result), _metric(result)), f"{split} {label}")

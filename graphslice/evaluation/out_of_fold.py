@@ -18,15 +18,13 @@ class OutOfFoldPredictions:
     """Predictions of M models for R molecules, each for those in its own split; T targets, W columns.
 
     Attributes:
-        ptr: ``int64 [R + 1]``: molecule r has the predictions from ``ptr[r]`` to ``ptr[r + 1]``, one at molecule level,
-            else one per atom or bond; S in total.
-        values: ``float32 [M, S, W]``, uncalibrated predictions of every model; nan outside its split.
+        values: ``float32 [M, S, W]``, uncalibrated predictions of every model, one for each molecule, atom or bond; nan
+            outside its split.
         difficulty: difficulty estimates by name, ``float32 [S, T]``, averaged over the predicting models: standard
             deviation between the components of a model and, if all models are calibrated, the distance of the molecule
             to their training sets.
     """
 
-    ptr: np.ndarray
     values: np.ndarray
     difficulty: dict[str, np.ndarray]
 
@@ -58,20 +56,18 @@ def predict_held_out(
         store: the molecules.
         rows: ``int64 [R]``, ascending, some of :func:`rows_in_split`.
     """
-    counts = store.atom_bond_counts(predictors[0].level, rows)
-    ptr = pointers(counts)
+    ptr = pointers(store.atom_bond_counts(predictors[0].level, rows))
     values = np.full((len(predictors), ptr[-1], len(predictors[0].columns)), np.nan, np.float32)
     sums: dict[str, np.ndarray] = {}
     for model, predictor in enumerate(predictors):
         own_rows = np.intersect1d(rows, splits[model].get(split, []))
         if not len(own_rows):
             continue
-        own = np.searchsorted(rows, own_rows)
-        indices = ragged_indices(ptr, own)
+        indices = ragged_indices(ptr, np.searchsorted(rows, own_rows))
         domain = None if predictor.calibration is None else predictor.calibration.domain
         values[model, indices], difficulty = predictor.predict_uncalibrated(store, own_rows, domain)
         for name, estimates in difficulty.items():
             sums.setdefault(name, np.zeros((len(values[model]), estimates.shape[1])))[indices] += estimates
     num_models = np.isfinite(values[..., 0]).sum(axis=0)[:, None]
     means = {name: (total / num_models).astype(np.float32) for name, total in sums.items()}
-    return OutOfFoldPredictions(ptr, values, means)
+    return OutOfFoldPredictions(values, means)

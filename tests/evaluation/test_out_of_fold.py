@@ -71,7 +71,7 @@ def test_every_model_predicts_the_atoms_of_its_own_split():
     splits = [{"test": np.array([2, 0])}, {"test": np.array([1, 2])}]  # molecule 0 has no atoms
     models = [ConstantAtomPredictor(0.2, parts=True), ConstantAtomPredictor(0.6)]
     own = predict_held_out(models, splits, "test", AtomCountStore(), np.arange(3))
-    assert own.ptr.tolist() == [0, 0, 1, 3] and own.num_models.tolist() == [1, 2, 2]
+    assert own.num_models.tolist() == [1, 2, 2]
     np.testing.assert_allclose(own.values[:, :, 0], [[np.nan, 0.2, 0.2], [0.6] * 3], rtol=1e-6)
     np.testing.assert_allclose(own.mean[:, 0], [0.6, 0.4, 0.4], rtol=1e-6)
     np.testing.assert_allclose(own.difficulty["parts"][:, 0], [0, 1, 1])

@@ -26,7 +26,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
     from graphslice.data.labels import pluralize
-    from graphslice.evaluation.coverage import COVERAGE_LEVEL
     from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
     from graphslice.inference.files import check_output
@@ -41,7 +40,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits, out)
     print(describe_scores(f"{dataset.name} {split}:", result, digits=6))
-    for line in (*describe_bounds(split, result), *describe_coverage(split, result, COVERAGE_LEVEL)):
+    for line in (*describe_bounds(split, result), *describe_coverage(split, result)):
         print(line)
     notes, lost = evaluation_notes(dataset), dataset.unreadable()
     for note in notes:

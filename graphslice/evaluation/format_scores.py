@@ -9,6 +9,7 @@ import numpy as np
 
 from graphslice.data.columns import quoted_list
 from graphslice.data.labels import pluralize
+from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.metrics import METRICS, mean_of_defined, prediction_count
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
@@ -102,16 +103,15 @@ def describe_scores(split: str, result: dict, first: str | None = None, *, digit
     return "\n".join(lines)
 
 
-def describe_coverage(split: str, result: dict, level: int) -> list[str]:
+def describe_coverage(split: str, result: dict) -> list[str]:
     """Format the coverage of intervals and sets: one line for regression, one for classification targets.
 
     Args:
         split: name of the split.
         result: scores with the values of :func:`~graphslice.evaluation.coverage.add_coverage`. Classification targets
             may have ``temperature`` and ``calibration_error_before``.
-        level: nominal coverage, in percent.
     """
-    targets, labels, lines = result["targets"], label_noun(result), []
+    targets, labels, lines, level = result["targets"], label_noun(result), [], COVERAGE_LEVEL
     coverage, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
     regressions = [one for one in targets.values() if coverage in one and one["kind"] == REGRESSION]
     if bounded := [one for one in regressions if widths in one]:

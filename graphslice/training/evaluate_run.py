@@ -81,7 +81,7 @@ def evaluate_split(
             scores["targets"][task.name] |= {"temperature": temperature, "calibration_error_before": error}
     if interval is not None:
         add_coverage(scores, coverage(interval, true, dataset.molecules(rows), dataset.tasks))
-        for line in describe_coverage(split, scores, COVERAGE_LEVEL):
+        for line in describe_coverage(split, scores):
             console.print(line, highlight=False, soft_wrap=True)
     if split == "test":
         from graphslice.evaluation.plots import plot_predicted_vs_true  # imports matplotlib

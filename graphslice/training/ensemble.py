@@ -20,7 +20,9 @@ from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
+from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.evaluation.prediction_tables import as_predictions
@@ -43,8 +45,7 @@ from graphslice.run_files import (
     write_json,
     write_metrics,
 )
-from graphslice.stacking.stacking import NETWORK
-from graphslice.training.baselines import describe_seeds
+from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import complete_config, member_configs
 from graphslice.training.data_summary import print_data_summary
@@ -246,6 +247,49 @@ def _describe_members(
             scores = [by_model[split] for by_model in baselines]
         for line in describe_seeds(split, scores, metric, folds):
             console.print(line, highlight=False, soft_wrap=True)
+
+
+def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
+    """Describe the scores of the network over several seeds or folds, and compare it with base models if there are any.
+
+    Args:
+        split: name of the split.
+        scores: for each seed or fold, the metric by model, as ``Stack.finish`` returns it for a split.
+        metric: metric of the run.
+        folds: number of folds of a cross-validation; 0 for an ensemble over seeds.
+
+    Returns:
+        Lines to print; empty if there are fewer than two members or the network's metric is undefined.
+    """
+    if len(scores) < 2:
+        return []
+    # Undefined scores were read as None, which becomes nan.
+    values = {name: np.array([member[name] for member in scores], np.float64) for name in scores[0]}
+    means = {name: float(column.mean()) for name, column in values.items() if np.isfinite(column).all()}
+    if NETWORK not in means:
+        return []
+    named = [f"{NAMES[name]} {mean_and_std(values[name])}" for name in means]
+    summary = ", ".join(named) if len(scores[0]) > 1 else mean_and_std(values[NETWORK])
+    lines = [
+        f"{split} {METRICS[metric].label} of the {len(scores)} individual models (mean ± standard deviation): {summary}"
+    ]
+    rivals = [name for name in means if name not in (NETWORK, STACK)]
+    if rivals:
+        loss = METRICS[metric].loss
+        rival = min(rivals, key=lambda name: loss(means[name]))
+        winner, loser = sorted((NETWORK, rival), key=lambda name: loss(means[name]))
+        gains = (values[loser] - values[winner]) * loss(1.0)
+        summary = f"{NAMES[winner]} is better than {NAMES[loser]} by {gains.mean():.3g}"
+        kind = "folds" if folds else "seeds"
+        if len(scores) < MIN_SEEDS:
+            return [*lines, f"{summary}; {len(scores)} models are too few to estimate the variation between {kind}"]
+        low, high = mean_interval(gains, folds)
+        significant = "significant" if low > 0 else "not significant"
+        lines.append(
+            f"{summary} (95% confidence interval: {low:.3g} to {high:.3g}), {significant} given the variation "
+            f"between {kind}"
+        )
+    return lines
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:

@@ -23,11 +23,12 @@ from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows, graph_input_rows, molecule_ids
 from graphslice.data.splits import random_subset
-from graphslice.evaluation.metrics import score
+from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
 from graphslice.run_files import BEST
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
+    NAMES,
     NETWORK,
     STACK,
     BaseModel,
@@ -37,7 +38,7 @@ from graphslice.stacking.stacking import (
     predict_base_models,
     weighted_std,
 )
-from graphslice.training.baselines import describe_baselines, describe_weights
+from graphslice.tasks import Task
 
 #: Folds of the training set. Only some of them are held out if these have enough rows, since each costs a training.
 FOLDS = 5
@@ -192,14 +193,14 @@ class Stack:
             }
             for split, (rows, by_model) in predictions.items()
         }
-        self.console.print(describe_weights(weights, list(parts), dataset.tasks, alone), highlight=False)
+        self.console.print(_describe_weights(weights, list(parts), dataset.tasks, alone), highlight=False)
         without = [task.name for task, weight in zip(dataset.tasks, weights[0], strict=True) if weight == 0]
         if without and data.config.data.auxiliary_columns:
             note = f"the network has no weight for {quoted_list(without)}: the auxiliary columns, which train it, have "
             note += "no effect on the prediction"
             self.console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
         split = "test" if "test" in predictions else "valid"
-        self.console.print(describe_baselines(split, metric, scores[split]), highlight=False, soft_wrap=True)
+        self.console.print(_describe_scores(split, metric, scores[split]), highlight=False, soft_wrap=True)
         return scores, held_out
 
     def _predict_held_out(
@@ -222,6 +223,28 @@ class Stack:
         difficulty = {name: np.concatenate([each[name] for each in estimates])[order] for name in estimates[0]}
         stacked, spread, weights = cross_fit(list(by_model.values()), data, rows, metric)
         return by_model, HeldOut(rows, stacked, difficulty | {PARTS_STD: spread}), weights
+
+
+def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task], alone: bool) -> str:
+    """Describe the weights ``float64 [M, T]`` of M models for T targets, by their mean over targets.
+
+    ``alone``: the network predicts alone.
+    """
+    if alone:
+        return "weighted ensemble: 100% network (other models add little and are not used)"
+    shares = ", ".join(
+        f"{100 * share:.0f}% {NAMES[name]}"
+        for name, share in zip(names, weights.mean(axis=1), strict=True)
+        if share > 0
+    )
+    mean = f", mean over {len(tasks):,} targets" if len(tasks) > 1 else ""
+    return f"weighted ensemble: {shares} (weights chosen on held-out molecules{mean})"
+
+
+def _describe_scores(split: str, metric: str, values: dict[str, float]) -> str:
+    """Describe the score of each model on a split; ``values``: the metric of the run by model."""
+    scores = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in values.items())
+    return f"{'held-out' if split == 'valid' else split} {METRICS[metric].label}: {scores}"
 
 
 def fit_domain(data: MoleculeData, rows: np.ndarray) -> ApplicabilityDomain:

@@ -19,7 +19,7 @@ from graphslice.chem.molecule import MolArrays
 from graphslice.run_files import read_splits
 from graphslice.stacking.stacking import FITTERS, NAMES, predict_base_models
 from graphslice.training import resume, train
-from graphslice.training.baselines import describe_seeds
+from graphslice.training.ensemble import describe_seeds
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Model analysis: atom contributions, singular spectra, rank-1 residuals and attention maps."""
 
 from graphslice.analysis.activations import Activations, activations
-from graphslice.analysis.attribution import Attribution, attribute, attribute_graph
+from graphslice.analysis.attribution import Attribution, attribute
 from graphslice.analysis.rank_collapse import (
     attention_bound,
     mixer_stack_outputs,
@@ -17,7 +17,6 @@ __all__ = [
     "activations",
     "attention_bound",
     "attribute",
-    "attribute_graph",
     "mixer_stack_outputs",
     "permutation_bound",
     "rank_one_residual",

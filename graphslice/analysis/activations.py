@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
@@ -34,16 +35,14 @@ class Activations:
     prediction: np.ndarray
 
 
-def require_descriptors(
-    predictor: Predictor, descriptors: Mapping[str, np.ndarray] | None
-) -> Mapping[str, np.ndarray] | None:
-    """Return the descriptors; raise :class:`InputError` if the model needs descriptors and there are none."""
+def collate_one(predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None) -> GraphBatch:
+    """Return a batch of one molecule for a model; raise :class:`InputError` if it needs descriptors, without any."""
     if predictor.config.data.descriptors and descriptors is None:
         raise InputError(
             f"the model expects molecular descriptors ({', '.join(predictor.config.data.descriptors)}) in addition to "
             "the graph: pass descriptors=predictor.descriptors(smiles)"
         )
-    return descriptors
+    return collate([graph], descriptors, **predictor.config.collate_settings).to(predictor.device)
 
 
 def activations(
@@ -62,10 +61,7 @@ def activations(
     Raises:
         InputError: if the model expects descriptors and none are given.
     """
-    model = predictor.model
-    batch = collate([graph], require_descriptors(predictor, descriptors), **predictor.config.collate_settings).to(
-        predictor.device
-    )
+    model, batch = predictor.model, collate_one(predictor, graph, descriptors)
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
 

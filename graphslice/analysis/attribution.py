@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphslice.analysis.activations import require_descriptors
+from graphslice.analysis.activations import collate_one
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError, graph_atom_indices, parse_molecule
 from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.chem.standardize import parent_smiles
 from graphslice.config import MOLECULE
-from graphslice.data.batch_loader import collate
 from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
 from graphslice.inference.predictor import Predictor
@@ -141,13 +140,12 @@ def _attribute_one(
     descriptors: Mapping[str, np.ndarray] | None,
 ) -> Attribution:
     if isinstance(molecule, MolGraph):
-        return attribute_graph(predictor, molecule, orders=orders, seed=seed, descriptors=descriptors)
+        return _attribute_graph(predictor, molecule, orders, seed, descriptors)
     try:
         graph, atom_rows = graph_of(predictor, molecule)
     except MoleculeError as reason:
         raise InputError(f"cannot explain {molecule!r}: {reason}") from None
-    own_descriptors = predictor.descriptors(molecule, columns)
-    attribution = attribute_graph(predictor, graph, orders=orders, seed=seed, descriptors=own_descriptors)
+    attribution = _attribute_graph(predictor, graph, orders, seed, predictor.descriptors(molecule, columns))
     values, errors = attribution.values[atom_rows], attribution.errors[atom_rows]
     return replace(attribution, values=values, errors=errors, smiles=molecule)
 
@@ -179,22 +177,14 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
         return graph, np.array(graph_atom_indices(parse_molecule(smiles, settings.max_atoms)), np.int64)
 
 
-def attribute_graph(
-    predictor: Predictor,
-    graph: MolGraph,
-    *,
-    orders: int = 256,
-    seed: int = 0,
-    descriptors: Mapping[str, np.ndarray] | None = None,
+def _attribute_graph(
+    predictor: Predictor, graph: MolGraph, orders: int, seed: int, descriptors: Mapping[str, np.ndarray] | None
 ) -> Attribution:
-    """Attribute one graph, with contributions in its atom order: see :func:`attribute`."""
     require_molecule_level(predictor)
     if orders < 1:
         raise InputError(f"orders must be at least 1, not {orders}")
-    known_descriptors = require_descriptors(predictor, descriptors)
-    batch = collate([graph], known_descriptors, **predictor.config.collate_settings).to(predictor.device)
+    batch = collate_one(predictor, graph, descriptors)
     networks = [_masked_predict(model, batch) for model in predictor.models]
-
     names = [name for task in predictor.tasks for name in task.output_names]
 
     def predict(visible: Tensor) -> np.ndarray:

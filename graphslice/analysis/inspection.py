@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -52,18 +52,13 @@ class Inspected:
 
     Attributes:
         number: position among the input molecules, from 1; used in tables and file names.
-        molecule: the input molecule.
+        smiles: SMILES of the molecule.
         explanations: atom contributions in SMILES order, one per target.
     """
 
     number: int
-    molecule: InputMolecule
+    smiles: str
     explanations: list[Explanation]
-
-    @property
-    def smiles(self) -> str:
-        """SMILES of the molecule."""
-        return self.molecule.smiles
 
     @property
     def elements(self) -> list[str]:
@@ -135,16 +130,16 @@ def inspect(
     Raises:
         InputError: if no molecule is valid or the target is unknown; then nothing is written.
     """
-    check_output_table((), Path(out))
-    inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
     out = Path(out)
+    check_output_table((), out)
+    inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
     _remove_old_outputs(out)
-    files = [*_write_explanations(inspection.found, predictor.targets, inspection.target, out)]
-    return replace(inspection, files=files)
+    inspection.files += _write_explanations(inspection.found, predictor.targets, inspection.target, out)
+    return inspection
 
 
 def explain(
@@ -163,7 +158,7 @@ def explain(
     inspected = []
     for number, molecule in islice(usable, MAX_DRAWN):
         explanations = explain_targets(predictor, molecule.smiles, orders=orders, columns=molecule.columns or None)
-        inspected.append(Inspected(number, molecule, explanations))
+        inspected.append(Inspected(number, molecule.smiles, explanations))
         if progress:
             progress(1)
     if not inspected:

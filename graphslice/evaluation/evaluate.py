@@ -260,14 +260,8 @@ def _run_splits(predictor: Predictor, model: Path, dataset: LabelledDataset) -> 
 
 def evaluation_notes(dataset: LabelledDataset) -> list[str]:
     """Return remarks on a dataset, and on its labels that cannot be read."""
-    notes = list(dataset.notes)
-    for rows, problem in (
-        (dataset.unreadable(), "not usable"),
-        (dataset.invalid_labels, "evaluated without an invalid label"),
-    ):
-        if rows:
-            notes.append(describe_reasons(rows, problem))
-    return notes
+    problems = {"not usable": dataset.unreadable(), "evaluated without an invalid label": dataset.invalid_labels}
+    return [*dataset.notes, *(describe_reasons(rows, problem) for problem, rows in problems.items() if rows)]
 
 
 def predict_rows(

@@ -89,7 +89,13 @@ def train(
         dataset, config, graphs = _load_dataset(config, out, data, target_names)
         config = fit_to_dataset(config, dataset)
         check_tasks(config, dataset.tasks)
-        _check_output(out, given, overwrite=overwrite, frame=is_frame(data))
+        if is_first_process():
+            check_run_directory(out, given.data, frame=is_frame(data), overwrite=overwrite)
+        if given.origin is not None and _belongs_to_run(find_checkpoint(given.origin), out):
+            raise InputError(
+                f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
+                "another --out"
+            )
         if members := member_configs(config):
             return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
@@ -113,31 +119,14 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
         raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
 
 
-def _check_output(out: Path, config: RunConfig, *, overwrite: bool, frame: bool) -> None:
-    """Raise :class:`InputError` if a run would overwrite another one, its own inputs, or files that no run wrote.
-
-    Args:
-        out: run directory.
-        config: configuration of the user.
-        overwrite: a run in the directory may be replaced.
-        frame: the data is a data frame, of which a copy is saved in the run directory.
-    """
-    if is_first_process():
-        check_run_directory(out, config.data, frame=frame, overwrite=overwrite)
-    if config.origin is not None and _belongs_to_run(find_checkpoint(config.origin), out):
-        raise InputError(
-            f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
-            "another --out"
-        )
-
-
 def check_run_directory(folder: Path, config: DataConfig, *, frame: bool = False, overwrite: bool = True) -> None:
     """Raise :class:`InputError` as :func:`~graphslice.run_files.check_not_overwriting`, for the input files of a run.
 
     Args:
         folder: run directory.
         config: data configuration.
-        frame, overwrite: as for :func:`_check_output`.
+        frame: the data is a data frame, of which a copy is saved in the run directory.
+        overwrite: a run in the directory may be replaced.
     """
     inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
     keep = {CORPUS} if frame else {CORPUS, MOLECULES}

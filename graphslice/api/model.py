@@ -277,9 +277,9 @@ class Model(Predictor):
         from graphslice.data.dataset_loaders import dataset_from_frame
         from graphslice.evaluation.evaluate import (
             align_targets,
-            evaluation_splits,
             load_evaluation_data,
             other_data,
+            run_splits,
             select_tasks,
         )
 
@@ -306,7 +306,8 @@ class Model(Predictor):
                 dataset = as_trained
         aligned = align_targets(self, dataset, overrides.get("targets"))
         aligned = replace(aligned, notes=(*aligned.notes, *notes))
-        return aligned, evaluation_splits(self, self.folder, dataset)
+        is_trained_on = dataset.fingerprint() == trained.fingerprint
+        return aligned, run_splits(self, self.folder, dataset) if is_trained_on else dataset.splits
 
     # --- storage ----------------------------------------------------------------------------------
 

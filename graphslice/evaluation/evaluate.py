@@ -80,12 +80,12 @@ def load_evaluation_data(
     if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
-        return aligned, evaluation_splits(predictor, model, loaded)
+        return aligned, run_splits(predictor, model, loaded)
     if overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"}:
         return aligned, None
-    if model is not None and _has_rows_of_run(loaded, folder):
+    if _has_rows_of_run(loaded, folder):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"
-        return replace(aligned, notes=(*aligned.notes, note)), _run_splits(predictor, model, loaded)
+        return replace(aligned, notes=(*aligned.notes, note)), run_splits(predictor, model, loaded)
     raise InputError(
         f"{dataset} has changed since {model or 'the model'} was trained on it, and rows hold other molecules: name it "
         "with --dataset to evaluate on it as it is now"
@@ -220,8 +220,8 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
     return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 
 
-def evaluation_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
-    """Return the splits of a dataset: those of the run if the model was trained on it, else its own.
+def run_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
+    """Return the splits of the run that trained a model on a dataset, or those of the dataset if there is no run.
 
     For an ensemble only splits that are the same for all members are returned: a molecule in the validation set of
     one member may be in the training set of another.
@@ -234,13 +234,8 @@ def evaluation_splits(predictor: Predictor, model: Path | None, dataset: Labelle
     Raises:
         InputError: if the model is a cross-validation, where every molecule is in the training set of some model.
     """
-    if model is None or dataset.fingerprint() != predictor.config.data.fingerprint:
+    if model is None:
         return dataset.splits
-    return _run_splits(predictor, model, dataset)
-
-
-def _run_splits(predictor: Predictor, model: Path, dataset: LabelledDataset) -> Splits | None:
-    """Return the splits of the run that trained a model on a dataset, as :func:`evaluation_splits`."""
     if predictor.is_cross_validation:
         raise InputError(
             f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "

@@ -140,7 +140,7 @@ def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
     for trial in records(study):
         if trial.reason == STOPPED:
             _enqueue(study, trial.params)
-            _set_reason(study, trial.number, REPEATED)
+            study.set_user_attr(f"reason-{trial.number}", REPEATED)
     if not any(trial.state in ("complete", "waiting") and trial.params == defaults for trial in records(study)):
         _enqueue(study, defaults)
 
@@ -152,10 +152,6 @@ def _enqueue(study: Study, values: Mapping[str, Any]) -> None:
 def fail(study: Study, number: int, reason: str) -> None:
     """Mark a running trial as failed; raises ``ValueError`` if it is finished."""
     study.tell(number, state=import_optuna().trial.TrialState.FAIL)
-    _set_reason(study, number, reason)
-
-
-def _set_reason(study: Study, number: int, reason: str) -> None:
     study.set_user_attr(f"reason-{number}", reason)
 
 

@@ -6,12 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.table import Column, Table
 
 from graphslice.config.reading import read_preset
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from graphslice.doctor.diagnosis import Diagnosis
     from graphslice.doctor.operators import OperatorCheck
 
@@ -35,7 +35,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print hardware, operator checks and training steps; the exit code is 1 if there are ``problems``."""
     import torch
-    from rich.console import Console
 
     from graphslice.cli.options import parse_device
     from graphslice.doctor.diagnosis import Diagnosis, check_operators, check_presets, describe_machine
@@ -68,8 +67,6 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
 
 def _print_machine(machine: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
-
     about = Table(show_header=False, box=None)
     for name, value in machine.items():
         if name != "gpus":
@@ -81,8 +78,6 @@ def _print_machine(machine: dict[str, Any], console: Console) -> None:
 
 
 def _print_operators(found: Diagnosis, console: Console) -> None:
-    from rich.table import Table
-
     dtypes = list(dict.fromkeys(one.dtype for one in found.operators))
     title = f"Operators on {found.device}: backend, largest difference, speed over torch"
     operators = Table("operator", *dtypes, title=title)
@@ -93,8 +88,6 @@ def _print_operators(found: Diagnosis, console: Console) -> None:
 
 
 def _print_presets(found: Diagnosis, console: Console) -> None:
-    from rich.table import Column, Table
-
     dtype = found.presets[0].dtype if found.presets else ""
     numbers = (Column(name, justify="right") for name in _STEP_COLUMNS)
     title = f"Training steps on {found.device}, {dtype}"

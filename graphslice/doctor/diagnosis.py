@@ -13,7 +13,7 @@ import torch
 
 from graphslice._version import __version__
 from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
-from graphslice.doctor.presets import PresetCheck, check_compiled, check_eager
+from graphslice.doctor.presets import PresetCheck, check_step
 from graphslice.hardware import fast_dtype, hardware_info
 from graphslice.ops.toolchain import compiler_missing
 from graphslice.processes import ChildDied, run_in_child
@@ -113,13 +113,11 @@ def check_presets(
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]
     checks = {preset: PresetCheck(preset, "", str(dtype).removeprefix("torch.")) for preset in presets}
-    for check, one_process, what in (
-        (check_eager, False, "training step of"),
-        (check_compiled, True, "compiled training step of"),
-    ):
+    for compiled, what in ((False, "training step of"), (True, "compiled training step of")):
         passed = [preset for preset in presets if checks[preset].problem is None]
         on_start = _numbered(progress, passed, what)
-        for preset, part in run_in_child(check, passed, (device, dtype), one_process=one_process, on_start=on_start):
+        found = run_in_child(check_step, passed, (device, dtype, compiled), one_process=compiled, on_start=on_start)
+        for preset, part in found:
             checks[preset] = _merge_checks(checks[preset], part)
     return list(checks.values())
 

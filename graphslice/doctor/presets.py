@@ -6,7 +6,7 @@ import csv
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,25 +63,17 @@ class PresetCheck:
     largest_batch: int | None = None
 
 
-def check_eager(preset: str, device: torch.device, dtype: torch.dtype) -> PresetCheck:
-    """Measure time and memory of an eager step, then compare its backends with plain torch, with products in ``dtype``.
+def check_step(preset: str, device: torch.device, dtype: torch.dtype, compiled: bool) -> PresetCheck:
+    """Check a training step of a preset, with products in ``dtype``, as far as there is no problem.
 
-    Call it in a process of its own, because the peak memory is that of the lifetime of the process. After a problem in
-    the first part there is no second one.
+    Time and memory of an eager step are measured, then its backends are compared with plain torch; call it in a process
+    of its own, because the peak memory is that of the lifetime of the process. A compiled step is compared with the
+    eager one, and both are timed.
     """
-    return _check(preset, device, dtype, (_time_and_memory, _backends))
-
-
-def check_compiled(preset: str, device: torch.device, dtype: torch.dtype) -> PresetCheck:
-    """Compile a step, compare it with the eager one and time both; arguments and results as for :func:`check_eager`."""
-    return _check(preset, device, dtype, (_compiled,))
-
-
-def _check(preset: str, device: torch.device, dtype: torch.dtype, parts: Sequence[Callable]) -> PresetCheck:
     config = RunConfig.preset(preset)
     check = PresetCheck(preset, config.model.mixer, str(dtype).removeprefix("torch."))
     molecules = _DemoBatches(config, device)
-    for part in parts:
+    for part in (_compiled,) if compiled else (_time_and_memory, _backends):
         try:
             check = replace(check, **part(config, molecules, device, dtype))
         except Exception as error:  # compilers and drivers raise many kinds

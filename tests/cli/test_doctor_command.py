@@ -5,17 +5,17 @@ import json
 import pytest
 
 from graphslice.doctor import diagnosis
-from graphslice.doctor.presets import PresetCheck
+from graphslice.doctor.presets import PresetCheck, check_step
 
 
-def finds_nothing(name, *arguments):
-    return PresetCheck(name, "slice-quantile", "float32")
+def check_eager_step(name, device, dtype, compiled):
+    return PresetCheck(name, "slice-quantile", "float32") if compiled else check_step(name, device, dtype, compiled)
 
 
 @pytest.fixture
 def without_compiler(monkeypatch):
     """Compilation takes half a minute; tests/doctor/test_presets.py has it."""
-    monkeypatch.setattr(diagnosis, "check_compiled", finds_nothing)
+    monkeypatch.setattr(diagnosis, "check_step", check_eager_step)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def dies(name, *arguments):
 def test_a_machine_that_is_not(cli, monkeypatch):
     monkeypatch.setattr(diagnosis, "check_operator", dies)
     monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["max_exchange"])
-    monkeypatch.setattr(diagnosis, "check_eager", dies)
+    monkeypatch.setattr(diagnosis, "check_step", dies)
     code, out, err = cli("doctor", "--preset", "small", "--device", "cpu")
     progress = ["checking operator max_exchange (1 of 1)", "checking training step of small (1 of 1)"]
     assert err.splitlines() == progress  # without a terminal, a line for each check

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graphslice.doctor import presets
-from graphslice.doctor.presets import check_compiled, check_eager
+from graphslice.doctor.presets import check_step
 from graphslice.nn import GraphTransformer
 from graphslice.ops import path_softmax
 from graphslice.program.kernels import attention
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def test_eager_step_is_timed():
-    check = check_eager("small", CPU, torch.float32)
+    check = check_step("small", CPU, torch.float32, compiled=False)
     assert check.problem is None and check.mixer == "slice-quantile" and check.batch_size == 16
     assert 0 < check.eager_seconds < 60
 
@@ -32,7 +32,7 @@ def test_wrong_backend_is_reported(monkeypatch):
     programs = path_softmax.backends["numba"].function._program
     programs.cache_clear()
     monkeypatch.setattr(attention, "path_softmax", without_weights)
-    check = check_eager("small", CPU, torch.float32)
+    check = check_step("small", CPU, torch.float32, compiled=False)
     programs.cache_clear()
     assert check.problem.startswith("path_softmax: the numba backend: predictions differ by")
     assert check.eager_seconds > 0
@@ -50,7 +50,7 @@ def quick_compiler(monkeypatch):
 
 
 def test_compiled_step_is_timed(quick_compiler):
-    check = check_compiled("small", CPU, torch.float32)
+    check = check_step("small", CPU, torch.float32, compiled=True)
     assert check.problem is None and check.compile_seconds > 0 and check.compiled_speed > 0
 
 
@@ -61,7 +61,7 @@ def test_wrong_compiled_step_is_reported(monkeypatch):
         return True
 
     monkeypatch.setattr(GraphTransformer, "compile_blocks", wrong)
-    check = check_compiled("small", CPU, torch.float32)
+    check = check_step("small", CPU, torch.float32, compiled=True)
     assert check.problem.startswith("compiled: predictions differ by")
 
 
@@ -70,7 +70,7 @@ def test_failing_compiler_is_reported(monkeypatch):
         raise RuntimeError("no C++ compiler")
 
     monkeypatch.setattr(GraphTransformer, "compile_blocks", fail)
-    check = check_compiled("small", CPU, torch.float32)
+    check = check_step("small", CPU, torch.float32, compiled=True)
     assert check.problem == "compiled: RuntimeError: no C++ compiler" and check.mixer == "slice-quantile"
 
 

@@ -165,7 +165,7 @@ class TrainingLoop:
             for logger in self.fabric.loggers:
                 logger.save()  # creates the logs, which takes seconds
             self.budget.start()
-            with self.progress:
+            with self.progress.bar:
                 self.fast.begin(self.state.step)
                 self.progress.begin(self.state.step)
                 self.profile.begin()

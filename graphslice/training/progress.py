@@ -33,8 +33,7 @@ class Part:
 class RunProgress:
     """Progress bar of the run: steps, molecules per second, validation metric and remaining time.
 
-    If the output is not a terminal, a line is printed at every 5% of the run instead. As a context manager, it removes
-    the bar at the end.
+    If the output is not a terminal, a line is printed at every 5% of the run instead. ``bar`` is a context manager.
 
     Args:
         steps, batch_size: length of the run in optimiser steps, and molecules per step.
@@ -63,18 +62,11 @@ class RunProgress:
         self._printed = part.before / max(1, part.before + steps + part.after)
         self._score = ""
 
-    def __enter__(self) -> RunProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
     def begin(self, step: int) -> None:
-        """Show the bar before the first step of the run or of its resumption."""
+        """Begin before the first step of the run or of its resumption."""
         self._begin, self._first, self._from = time.monotonic(), step, self._fraction_done(step)
         self._task = self.bar.add_task("", total=1.0, status="")
         self.bar.update(self._task, completed=self._from)
-        self.bar.start()
 
     def update(self, step: int) -> None:
         """Show that a step was made."""

@@ -121,7 +121,8 @@ def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
     y, values = np.array([[0.0] * 3, [1.0] * 3]), np.array([[0.2, 0.2, 0.5, 0.3, 0.2], [0.9, 0.9, 0, 1, 0]], np.float32)
     for task, true, where in zip(tasks, y.T, (slice(1), slice(1, 2), slice(2, 5)), strict=True):
         assert all(figure.svgs for figure in target_figures(task, true, values[:, where], "test"))
-    plot_predicted_vs_true(tmp_path / "test.png", tasks, y, values)
+    plot_predicted_vs_true(tmp_path / "plot.png", tasks, y, values)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["Solubility [log mol/L]", "IC50, uM", "C_{max} $/$ (mg·L⁻¹)"])

@@ -79,7 +79,6 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
         demo_rows[["split", "smiles"]].itertuples(index=False, name=None)
     )
     assert (run_directory / "rejected.csv").read_text() == "row,smiles,reason\n"
-    assert (run_directory / "test.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(run_directory.glob("logs/version_0/events*"))) == 1
 
 

@@ -104,15 +104,15 @@ def test_run_killed_before_the_first_checkpoint_is_resumed(uninterrupted, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_run_stopped_by_the_user_is_resumed(
-    stop, start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, uninterrupted, tmp_path
+    start, wait_for, wait_for_exit, cli, demo_csv, tiny_config, uninterrupted, tmp_path
 ):
+    """By Ctrl-C; tests/training/test_distributed.py has SIGTERM."""
     folder = tmp_path / "run"
     (tmp_path / "c.yaml").write_text(tiny_config(demo_csv, **settings()).to_yaml())
     process = start("train", "--config", tmp_path / "c.yaml", "--out", folder)
     wait_for(process, folder / "last.ckpt")
-    process.send_signal(stop)
+    process.send_signal(signal.SIGINT)
     code, _, err = wait_for_exit(process)
     assert code == 130 and "Traceback" not in err
     assert any(line.endswith(f"graphslice train --resume {folder}") for line in err.splitlines()), err

@@ -166,30 +166,25 @@ def test_comparison_names_mixers_that_are_not_compiled():
     assert uncompiled_mixers(runs) == ["untraced"]
 
 
-@pytest.mark.slow
-def test_mixer_of_a_file_trains_and_predicts_in_a_new_process(cli, child_environment, tiny_config, demo_csv, tmp_path):
+def test_mixer_of_a_file_trains_and_predicts(cli, tiny_config, demo_csv, monkeypatch, tmp_path):
     """On the command line, with the example of the documentation; without the file the message names the variable."""
-    (tmp_path / "own.py").write_text(EXAMPLE)
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(EXAMPLE)
     config = tiny_config(demo_csv, model={"mixer": "running-max"}, trainer={"max_epochs": 1})
-    (tmp_path / "c.yaml").write_text(config.to_yaml())
-    command = [sys.executable, "-m", "graphslice"]
-    environment = {**child_environment, VARIABLE: "own.py"}
-
-    def run(*words):
-        return subprocess.run([*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
-
-    assert (done := run("train", "--config", "c.yaml", "--out", "run")).returncode == 0, done.stderr
-    code, _, err = cli("predict", tmp_path / "run", "CCO")
+    Path("c.yaml").write_text(config.to_yaml())
+    monkeypatch.setenv(VARIABLE, "own.py")
+    import_user_mixers()
+    assert cli("train", "--config", "c.yaml", "--out", "run")[0] == 0
+    del MIXERS["running-max"]
+    code, _, err = cli("predict", "run", "CCO")
     assert code == 2 and "set GRAPHSLICE_MIXERS to the Python file that registers it" in err
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, str(tmp_path / "own.py"))
-        import_user_mixers()
-    assert cli("predict", tmp_path / "run", "CCO")[0] == 0
+    import_user_mixers()
+    assert cli("predict", "run", "CCO")[0] == 0
 
 
 @pytest.mark.slow
 def test_example_passes_the_tests_of_the_package(tmp_path, monkeypatch):
-    """As CONTRIBUTING.md says: ``pytest -k running-max`` on the tests of mixers."""
+    """As CONTRIBUTING.md says: ``pytest -k running-max`` on the tests of mixers, in a process that imports its file."""
     (tmp_path / "own.py").write_text(EXAMPLE)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "own.py"))
     files = ["tests/nn/test_mixers.py", "tests/nn/test_traced_model.py", "tests/inference/test_compiled_networks.py"]

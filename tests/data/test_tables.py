@@ -357,15 +357,14 @@ def test_lists_of_types_unknown_to_json_become_texts(tmp_path):
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.xlsx", "t.parquet"])
 @pytest.mark.parametrize("before", [None, b"the old file"])
-@pytest.mark.parametrize("reason", [RuntimeError, KeyboardInterrupt])
-def test_interrupted_write_leaves_no_file(tmp_path, name, before, reason):
+def test_interrupted_write_leaves_no_file(tmp_path, name, before):
     path = tmp_path / name
     if before is not None:
         path.write_bytes(before)
-    with pytest.raises(reason), write_table(path) as sink:
-        sink.write(pa.table({"x": ["1"] * 100_000}))
+    with pytest.raises(KeyboardInterrupt), write_table(path) as sink:
+        sink.write(pa.table({"x": ["1"] * 20_000}))
         assert not path.exists() if before is None else path.read_bytes() == before
-        raise reason
+        raise KeyboardInterrupt
     assert [p.name for p in tmp_path.iterdir()] == ([] if before is None else [name])
     assert before is None or path.read_bytes() == before
 

@@ -60,7 +60,7 @@ def check_split(smiles: Sequence[str], split: Sequence[str], name: str) -> Split
         name: of the data, for the line.
     """
     sides = np.asarray(pd.Series(np.asarray(split, dtype=object)).replace("val", "valid"), dtype=object)
-    arrays, reasons = read_smiles(list(smiles))
+    arrays, reasons, _ = read_smiles(list(smiles))
     used = np.array([reason is None for reason in reasons], bool) & np.isin(sides, _SIDES)
     with rdBase.BlockLogs():
         canonical = [Chem.CanonSmiles(text) for text, use in zip(smiles, used, strict=True) if use]

@@ -210,25 +210,14 @@ def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: in
         MoleculeError: with the reason, if the SMILES is invalid or empty, has a wildcard atom, or more than
             ``max_atoms`` atoms.
     """
-    arrays, (reason,) = read_smiles([smiles], atom_order=atom_order, max_atoms=max_atoms)
+    arrays, (reason,), _ = read_smiles([smiles], atom_order=atom_order, max_atoms=max_atoms)
     if reason is not None:
         raise MoleculeError(reason)
     return arrays.graph(0)
 
 
 def read_smiles(
-    smiles: Sequence[str], *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS
-) -> tuple[MolArrays, list[str | None]]:
-    """Parse many SMILES: arguments as for :func:`smiles_to_graph`.
-
-    Returns:
-        The molecules, row by row (an invalid one has no atoms), and for each row None or the reason why it is invalid.
-    """
-    return read_ordered_smiles(smiles, MOLECULE, atom_order=atom_order, max_atoms=max_atoms)[:2]
-
-
-def read_ordered_smiles(
-    smiles: Sequence[str], level: str, *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS
+    smiles: Sequence[str], level: str = MOLECULE, *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS
 ) -> tuple[MolArrays, list[str | None], np.ndarray]:
     """Parse many SMILES, and map their atoms, or bonds, to those of the graphs.
 
@@ -237,7 +226,8 @@ def read_ordered_smiles(
         level: atom or bond; or molecule for no mapping.
 
     Returns:
-        As :func:`read_smiles`; and ``uint16 [S, 2]`` for the S atoms or bonds of all molecules, as
+        The molecules, row by row (an invalid one has no atoms); for each row None or the reason why it is invalid; and
+        ``uint16 [S, 2]`` for the S atoms or bonds of all molecules, as
         :func:`~graphslice.chem.atom_bond_order.atom_bond_order` returns them (S = 0 for molecule).
     """
     if atom_order not in ("canonical", "input"):

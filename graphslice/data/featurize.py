@@ -14,7 +14,7 @@ import numpy as np
 
 from graphslice.chem.atom_bond_order import ORDER_DTYPE
 from graphslice.chem.descriptors import compute_descriptors
-from graphslice.chem.molecule import MolArrays, read_ordered_smiles
+from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.chem.standardize import standardize_all
 from graphslice.config import MOLECULE, GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
@@ -120,7 +120,7 @@ def parse(
     """Parse SMILES and compute descriptors in the processes of a pool; arguments as :func:`featurize_stream`.
 
     Returns:
-        The molecules, reasons and order of :func:`~graphslice.chem.molecule.read_ordered_smiles`, and the descriptors
+        The molecules, reasons and order of :func:`~graphslice.chem.molecule.read_smiles`, and the descriptors
         of :func:`~graphslice.chem.descriptors.compute_descriptors` by kind.
     """
     (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
@@ -130,7 +130,7 @@ def parse(
 def _parse_task(smiles: Sequence[str], config: GraphConfig | StoreInfo, level: str, kinds: Sequence[str]) -> _Parsed:
     max_atoms = config.max_atoms
     smiles, faults = standardize_all(smiles, config.standardize, max_atoms)
-    arrays, reasons, order = read_ordered_smiles(smiles, level, atom_order=config.atom_order, max_atoms=max_atoms)
+    arrays, reasons, order = read_smiles(smiles, level, atom_order=config.atom_order, max_atoms=max_atoms)
     reasons = [faults.get(row, reason) for row, reason in enumerate(reasons)] if faults else reasons
     if not kinds:
         return arrays, reasons, order, {}

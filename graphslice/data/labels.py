@@ -149,7 +149,7 @@ class Labels:
         Args:
             counts: as for :meth:`length_errors`.
             order: ``[S, 2]``, order of the atoms (or bonds) of all molecules, as
-                :func:`~graphslice.chem.molecule.read_ordered_smiles` returns it.
+                :func:`~graphslice.chem.molecule.read_smiles` returns it.
         """
         labels = self.without(np.flatnonzero(self.counts != counts))
         places = order[ragged_indices(pointers(np.maximum(counts, 0)), np.flatnonzero(labels.counts)), 0]

@@ -191,7 +191,7 @@ class GraphStore(Sequence[MolGraph]):
             errors: for each row None or an error message.
             descriptors: by name ``[R, F]``, or ``[R]`` for a column of the user's own.
             order: order of the atoms or bonds in the SMILES, as
-                :func:`~graphslice.chem.molecule.read_ordered_smiles` returns it; that of the graphs when not given.
+                :func:`~graphslice.chem.molecule.read_smiles` returns it; that of the graphs when not given.
             level: level of the targets.
 
         Raises:

@@ -161,7 +161,7 @@ class StoreRows:
             own.
         keys: identity and family hashes of the molecules; None to compute them when they are needed.
         order: ``uint16 [S, 2]``, order of the atoms or bonds of all rows, as
-            :func:`~graphslice.chem.molecule.read_ordered_smiles` returns it; None for graphs, and without this column.
+            :func:`~graphslice.chem.molecule.read_smiles` returns it; None for graphs, and without this column.
     """
 
     arrays: MolArrays

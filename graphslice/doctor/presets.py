@@ -89,7 +89,7 @@ class _DemoBatches:
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         with Path(DEMO_CSV).open(newline="", encoding="utf-8") as file:
             smiles = [row["smiles"] for row in csv.DictReader(file)][:1000]
-        arrays, reasons = read_smiles(smiles)
+        arrays, reasons, _ = read_smiles(smiles)
         self.store = GraphStore.from_arrays(arrays, reasons)
         self.rows = np.flatnonzero(self.store.sizes > 0)
         self.settings, self.device = config.collate_settings, device

@@ -100,7 +100,7 @@ def _storing(smiles: list[str]) -> list[dict]:
 
 
 def _batching(smiles: list[str]) -> list[dict]:
-    arrays, _ = read_smiles(smiles)
+    arrays, *_ = read_smiles(smiles)
     arrays = MolArrays.join([arrays] * max(1, 60_000 // len(smiles)))
     store = GraphStore.from_arrays(arrays)
     rows = np.flatnonzero(store.sizes > 0)
@@ -177,7 +177,7 @@ def _plot(path: Path) -> None:
     actual = []
     for atoms in sizes:
         smiles = [_peptide(atoms, random) for _ in range(32)]
-        arrays, _ = read_smiles(smiles)
+        arrays, *_ = read_smiles(smiles)
         store, rows = GraphStore.from_arrays(arrays), np.arange(32)
         actual.append(float(store.sizes.mean()))
         times = interleaved(

@@ -31,7 +31,7 @@ def test_similarities_match_rdkit(demo_smiles):
         radius=2, fpSize=DOMAIN_BITS, includeRedundantEnvironments=True
     )
     rdkit = [generator.GetFingerprint(Chem.MolFromSmiles(smiles)) for smiles in demo_smiles[:60]]
-    arrays, _ = read_smiles(demo_smiles[:60], atom_order="canonical", max_atoms=500)
+    arrays, *_ = read_smiles(demo_smiles[:60], atom_order="canonical", max_atoms=500)
     fingerprints = morgan_fingerprints(arrays, DOMAIN_BITS)
     domain = ApplicabilityDomain.from_fingerprints(fingerprints[:40], np.arange(40), 0)
     similarity, _ = domain.nearest(fingerprints[40:])

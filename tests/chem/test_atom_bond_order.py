@@ -5,7 +5,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.chem.atom_bond_order import atom_bond_order
-from graphslice.chem.molecule import read_ordered_smiles, smiles_to_graph
+from graphslice.chem.molecule import read_smiles, smiles_to_graph
 
 # Salts, a single atom, explicit hydrogens, dative and zero-order bonds, stereocentres, fused rings.
 MOLECULES = [
@@ -18,7 +18,7 @@ MOLECULES = [
 def test_places_map_atoms_and_bonds_to_the_graph(smiles, demo_smiles):
     for text in [smiles, *demo_smiles[:5]]:
         mol, graph = Chem.MolFromSmiles(text), smiles_to_graph(text)
-        atoms, bonds = (read_ordered_smiles([text], level)[2][:, 0].astype(int) for level in ("atom", "bond"))
+        atoms, bonds = (read_smiles([text], level)[2][:, 0].astype(int) for level in ("atom", "bond"))
         assert sorted(atoms) == list(range(graph.num_atoms)) and len(bonds) == mol.GetNumBonds()
         assert graph.atoms[atoms, 0].tolist() == [atom.GetAtomicNum() - 1 for atom in mol.GetAtoms()]
         for bond, place in zip(mol.GetBonds(), bonds, strict=True):
@@ -28,10 +28,10 @@ def test_places_map_atoms_and_bonds_to_the_graph(smiles, demo_smiles):
 
 
 def test_invalid_smiles_has_no_order_and_input_order_is_kept():
-    arrays, reasons, order = read_ordered_smiles(["oops", "", "CCCC", "OCC"], "atom", max_atoms=3)
+    arrays, reasons, order = read_smiles(["oops", "", "CCCC", "OCC"], "atom", max_atoms=3)
     assert [reason is None for reason in reasons] == [False] * 3 + [True]
     assert arrays.atom_bond_counts("atom").tolist() == [-1, -1, -1, 3] and order[:, 0].tolist() == [1, 2, 0]
-    assert read_ordered_smiles(["OCC"], "bond", atom_order="input")[2].tolist() == [[0, 0], [1, 1]]
+    assert read_smiles(["OCC"], "bond", atom_order="input")[2].tolist() == [[0, 0], [1, 1]]
 
 
 def test_prismane_has_two_bond_symmetry_classes():
@@ -52,5 +52,5 @@ def test_prismane_has_two_bond_symmetry_classes():
     [("CC(C)O", False), ("C[C@H](F)O", False), ("NC(=O)[C@H]1[C@@H](C(=O)N)[C@H]1C(=O)N", True)],
 )
 def test_only_molecules_with_stereocentres_have_symmetric_atoms(smiles, symmetric):
-    classes = read_ordered_smiles([smiles], "atom")[2][:, 1]
+    classes = read_smiles([smiles], "atom")[2][:, 1]
     assert (len(set(classes)) < len(classes)) == symmetric

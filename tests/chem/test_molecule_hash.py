@@ -17,7 +17,7 @@ ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 
 
 def arrays_of(smiles: Iterable[str], atom_order: str = "canonical") -> MolArrays:
-    arrays, reasons = read_smiles(list(smiles), atom_order=atom_order)
+    arrays, reasons, _ = read_smiles(list(smiles), atom_order=atom_order)
     assert not any(reasons)
     return arrays
 
@@ -75,7 +75,7 @@ def test_explicit_and_implicit_hydrogens_are_equivalent():
 
 
 def test_empty_input_and_invalid_molecules():
-    arrays, _ = read_smiles(["CCO", "oops", "CCN"])
+    arrays, *_ = read_smiles(["CCO", "oops", "CCN"])
     hashes = hash_molecules(arrays)
     assert hashes.family[1] == 0 and len(set(hashes.family.tolist())) == 3
     assert len(hash_molecules(arrays[:0]).identity) == len(hash_scaffolds(arrays[:0])) == 0

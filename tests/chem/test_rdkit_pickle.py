@@ -104,7 +104,7 @@ def test_unusual_molecules_are_left_to_rdkit(smiles):
 
 @pytest.mark.parametrize("label", ["star_e", "Q_e"])
 def test_wildcard_label_is_rejected(label):
-    _, reasons = read_smiles([f"CC |${label};$|"])
+    _, reasons, _ = read_smiles([f"CC |${label};$|"])
     assert "wildcard" in (reasons[0] or "")
 
 
@@ -112,14 +112,14 @@ def test_wildcard_label_is_rejected(label):
 def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
     """Also if the compiled reader wrote something before it gave up, and with invalid rows in the batch."""
     smiles = [*UNUSUAL.values(), "C1CC", *EXTENDED.values(), "", *QUERIES.values(), *demo_smiles[::60]]
-    arrays, reasons = read_smiles(smiles, atom_order=order)
+    arrays, reasons, _ = read_smiles(smiles, atom_order=order)
 
     def gives_up(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_types, status):
         atoms[:], bonds[:], bond_types[:] = 7, 0, 7
         status[:] = np.where(np.diff(starts) > 0, UNKNOWN, READ)
 
     monkeypatch.setattr(rdkit_pickle, "unpack", gives_up)
-    again, same_reasons = read_smiles(smiles, atom_order=order)
+    again, same_reasons, _ = read_smiles(smiles, atom_order=order)
     assert same_reasons == reasons and None in reasons and "not a valid SMILES" in reasons
     np.testing.assert_array_equal(again.atom_ptr, arrays.atom_ptr)
     np.testing.assert_array_equal(again.bond_ptr, arrays.bond_ptr)
@@ -128,10 +128,10 @@ def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
 
 def test_batch_matches_single_molecules(demo_smiles):
     smiles = [demo_smiles[3], "oops", QUERIES["many atoms"], "C", "", "[Na+].[Cl-]", demo_smiles[8]]
-    batch, reasons = read_smiles(smiles)
+    batch, reasons, _ = read_smiles(smiles)
     assert [reason is None for reason in reasons] == [True, False, True, True, False, True, True]
     for row, text in enumerate(smiles):
-        alone, _ = read_smiles([text])
+        alone, *_ = read_smiles([text])
         assert_same(batch[row : row + 1], alone, text)
 
 

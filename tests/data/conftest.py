@@ -28,13 +28,13 @@ def shards_of_four(monkeypatch):
 def parsed(monkeypatch) -> list[str]:
     """List that collects every SMILES parsed in this process."""
     smiles_parsed: list[str] = []
-    read = pool.read_ordered_smiles
+    read = pool.read_smiles
 
     def read_and_list(smiles, level, **settings):
         smiles_parsed.extend(smiles)
         return read(smiles, level, **settings)
 
-    monkeypatch.setattr(pool, "read_ordered_smiles", read_and_list)
+    monkeypatch.setattr(pool, "read_smiles", read_and_list)
     return smiles_parsed
 
 
@@ -45,4 +45,4 @@ def no_parsing(monkeypatch) -> Callable[[], None]:
     def fails(*_, **__):
         raise AssertionError("parsed again")
 
-    return lambda: monkeypatch.setattr(pool, "read_ordered_smiles", fails)
+    return lambda: monkeypatch.setattr(pool, "read_smiles", fails)

@@ -13,7 +13,7 @@ from graphslice.data.store import GraphStore
 def test_keys_of_store_rows_match_molecules(demo_smiles, monkeypatch):
     """Any rows in any order, in several chunks and threads."""
     texts = [*demo_smiles[:150], "oops", "C", "c1ccccc1" * 9]
-    arrays, _ = read_smiles(texts)
+    arrays, *_ = read_smiles(texts)
     store = GraphStore.from_arrays(arrays)
     rows = np.array([152, 3, 151, 3, *range(100, 150)])
     for chunk in (7, 4096):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graphslice import processes as processes_module
-from graphslice.chem.molecule import read_ordered_smiles
+from graphslice.chem.molecule import read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
 from graphslice.data import workers
@@ -39,7 +39,7 @@ def deadly(monkeypatch):
 
         return read_or_die
 
-    monkeypatch.setattr(pool, "read_ordered_smiles", reading(pool.read_ordered_smiles))
+    monkeypatch.setattr(pool, "read_smiles", reading(pool.read_smiles))
     monkeypatch.setattr(workers, "ROW_SECONDS", 5)
 
 
@@ -91,7 +91,7 @@ def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
     with featurizer_pool(workers=2) as processes:
         arrays, reasons, order, _ = pool.parse([*demo_smiles[:600], CRASH], GraphConfig(), processes, level="atom")
     assert reasons[-1] == "RDKit crashed on this SMILES" and arrays.atom_bond_counts("atom")[-1] == -1
-    np.testing.assert_array_equal(order, read_ordered_smiles(demo_smiles[:600], "atom")[2])
+    np.testing.assert_array_equal(order, read_smiles(demo_smiles[:600], "atom")[2])
 
 
 def test_processes_that_cannot_start_raise(monkeypatch):

@@ -323,7 +323,7 @@ def test_every_row_has_a_prediction_or_an_error(predictor, content):
 @pytest.fixture
 def graphs(demo_rows, tmp_path):
     """A preprocessed dataset of five graphs without SMILES."""
-    arrays, _ = read_smiles(demo_rows["smiles"][:5])
+    arrays, *_ = read_smiles(demo_rows["smiles"][:5])
     schema = StoreInfo().schema()
     with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as writer:
         writer.write_batch(StoreRows(arrays, [None] * 5, keys=hash_molecules(arrays)).record_batch(schema))

@@ -127,7 +127,7 @@ def build_corpus(
         invalid |= rejected
     info = StoreInfo(
         "corpus",
-        targets=(*molecule_labels, *targets.names),
+        targets=(*molecule_labels, *(task.name for task in targets.tasks)),
         atom_order=config.atom_order,
         max_atoms=config.max_atoms,
         tasks=tuple(task for task in targets.tasks if task.classes),

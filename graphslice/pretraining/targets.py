@@ -28,7 +28,7 @@ class PretrainingTargets:
     """Pretraining targets, and how they are computed from descriptors.
 
     Attributes:
-        tasks: T targets: regression targets, robustly standardised, and binary targets.
+        tasks: T targets, named as their descriptors: regression, robustly standardised, and binary.
         columns: int64 ``[T]``, descriptor column of each target.
         centre: float32 ``[T]``, median of a regression target; for a binary target, the most common value.
         scale: float32 ``[T]``, interquartile range of a regression target divided by that of the standard normal
@@ -39,11 +39,6 @@ class PretrainingTargets:
     columns: np.ndarray
     centre: np.ndarray
     scale: np.ndarray
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the T targets, which are those of their descriptors."""
-        return [task.name for task in self.tasks]
 
     def compute(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """Compute the targets of molecules.

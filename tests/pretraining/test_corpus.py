@@ -61,7 +61,7 @@ def test_targets_match_rdkit_descriptors(corpus, demo_smiles):
     weights = np.array([Descriptors.MolWt(Chem.MolFromSmiles(text)) for text in distinct])
     names, targets = corpus.targets, corpus.store.targets
     column = corpus.store.info.targets.index("MolWt")
-    t = names.names.index("MolWt")
+    t = [task.name for task in names.tasks].index("MolWt")
     expected = ((weights - names.centre[t]) / names.scale[t]).clip(-5, 5)
     np.testing.assert_allclose(targets[:, column], expected, atol=1e-4)
     known = expected[corpus.store.split == SPLITS.index("train")]
@@ -217,4 +217,4 @@ def test_label_may_have_the_name_of_a_descriptor(demo_smiles, tmp_path):
     pd.DataFrame({"smiles": demo_smiles[:60], "MolWt": 5.0}).to_csv(tmp_path / "t.csv", index=False)
     made = build_corpus(tmp_path / "x.arrow", [tmp_path / "t.csv"], GRAPH, labels=["MolWt"])
     assert made.store.info.targets.count("MolWt") == 1 and (made.store.targets[:, 0] == 5).all()
-    assert "ExactMolWt" in made.targets.names
+    assert "ExactMolWt" in [task.name for task in made.targets.tasks]

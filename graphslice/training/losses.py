@@ -56,21 +56,24 @@ class Loss(nn.Module):
             raise InputError("--trainer.class_weights balanced needs a target of classes, but all are numbers")
         slices = output_slices(tasks)
         self._groups: list[tuple[str, str]] = []  # name of the loss, and prefix of its buffers
-        for group in _group_targets(tasks, names):
-            prefix = f"{names[group[0]]}_{group[0]}_"
+        groups: dict[tuple[str, int], list[int]] = {}  # one loss each; multiclass targets are alone
+        for t, task in enumerate(tasks):
+            groups.setdefault((names[t], t if task.kind == MULTICLASS else -1), []).append(t)
+        for (name, _), group in groups.items():
+            prefix = f"{name}_{group[0]}_"
             classes = max(1, len(tasks[group[0]].classes))
             table = np.ones((len(group), classes))
             if balanced and classes > 1:
                 table = np.stack([balanced_weights(labels[:, t], classes) for t in group])
             table *= np.array([weights[t] for t in group])[:, None]
             outputs = [index for t in group for index in range(slices[t].start, slices[t].stop)]
-            if names[group[0]] == GAUSSIAN:  # the standard deviations follow all predictions
+            if name == GAUSSIAN:  # the standard deviations follow all predictions
                 regression = regression_indices(tasks)
                 outputs += [num_outputs(tasks) + regression.index(t) for t in group]
             self.register_buffer(prefix + "targets", torch.tensor(group), persistent=False)
             self.register_buffer(prefix + "outputs", torch.tensor(outputs), persistent=False)
             self.register_buffer(prefix + "weights", torch.tensor(table, dtype=torch.float32), persistent=False)
-            self._groups.append((names[group[0]], prefix))
+            self._groups.append((name, prefix))
 
     def forward(
         self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
@@ -112,14 +115,6 @@ def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
     for task in tasks:
         _loss_name(task, config.loss, tasks)
     _target_weights(config.target_weights, [task.name for task in tasks])
-
-
-def _group_targets(tasks: Sequence[Task], names: Sequence[str]) -> list[list[int]]:
-    """Group the targets whose loss is computed at once: those with the same loss, but each multiclass target alone."""
-    groups: dict[tuple[str, int], list[int]] = {}
-    for t, task in enumerate(tasks):
-        groups.setdefault((names[t], t if task.kind == MULTICLASS else -1), []).append(t)
-    return list(groups.values())
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:

@@ -84,8 +84,7 @@ def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str]
             continue
         numbers, counts = np.unique(known, return_counts=True)
         commonest, share = numbers[counts.argmax()], counts.max() / len(known)
-        spread = iqr(known, scale="normal")
-        if share <= _COMMONEST and spread > 0:
+        if share <= _COMMONEST and (spread := iqr(known, scale="normal")) > 0:
             tasks.append(Task(name))
             centre.append(np.median(known))
             scale.append(spread)

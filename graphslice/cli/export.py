@@ -61,6 +61,8 @@ def _export_checkpoint(options: Namespace) -> tuple[list[Path], list[str]]:
 
     checkpoint = read_checkpoint(options.model)
     files, notes = export_checkpoint(checkpoint, options.out, options.format, overwrite=options.overwrite), []
+    if (mixer := checkpoint.config.model.mixer) == "slice-ascend":
+        notes.append(f"the file does not name the sort: give --mixer {mixer} to import it again")
     if classes := [task.name for task in checkpoint.tasks if task.classes]:
         notes.append(f"the exported model returns logits of {', '.join(classes)}, not probabilities")
     if checkpoint.stacking is not None:

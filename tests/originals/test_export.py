@@ -147,6 +147,17 @@ def test_transformed_targets_are_rejected_and_logits_reported(tmp_path, cli):
     assert "returns logits of t0" in cli("export", tmp_path / "classes", *flags)[2]
 
 
+def test_sort_that_the_file_does_not_name_is_reported(tmp_path, cli):
+    checkpoint = trained(head="linear", mixer="slice-ascend")
+    write_run_directory(checkpoint, tmp_path / "run")
+    code, out, err = cli("export", tmp_path / "run", "-o", tmp_path / "v1", "--format", "graphormer-v1")
+    assert code == 0 and err == "note: the file does not name the sort: give --mixer slice-ascend to import it again\n"
+    expected = Predictor(checkpoint).predict(SMILES)
+    for mixer, is_same in ((None, False), ("slice-ascend", True)):
+        again = import_checkpoint(out.strip(), mixer=mixer, target="t0")
+        assert np.array_equal(Predictor(again).predict(SMILES), expected) == is_same
+
+
 def test_hyperparameters_of_graphormer_v1_are_read(tmp_path):
     path = export_checkpoint(trained(head="linear"), tmp_path, "graphormer-v1")[0]
     assert import_checkpoint(path).config.model.max_path == 5

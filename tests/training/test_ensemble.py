@@ -11,6 +11,7 @@ import pytest
 import torch
 from json_documents import document_of
 from rich.console import Console
+from scipy.stats import ttest_1samp
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
@@ -21,6 +22,7 @@ from graphslice.report.write import write_report
 from graphslice.run_files import find_members, read_splits
 from graphslice.training import resume, train
 from graphslice.training.complete_config import member_configs
+from graphslice.training.ensemble import describe_seeds
 
 
 @pytest.fixture(scope="module")
@@ -288,3 +290,46 @@ def test_cross_validation_evaluates_unmerged_rows(demo_rows, tiny_config, tmp_pa
     errors = (predictions["gap_ev_pred"] - labels[predictions["row"] - 1].to_numpy()).abs()
     assert len(predictions) == 80 and result.metrics["test"]["mae"] == pytest.approx(errors.mean(), rel=1e-4)
     assert len(pd.read_csv(tmp_path / "run" / "rejected.csv")) == 0
+
+
+@pytest.mark.parametrize(
+    ("network", "forest", "metric", "expected"),
+    [
+        (
+            [0.5, 0.52, 0.54],
+            [0.8, 0.81, 0.87],
+            "mae",
+            "network is better than random forest by 0.307 (95% confidence interval: 0.255 to 0.358), significant",
+        ),
+        (
+            [0.5, 0.52, 0.54],
+            [0.8, 0.81, 0.87],
+            "auroc",
+            "random forest is better than network by 0.307 (95% confidence interval: 0.255 to 0.358)",
+        ),
+        (
+            [0.5, 0.9, 0.7],
+            [0.6, 0.61, 0.62],
+            "mae",
+            "random forest is better than network by 0.09 (95% confidence interval: -0.395 to 0.575), not significant",
+        ),
+        ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
+    ],
+)
+def test_significance_of_the_difference_over_seeds(network, forest, metric, expected):
+    found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
+    lines = describe_seeds("test", found, metric)
+    assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(expected)
+    assert describe_seeds("test", found[:1], metric) == []
+    if len(network) > 2:  # by Student's t
+        gains = np.subtract(forest, network)
+        low, high = ttest_1samp(gains * np.sign(gains.mean()), 0).confidence_interval()
+        verdict = ", not significant given the" if low < 0 else ", significant given the"
+        assert f"{low:.3g} to {high:.3g})" + verdict in lines[1]
+
+
+def test_metric_undefined_for_one_seed_is_omitted():
+    found = [{"network": None, "forest": 0.8, "blend": None}, {"network": 0.6, "forest": 0.8, "blend": 0.7}]
+    assert describe_seeds("test", found, "auroc") == []
+    (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
+    assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"

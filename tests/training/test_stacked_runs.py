@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from invariance import check_batch_independence
 from rich.console import Console
-from scipy.stats import ttest_1samp
 
 import graphslice as gs
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
@@ -19,7 +18,6 @@ from graphslice.chem.molecule import MolArrays
 from graphslice.run_files import read_splits
 from graphslice.stacking.stacking import FITTERS, NAMES, predict_base_models
 from graphslice.training import resume, train
-from graphslice.training.ensemble import describe_seeds
 
 
 @pytest.fixture(scope="module")
@@ -100,49 +98,6 @@ def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
         rows = pd.read_csv(tmp_path / "rows.csv")
         assert rows["smiles"].tolist() == found["smiles"].tolist()
         np.testing.assert_allclose(rows["gap_ev_pred"], found["gap_ev_pred"], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("network", "forest", "metric", "expected"),
-    [
-        (
-            [0.5, 0.52, 0.54],
-            [0.8, 0.81, 0.87],
-            "mae",
-            "network is better than random forest by 0.307 (95% confidence interval: 0.255 to 0.358), significant",
-        ),
-        (
-            [0.5, 0.52, 0.54],
-            [0.8, 0.81, 0.87],
-            "auroc",
-            "random forest is better than network by 0.307 (95% confidence interval: 0.255 to 0.358)",
-        ),
-        (
-            [0.5, 0.9, 0.7],
-            [0.6, 0.61, 0.62],
-            "mae",
-            "random forest is better than network by 0.09 (95% confidence interval: -0.395 to 0.575), not significant",
-        ),
-        ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
-    ],
-)
-def test_significance_of_the_difference_over_seeds(network, forest, metric, expected):
-    found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
-    lines = describe_seeds("test", found, metric)
-    assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(expected)
-    assert describe_seeds("test", found[:1], metric) == []
-    if len(network) > 2:  # by Student's t
-        gains = np.subtract(forest, network)
-        low, high = ttest_1samp(gains * np.sign(gains.mean()), 0).confidence_interval()
-        verdict = ", not significant given the" if low < 0 else ", significant given the"
-        assert f"{low:.3g} to {high:.3g})" + verdict in lines[1]
-
-
-def test_metric_undefined_for_one_seed_is_omitted():
-    found = [{"network": None, "forest": 0.8, "blend": None}, {"network": 0.6, "forest": 0.8, "blend": 0.7}]
-    assert describe_seeds("test", found, "auroc") == []
-    (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
-    assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"
 
 
 def test_evaluating_again_changes_nothing(stacked_run, tmp_path):

@@ -180,11 +180,17 @@ def build_config(options: Namespace) -> RunConfig:
     if settings := sections["model"].mixer_settings:  # --model.mixer_settings.groups 2 arrives as a string
         typed = {key: parse_value(value) if isinstance(value, str) else value for key, value in settings.items()}
         sections["model"] = replace(sections["model"], mixer_settings=typed)
-    for name, setting in SHORT_OPTIONS.items():
-        section, key = setting.split(".")
-        if options.get(name) is not None:
-            sections[section] = replace(sections[section], **{key: options[name]})
-    return replace(config, data=replace(config.data, **given), **sections)
+    named = {f"data.{name}": name for name in given}
+    try:
+        for name, setting in SHORT_OPTIONS.items():
+            section, key = setting.split(".")
+            if options.get(name) is not None:
+                named[setting] = name
+                sections[section] = replace(sections[section], **{key: options[name]})
+        return replace(config, data=replace(config.data, **given), **sections)
+    except InputError as error:  # names the option that was given, not the setting
+        setting, _, rest = str(error).partition(" ")
+        raise InputError(f"--{named[setting].replace('_', '-')} {rest}" if setting in named else str(error)) from None
 
 
 def add_init_from(group: Any) -> None:

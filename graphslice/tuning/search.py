@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 from rich.console import Console
 
 from graphslice.config import FROM_SCRATCH, RunConfig
@@ -27,6 +28,7 @@ from graphslice.tuning.objective import Objective
 from graphslice.tuning.space import Space, search_space, with_values
 from graphslice.tuning.study import (
     STOPPED,
+    STUDY_LOCK,
     Record,
     ask,
     fail,
@@ -126,10 +128,20 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
 def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
     """Run trials until the budget is used up; ``index``: of this process."""
     study = open_study(out)
-    while _has_budget(records(study), limits, setup.defaults):
-        trial = ask(study, setup.space, setup.config.trainer.seed + 1_000_003 * index)
+    while trial := next_trial(study, out, setup, limits, index):
         _run_trial(study, trial, setup, limits)
         console.print(_describe_trial(records(study), trial.number, setup), highlight=False, markup=False)
+
+
+def next_trial(study: Study, out: Path, setup: Setup, limits: Limits, index: int) -> Trial | None:
+    """Start the next trial of a process; None if the budget is used up.
+
+    One process at a time: with SQLite, Optuna would give a waiting trial to two processes that ask at the same time.
+    """
+    with FileLock(out / STUDY_LOCK):
+        if not _has_budget(records(study), limits, setup.defaults):
+            return None
+        return ask(study, setup.space, setup.config.trainer.seed + 1_000_003 * index)
 
 
 def _has_budget(trials: Sequence[Record], limits: Limits, defaults: dict[str, Any]) -> bool:

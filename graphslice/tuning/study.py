@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: SQLite database of the study.
 STUDY = "study.sqlite3"
+#: File whose lock a process holds while it starts a trial.
+STUDY_LOCK = f".{STUDY}.lock"
 _NAME = "graphslice"
 #: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations.
 IDENTITY, OPTIONS, SECONDS = "identity", "options", "seconds"

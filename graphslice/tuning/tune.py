@@ -32,6 +32,7 @@ from graphslice.tuning.study import (
     OPTIONS,
     SECONDS,
     STUDY,
+    STUDY_LOCK,
     Record,
     check_identity,
     import_optuna,
@@ -145,6 +146,7 @@ def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: S
     except import_optuna().exceptions.StorageInternalError as error:  # such as a full disk; what was written is kept
         raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
     study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
+    (out / STUDY_LOCK).unlink(missing_ok=True)
     return finished
 
 

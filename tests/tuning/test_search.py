@@ -1,6 +1,8 @@
 """The search with an objective that is a formula in place of trainings."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -62,6 +64,22 @@ def test_defaults_and_the_best_get_further_seeds(make_setup, tmp_path):
     chosen = {0, *(trial.number for trial in best[:FINALISTS])}
     assert {trial.number for trial in trials if trial.seeds} == chosen
     assert all(set(trials[number].seeds) == {1, 2} for number in chosen)
+
+
+def test_processes_start_each_trial_once(make_setup, tmp_path):
+    """Of threads with a study each, which ask for the waiting defaults at the same time."""
+    setup, begin = make_setup(), threading.Barrier(4)
+    prepare_trials(open_study(tmp_path, False), DEFAULTS)
+
+    def run_process(index: int) -> None:
+        begin.wait()
+        search(setup, tmp_path, limits(6, processes=4), index, QUIET)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(run_process, range(4)))
+    trials = records(open_study(tmp_path))
+    assert [trial.state for trial in trials] == ["complete"] * 6
+    assert len({str(trial.params) for trial in trials}) == 6 and trials[0].params == DEFAULTS
 
 
 def test_processes_share_the_seeds(make_setup, tmp_path):

@@ -43,8 +43,7 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
     eager: set[tuple] = set()
 
     def run_compiled(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        autocast = torch.is_autocast_enabled(x.device.type)
-        dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
+        dtype = product_dtype(x)
         key = (x.shape, dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         if key in eager or not inductor_supports(capability(x.device), dtype):
             return run(x, tensors)
@@ -65,6 +64,12 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
         return run(x, tensors)
 
     return run_compiled
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of matrix products with a tensor: that of autocast if it is enabled."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def inductor_supports(capability: int, dtype: torch.dtype) -> bool:

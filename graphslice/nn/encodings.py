@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.nn.compiled import product_dtype
 from graphslice.nn.context import GRAPH_TENSORS, AttentionContext
 from graphslice.ops import embed_atoms, path_bias, path_softmax, path_values
 
@@ -160,10 +161,9 @@ class PairEncoder(nn.Module):
         if bonds and batch.bonds is None:
             raise ValueError("the model expects bonds, but the batch has none: collate it with bonds=True")
         lengths, types = batch.row_lengths, batch.path_types
-        device = types.device.type
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(types.device.type, enabled=False):
             values = self.path_values(batch) if values is None else values
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else values.dtype
+        dtype = product_dtype(values)
         return AttentionContext(
             lengths,
             types.shape[1] + 1,

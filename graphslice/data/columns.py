@@ -74,6 +74,8 @@ def find_columns(
     smiles = find_smiles_column(columns, config.smiles_column, name)
     targets = target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
+    if smiles in targets:
+        raise InputError(f"{name}: the SMILES column {smiles!r} cannot be a target")
     weights = config.weight_column
     for column in [*targets, *([] if weights is None else [weights])]:
         require_column(column, columns, name)

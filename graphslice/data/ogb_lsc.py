@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.splits import Splits
 from graphslice.errors import InputError, first_line
 
 #: Folder of each dataset below the root.
@@ -91,14 +91,16 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
             f"{name} is not in {location} and cannot be downloaded ({first_line(error)}): "
             "connect to the network, or put OGB's folder there"
         ) from None
+    if np.isinf(gaps).any():
+        raise InputError(f"{location} is damaged: its raw/data.csv.gz has infinite labels")
     try:
-        splits = _read_split(folder / "split_dict.pt", len(gaps))
+        splits = _read_split(folder / "split_dict.pt", len(gaps), name)
     except Exception as error:  # a damaged file fails in many ways
         raise InputError(f"{location} is damaged: its split_dict.pt cannot be read ({first_line(error)})") from None
     return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits
 
 
-def _read_split(path: Path, molecules: int) -> Splits:
+def _read_split(path: Path, molecules: int, name: str) -> Splits:
     """Read the rows of each split, stored as NumPy arrays of integers by name; raises ValueError for other contents."""
     import torch
 
@@ -109,7 +111,8 @@ def _read_split(path: Path, molecules: int) -> Splits:
     with torch.serialization.safe_globals(stubs):
         splits = {name: array.values for name, array in load_weights(path).items()}
     rows = np.concatenate(list(splits.values()))
-    if not {"train", "valid"} <= splits.keys() <= {*SPLITS}:
+    known = {"pcqm4m": {"train", "valid", "test"}, "pcqm4mv2": {"train", "valid", "test-dev", "test-challenge"}}[name]
+    if not {"train", "valid"} <= splits.keys() <= known:
         raise ValueError(f"it has other splits than OGB's: {', '.join(splits)}")
     if len(np.unique(rows)) < len(rows) or rows.min() < 0 or rows.max() >= molecules:
         raise ValueError("it names a row twice, or a row that the data do not have")

@@ -152,8 +152,22 @@ def _broken_deflate(data: bytes) -> bytes:
         lambda data: _csv("idx,smiles,homolumogap\n" + "0,C,wide\n" * 40),
         lambda data: _csv("idx,smiles,homolumogap\n" + "0,C,1.0\n" * 3),
         lambda data: gzip.compress(b"idx,smiles,homolumogap\n0,\xff\xfe,1.0\n"),
+        lambda data: _csv("idx,smiles,homolumogap\n" + "0,C,inf\n" * 40),
     ],
-    ids=["empty", "no-gzip", "truncated", "checksum", "deflate", "no-text", "column", "quote", "text", "rows", "bytes"],
+    ids=[
+        "empty",
+        "no-gzip",
+        "truncated",
+        "checksum",
+        "deflate",
+        "no-text",
+        "column",
+        "quote",
+        "text",
+        "rows",
+        "bytes",
+        "infinite",
+    ],
 )
 def test_damaged_data_raises(damage, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "raw" / "data.csv.gz"
@@ -183,10 +197,11 @@ def test_missing_smiles_becomes_empty_text(make_ogb, tmp_path, offline):
         {"train": np.array([-1]), "valid": np.array([1])},
         {"valid": np.array([1])},
         {"train": np.array([0]), "valid": np.array([1]), "best": np.array([2])},
+        {"train": np.array([0]), "valid": np.array([1]), "test-dev": np.array([2])},
         {"train": np.array([0, 1]), "valid": np.array([1])},
         {"train": np.array([[0]]), "valid": np.array([[1]])},
     ],
-    ids=["empty", "text", "words", "list", "beyond", "negative", "no-train", "unknown", "twice", "square"],
+    ids=["empty", "text", "words", "list", "beyond", "negative", "no-train", "unknown", "v2", "twice", "square"],
 )
 def test_damaged_split_raises(content, make_ogb, tmp_path, offline):
     file = make_ogb(tmp_path) / "split_dict.pt"

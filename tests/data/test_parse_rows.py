@@ -110,6 +110,7 @@ def test_table_without_split_column():
     [
         ({"targets": "yy"}, (), r"t\.csv has no column 'yy' .did you mean 'y'"),
         ({"targets": "y,gap"}, (), "no column 'gap'.*it has 'smiles', 'y', 'split', 'fold'"),
+        ({"targets": "smiles,y"}, (), r"t\.csv: the SMILES column 'smiles' cannot be a target"),
         ({"smiles_column": "smile"}, (), r"no column 'smile' .did you mean 'smiles'"),
         ({"split": "splat"}, (), r"no column 'splat' .did you mean 'split'.*it has 'smiles'"),
         ({"split": "randm"}, METHODS, r"unknown split 'randm' .did you mean 'random'.*give random, scaffold, or a col"),

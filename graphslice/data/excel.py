@@ -35,10 +35,10 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
 
 
 def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[TextRow], list[str]]:
-    """Read the header and the rows of a sheet. Blank rows, and columns without a name in the header, are left out.
+    """Read the header and the rows of a sheet, up to the last row that is not blank.
 
-    Cells are texts as in a CSV export: numbers with all digits, ``TRUE`` and ``FALSE``, dates as ``2026-01-31``, the
-    stored results of formulas, and errors such as ``#N/A``.
+    Columns without a name in the header are left out. Cells are texts as in a CSV export: numbers with all digits,
+    ``TRUE`` and ``FALSE``, dates as ``2026-01-31``, the stored results of formulas, and errors such as ``#N/A``.
 
     Args:
         path: the workbook, as in :func:`split_sheet`; without a sheet, its first visible one.
@@ -79,11 +79,27 @@ def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[TextRo
             f"{f'{file}:{others[0]}'!r}; those with rows are {', '.join(map(repr, others))}"
         ]
     texts = _rows(file, sheet)
-    header = next(texts, [])
+    header = next(filter(_is_filled, texts), [])
     columns = [column for column, text in enumerate(header) if text.strip()]
-    rows = (([row[c] if c < len(row) else "" for c in columns], None) for row in texts)
+    rows = _without_last_blanks([row[c] if c < len(row) else "" for c in columns] for row in texts)
     # A line break within a name is a space, so that the name can be written on a command line.
     return [" ".join(header[column].split()) for column in columns], rows, notes
+
+
+def _without_last_blanks(rows: Iterable[list[str]]) -> Iterator[TextRow]:
+    """Yield the rows up to the last that is not blank."""
+    blank = 0
+    for row in rows:
+        if not _is_filled(row):
+            blank += 1
+            continue
+        yield from itertools.repeat(([""] * len(row), None), blank)
+        blank = 0
+        yield row, None
+
+
+def _is_filled(row: list[str]) -> bool:
+    return any(map(str.strip, row))
 
 
 @contextmanager
@@ -100,18 +116,16 @@ def _convert_errors(file: Path) -> Iterator[None]:
 def _has_rows(sheet: Any) -> bool:
     """True if a sheet has a row below its header near its top; false if it cannot be read."""
     with suppress(InputError):
-        return len([*itertools.islice(_rows(Path(), sheet, _TOP_ROWS), 2)]) == 2
+        return len([*itertools.islice(filter(_is_filled, _rows(Path(), sheet, _TOP_ROWS)), 2)]) == 2
     return False
 
 
 def _rows(file: Path, sheet: Any, most: int | None = None) -> Iterator[list[str]]:
-    """Yield the texts of each row that is not blank, up to its last cell."""
+    """Yield the texts of each row."""
     with _convert_errors(file):
         sheet.reset_dimensions()  # the size that a workbook states may be wrong
         for cells in sheet.iter_rows(max_row=most, values_only=True):
-            texts = [_text(cell) for cell in cells]
-            if any(map(str.strip, texts)):
-                yield texts
+            yield [_text(cell) for cell in cells]
 
 
 def _text(cell: object) -> str:

@@ -130,7 +130,9 @@ def _smiles_line(line: str) -> list[str]:
 
 
 def read_csv(lines: Iterator[str], file: str, delimiter: str | None = None) -> tuple[list[str], Iterator[TextRow]]:
-    """Read the header and the rows of a delimited text table, without blank lines and Excel's first line ``sep=;``.
+    """Read the header and the rows of a delimited text table, without Excel's first line ``sep=;``.
+
+    Blank lines are skipped, but in a table of one column those between two rows are empty cells.
 
     Args:
         lines: lines of the file, with line ends.
@@ -187,11 +189,20 @@ _Record: TypeAlias = tuple[list[str], tuple[int, int], str | None]
 
 
 def _rows(records: Iterable[_Record], width: int, file: str) -> Iterator[TextRow]:
-    """Yield the records that are not blank, each with ``width`` cells (that of the header)."""
+    """Yield the records, each with ``width`` cells (that of the header), without blank lines.
+
+    In a table of one column a blank line before another row is an empty cell.
+    """
+    blank = 0
     for record, (first, last), reason in records:
+        if not record:
+            blank += width == 1
+            continue
+        yield from itertools.repeat(([""], None), blank)
+        blank = 0
         if len(record) == width and reason is None:
             yield record, None
-        elif record:
+        else:
             where = f"line {first} of {file}" if first == last else f"lines {first} to {last} of {file}"
             fields = f"{len(record)} field{'s' * (len(record) != 1)} where the header has {width} ({where})"
             yield (record + [""] * width)[:width], reason or fields

@@ -197,7 +197,7 @@ def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | No
 def input_columns(
     predictor: Predictor, table: TableStream, smiles_column: str | None, name: str, new_columns: Iterable[str] = ()
 ) -> tuple[int, FeatureColumns]:
-    """Return the index of the SMILES column of a table, the first of two with the same name, and its feature columns.
+    """Return the index of the SMILES column of a table, and its feature columns.
 
     Args:
         predictor: the model, whose training column is the default; not for a ``.smi`` file, which has no header.
@@ -207,8 +207,8 @@ def input_columns(
         new_columns: names of the columns that will be added.
 
     Raises:
-        InputError: if there is no such column, the table already has one of the added columns, or it lacks a feature
-            column of the model or has it twice.
+        InputError: if there is no such column, the table already has one of the added columns, it lacks a feature
+            column of the model, or it has one of these columns twice.
     """
     columns, trained_column = table.columns, predictor.config.data.smiles_column if table.named else None
     column = find_smiles_column(columns, smiles_column, name, trained_column)
@@ -222,7 +222,7 @@ def input_columns(
                 f"{name} has no column {feature!r}, a feature column of the model{nearest(feature, columns)}; it has "
                 f"{quoted_list(columns)}"
             )
-    check_unique(columns, predictor.feature_columns, name)
+    check_unique(columns, [column, *predictor.feature_columns], name)
     decimal = predictor.config.data.decimal
     return columns.index(column), FeatureColumns(predictor.feature_columns, decimal, predictor.feature_ranges)
 

@@ -75,9 +75,9 @@ def test_workbook_of_pandas_is_read(tmp_path):
     assert read(tmp_path / "t.xlsx") == (["smiles", "y"], [["C", "1.25"], ["CC", ""]])
 
 
-def test_blank_rows_and_columns_without_a_name_are_left_out(tmp_path):
-    rows = [[], [None, "smiles", None, "y"], [], [None, "C", "note", 1, "far away"], [None, None, " "], [None, "N"]]
-    assert read(write(tmp_path / "t.xlsx", rows)) == (["smiles", "y"], [["C", "1"], ["N", ""]])
+def test_blank_rows_between_others_are_kept_and_columns_without_a_name_left_out(tmp_path):
+    rows = [[], [None, "smiles", None, "y"], [None, "C", "note", 1, "far away"], [None, None, " "], [], [None, "N"], []]
+    assert read(write(tmp_path / "t.xlsx", rows)) == (["smiles", "y"], [["C", "1"], ["", ""], ["", ""], ["N", ""]])
 
 
 def test_line_breaks_in_headers_are_spaces(tmp_path):
@@ -234,7 +234,7 @@ def test_cell_far_away_takes_no_memory(tmp_path):
     sheet = workbook.active
     sheet["A1"], sheet["A2"], sheet["XFD90000"] = "smiles", "C", "far"
     workbook.save(tmp_path / "t.xlsx")
-    assert read(tmp_path / "t.xlsx") == (["smiles"], [["C"], [""]])
+    assert read(tmp_path / "t.xlsx") == (["smiles"], [["C"]])
 
 
 def test_workbook_that_expands_too_much_is_an_input_error(tmp_path, monkeypatch):

@@ -87,12 +87,13 @@ def test_all_cells_are_read(tmp_path, name, rows):
         (b"smiles,y\nC\0,1\n", ["smiles", "y"], [["C\0", "1"]]),
         (b"smiles,y\n,\n", ["smiles", "y"], [["", ""]]),
         (b"smiles,y\nC,1\n\n\nN,2\n\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
+        (b"\nsmiles\nC\n\n\nN\n\n", ["smiles"], [["C"], [""], [""], ["N"]]),
         (b"smiles,y\nC,NA\nN,nan\n", ["smiles", "y"], [["C", "NA"], ["N", "nan"]]),
     ],
     ids=[
         *("bom", "crlf", "quotes", "newline", "same-names", "blank-lines-first", "mac", "semicolons"),
         *("semicolons-and-a-comma", "tabs", "comma-first", "comma-in-name", "decimal-commas"),
-        *("one-column", "long-cell", "nul", "empty-cells", "blank-lines", "no-guesses"),
+        *("one-column", "long-cell", "nul", "empty-cells", "blank-lines", "blank-cells", "no-guesses"),
     ],
 )
 def test_csv_dialects_are_read(tmp_path, content, columns, rows):

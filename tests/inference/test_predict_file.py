@@ -208,10 +208,11 @@ def test_folder_with_different_column_types_is_promoted(predictor, tmp_path):
     assert pd.read_parquet(tmp_path / "out.parquet")["n"].tolist() == [1.0, 1.5]
 
 
-def test_first_of_two_smiles_columns_is_used(predictor, tmp_path):
-    (tmp_path / "in.csv").write_text("smiles,smiles\nCCO,oops\n")
-    predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
-    assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("CCO,oops,")
+def test_two_smiles_columns_of_the_same_name_are_an_error(predictor, tmp_path):
+    (tmp_path / "in.csv").write_text("smiles,smiles\nCCO,CCN\n")
+    with pytest.raises(InputError, match=r"in\.csv has two columns called 'smiles'"):
+        predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_smiles_column_argument(predictor, tmp_path):

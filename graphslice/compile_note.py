@@ -24,7 +24,7 @@ class _Note(Listener):
         self._depth += 1
         if self.seconds + time.monotonic() - self._begin > _SECONDS and not self.printed:
             self.printed = True
-            print("compiling kernels for this processor, once for each installation", file=sys.stderr, flush=True)
+            print("compiling kernels for this processor, each once after an installation", file=sys.stderr, flush=True)
 
     def on_end(self, event: Event) -> None:
         self._depth -= 1

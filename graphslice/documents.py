@@ -43,9 +43,9 @@ _RUN = {
     },
     "training": {
         "": "contents of training.json",
-        "parameters": "integer: number of parameters of the network",
-        "steps": "integer: optimizer steps",
-        "seconds": "number: training time of the network, without held-out folds and base models",
+        "parameters": "integer: number of parameters of one network",
+        "steps": "integer: optimizer steps, of an ensemble or folds those of all networks",
+        "seconds": "number: training time of the networks, without held-out folds and base models",
         "molecules_per_second": "number: rate of training",
         "peak_memory_bytes": "integer?: memory of the first device; null if unknown",
         "device": "string: name of the device",

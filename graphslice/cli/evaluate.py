@@ -18,7 +18,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_data_options(parser)
-    parser.add_argument("--split", help="train, valid, test or all (default: test; all where there are no splits)")
+    default = "test; valid of PCQM4M-LSC; all where there are no splits"
+    parser.add_argument("--split", help=f"train, valid, test or all (default: {default})")
     add_output_file(parser, "CSV, TSV, Excel or Parquet file for the labels and predictions")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
 

@@ -295,11 +295,11 @@ def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, 
 def _training_totals(folders: Sequence[Path]) -> dict:
     """Return sums, means and common values of the members' training summaries."""
     summaries = [read_training(folder) for folder in folders]
-    sums = {name: sum(summary[name] for summary in summaries) for name in ("parameters", "steps", "seconds")}
+    sums = {name: sum(summary[name] for summary in summaries) for name in ("steps", "seconds")}
     molecules = sum(one["molecules_per_second"] * one["seconds"] for one in summaries)
     rate = {"molecules_per_second": round(molecules / max(sums["seconds"], 1e-9), 3)}
     peak = max((summary["peak_memory_bytes"] or 0) for summary in summaries)
-    common = {name: summaries[0][name] for name in ("device", "devices", "precision", "compiled")}
+    common = {name: summaries[0][name] for name in ("parameters", "device", "devices", "precision", "compiled")}
     # Targets without validation labels are missing.
     member_errors = [summary.get("auxiliary_mae", {}) for summary in summaries]
     names = [name for name in member_errors[0] if all(name in errors for errors in member_errors)]

@@ -63,7 +63,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     machine = start.get("machine", {})
     rows = [
         ("targets", listed or "unknown"),
-        ("model", f"{model}; {training['parameters']:,} parameters{' in total' * (len(run.models) > 1)}"),
+        ("model", f"{model}; {training['parameters']:,} parameters"),
         ("split", _split(run)),
         ("device", f"{training['device']}{f' x {devices}' if (devices := training['devices']) > 1 else ''}"),
         ("training time of the network", _duration(training["seconds"])),

@@ -209,6 +209,12 @@ def test_invalid_names_and_values_are_rejected():
         parse_value("2024-13-45")
 
 
+def test_key_that_a_file_has_twice_is_rejected(tmp_path):
+    (tmp_path / "run.yaml").write_text("trainer: {max_epochs: 1}\nmodel: {dropout: 0.1}\ntrainer: {patience: 3}\n")
+    with pytest.raises(InputError, match=r"cannot read .*run.yaml: it has 'trainer' twice: write it once"):
+        read_yaml(tmp_path / "run.yaml")
+
+
 @pytest.mark.parametrize("text", ["a: [&a x, *a]", "a: &a {k: v}\nb: {<<: [*a, *a]}\n", "a: &a [*a]\n"])
 def test_aliases_are_rejected(text, tmp_path):
     """A small file with aliases of aliases can hold exponentially many values."""

@@ -62,6 +62,9 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
         try:
             fragment = rdMolStandardize.FragmentParent(mol, parameters, skipStandardize=True)
             parent = Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment))
+            if Chem.MolFromSmiles(parent) is None:  # a hydrogen was added to an aromatic carbon that stayed aromatic
+                Chem.Kekulize(fragment, clearAromaticFlags=True)
+                parent = Chem.CanonSmiles(Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment)))
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise MoleculeError(f"RDKit cannot standardize it: {reason}") from None

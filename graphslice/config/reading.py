@@ -107,12 +107,22 @@ def _load_yaml(text: str) -> Any:
     """Parse a YAML text.
 
     Raises:
-        InputError: if the text has aliases, by which a small file can hold exponentially many values.
+        InputError: if the text has aliases, by which a small file can hold exponentially many values, or a key twice.
         Exception: if the text is not valid YAML.
     """
     if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
         raise InputError("it has aliases, such as *name: repeat the values in their place")
-    return yaml.safe_load(text)
+    return yaml.load(text, _UniqueKeysLoader)
+
+
+class _UniqueKeysLoader(yaml.SafeLoader):
+    """Rejects mappings with the same key twice, of which YAML's loader keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value]
+        if repeated := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise InputError(f"it has {shown(repeated[0])} twice: write it once")
+        return super().construct_mapping(node, deep)
 
 
 def merge_sections(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

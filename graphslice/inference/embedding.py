@@ -12,7 +12,8 @@ import pyarrow as pa
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import TableSink, file_columns
+from graphslice.data.tables import WRITABLE, TableSink, file_columns
+from graphslice.errors import InputError
 from graphslice.inference.files import FileReport, check_output, featurized_table, write_rows
 from graphslice.inference.predictor import Predictor
 
@@ -66,6 +67,8 @@ def embed_file(
     """
     check_output(source, out, overwrite)
     matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
+    if matrix is None and isinstance(out, Path) and not out.name.lower().endswith(WRITABLE):
+        raise InputError(f"cannot write {out}: its name must end in {', '.join((MATRIX_SUFFIX, *WRITABLE))}")
     new_columns = [] if matrix else [*map(embedding_column, range(predictor.networks.width)), "error"]
     with featurized_table(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
         if matrix is not None:

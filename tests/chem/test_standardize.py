@@ -21,6 +21,10 @@ from graphslice.data.featurize import featurize_stream
         ("C[N+](C)(C)C.[Cl-]", "C[N+](C)(C)C"),
         ("CCO.O.O", "CCO"),
         ("CC[O-] |atomProp:0.p.v|", "CCO"),
+        ("[Na+].c1cc[cH-]c1", "C1=CCC=C1"),
+        ("c1ccc[cH+]cc1.[Cl-]", "C1=CC=CCC=C1"),
+        ("[Li+].[CH-]1C=Cc2ccccc12", "C1=Cc2ccccc2C1"),
+        ("[Na+].[n-]1cccc1", "c1cc[nH]c1"),
     ],
 )
 def test_parent_is_the_largest_organic_fragment_without_charges(smiles, parent):

@@ -110,6 +110,7 @@ REJECTED = {
         "is a preprocessed dataset, which has no columns",
     ),
     "predict-parquet": (predict_of("broken.parquet"), "cannot read"),
+    "fingerprint-out-suffix": (["fingerprint", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.npz"], "end in .npy, .csv"),
     "predict-out-suffix": (["predict", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.xls"], "must end in .csv"),
     "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
     "predict-below-a-file": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/bad.csv/a.csv"], "cannot write"),

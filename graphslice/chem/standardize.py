@@ -64,7 +64,9 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
             parent = Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment))
             if Chem.MolFromSmiles(parent) is None:  # a hydrogen was added to an aromatic carbon that stayed aromatic
                 Chem.Kekulize(fragment, clearAromaticFlags=True)
-                parent = Chem.CanonSmiles(Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment)))
+                neutral = rdMolStandardize.Uncharger().uncharge(fragment)
+                Chem.SanitizeMol(neutral)
+                parent = Chem.MolToSmiles(neutral)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise MoleculeError(f"RDKit cannot standardize it: {reason}") from None

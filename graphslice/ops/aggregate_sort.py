@@ -53,7 +53,7 @@ def _fits(attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor 
 
 if triton_runs():
 
-    @aggregate_sort.backend("triton", dtypes=DTYPES, fits=_fits)
+    @aggregate_sort.backend("triton", dtypes=DTYPES, fits=_fits, traceable=True)
     def _triton(
         attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor = "ascending", p: float = 0.0
     ) -> Tensor:

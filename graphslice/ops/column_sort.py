@@ -48,7 +48,10 @@ def column_sort(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = 
     """
     positions = torch.arange(x.shape[1], device=x.device)[:, None]
     valid = positions < all_lengths(x, lengths)[:, None, None]
-    rows = torch.where(descending_channels(x, order), _rows_in_order(x, valid, True), _rows_in_order(x, valid, False))
+    if isinstance(order, str):
+        rows = _rows_in_order(x, valid, _is_descending(order))
+    else:
+        rows = torch.where(order, _rows_in_order(x, valid, True), _rows_in_order(x, valid, False))
     return x.gather(1, torch.where(valid, rows, positions))  # padding rows stay in place
 
 
@@ -65,11 +68,13 @@ def all_lengths(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 def descending_channels(x: Tensor, order: str | Tensor) -> Tensor:
     """Convert an order to a boolean ``[C]``; raises ValueError as :func:`column_sort`."""
-    if not isinstance(order, str):
-        return order
+    return torch.full((x.shape[2],), _is_descending(order), device=x.device) if isinstance(order, str) else order
+
+
+def _is_descending(order: str) -> bool:
     if order not in ORDERS:
         raise ValueError(f"order must be 'ascending', 'descending' or a boolean tensor, not {order!r}")
-    return torch.full((x.shape[2],), order == "descending", device=x.device)
+    return order == "descending"
 
 
 def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> bool:

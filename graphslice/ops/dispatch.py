@@ -65,13 +65,14 @@ class Backend(Generic[P, R]):
     function: Callable[P, R]
     dtypes: tuple[torch.dtype, ...]
     fits: Callable[..., bool] | None
+    traceable: bool
 
     def supports(self, device_type: str | None, dtype: torch.dtype | None, args: tuple, kwargs: dict) -> bool:
         """True if the backend supports a call whose tensors have this device type and dtype."""
         return (
             device_type == DEVICE_TYPES[self.name]
             and dtype in self.dtypes
-            and not torch.compiler.is_compiling()
+            and (self.traceable or not torch.compiler.is_compiling())
             and (self.fits is None or self.fits(*args, **kwargs))
         )
 
@@ -110,21 +111,23 @@ class Operator(Generic[P, R]):
         *,
         dtypes: tuple[torch.dtype, ...],
         fits: Callable[..., bool] | None = None,
+        traceable: bool = False,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Register a function as a backend of the operator (decorator).
 
         The backend supports a call if all tensors are on one device, of the type that :data:`DEVICE_TYPES` gives for
         the name, and all floating-point tensors are non-empty and share one dtype. :func:`torch.compile` traces the
-        reference, which it can fuse with the operations before and after it.
+        reference, which it can fuse with the operations before and after it, unless the backend is ``traceable``.
 
         Args:
             name: ``"numba"`` or ``"triton"``.
             dtypes: supported dtypes of the floating-point tensors.
             fits: predicate on the arguments of the call: True if their shapes and values are supported.
+            traceable: True if :func:`torch.compile` can trace the backend, and its steps are faster with it.
         """
 
         def register(function: Callable[P, R]) -> Callable[P, R]:
-            self.backends[name] = Backend(name, function, dtypes, fits)
+            self.backends[name] = Backend(name, function, dtypes, fits, traceable)
             self._fastest_first = tuple(reversed(self.backends.values()))
             return function
 

@@ -43,11 +43,12 @@ for call in sys.argv[2].split(","):
     capability = int(sys.argv[1])
     torch_dtype, width = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype], int(width)
     infinity = triton_sort._INFINITY[torch_dtype]
-    constants = triton_sort._constants(triton_tiles.aggregate_tile(width, 24, torch_dtype, capability))
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
-    constants |= {"P_DROP": 0.1}
-    check(triton_sort._aggregate_sort_kernel, dtype, options, INFINITY=infinity, **constants)
-    check(triton_sort._aggregate_sort_backward_kernel, dtype, options, **constants)
+    kernels = triton_sort._aggregate_sort_kernel, triton_sort._aggregate_sort_backward_kernel
+    for backward, kernel in enumerate(kernels):
+        tile = triton_tiles.aggregate_tile(width, 24, torch_dtype, capability, bool(backward))
+        constants = triton_sort._constants(tile) | {"P_DROP": 0.1} | ({} if backward else {"INFINITY": infinity})
+        options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
+        check(kernel, dtype, options, **constants)
     rows, columns = triton_tiles.sort_tile(width, 64, torch_dtype)
     check(triton_sort._sort_kernel, dtype, {}, INFINITY=infinity, ROWS=rows, COLUMNS=columns)
     for kernel in (triton_bonds._messages_kernel, triton_bonds._gradients_kernel):

@@ -96,6 +96,26 @@ def test_several_tiles_per_sample(monkeypatch):
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_compiled_functions_run_the_kernels(p):
+    attn_weights, v, lengths = make_inputs(2, 2, 9, 8, torch.float32)
+    sort, results = aggregate_sort.using("triton"), []
+    torch._dynamo.reset()
+
+    def run(attn_weights, v):
+        return sort(attn_weights, v, lengths, "descending", p).square()
+
+    for function in (run, torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=False)):
+        leaves = attn_weights.clone().requires_grad_(), v.clone().requires_grad_()
+        torch.manual_seed(0)
+        with torch.profiler.profile() as profile:
+            out = function(*leaves)
+            results.append([out.detach(), *torch.autograd.grad(out.sum(), leaves)])
+    torch.testing.assert_close(*results)
+    names = {event.name for event in profile.events()}
+    assert {"graphslice::aggregate_sort", "graphslice::aggregate_sort_backward"} <= names
+
+
 def test_older_gpus_use_reference(monkeypatch):
     """Triton's compiler aborts the process for a V100."""
     attn_weights, v, lengths = make_inputs(1, 1, 3, 8, torch.float32)

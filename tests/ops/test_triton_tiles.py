@@ -16,12 +16,13 @@ def power_of_two(number: int) -> bool:
 def test_aggregate_tile_holds_sample_and_fits_shared_memory(dtype, capability):
     for width in (1, 2, 16, 17, 32, 33, 64, 65, triton_tiles.MAX_AGGREGATE_ROWS):
         for head_dim in (1, 8, 24, 33, 96, 256):
-            tile = aggregate_tile(width, head_dim, dtype, capability)
-            rows, columns, inner, in_float32, warps = tile
-            assert rows >= width and all(map(power_of_two, (rows, columns, inner, warps)))
-            assert inner >= 16 and columns >= 16 and rows % inner == 0  # requirement of tl.dot
-            # Backward holds INNER rows of P, and all rows of the gradient and of V.
-            assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= triton_tiles.SHARED_MEMORY, tile
+            for backward in (False, True):
+                tile = aggregate_tile(width, head_dim, dtype, capability, backward)
+                rows, columns, inner, in_float32, warps = tile
+                assert rows >= width and all(map(power_of_two, (rows, columns, inner, warps)))
+                assert inner >= 16 and columns >= 16 and rows % inner == 0  # requirement of tl.dot
+                # Backward holds INNER rows of P, and all rows of the gradient and of V.
+                assert rows * (inner + 2 * columns) * (4 if in_float32 else 2) <= triton_tiles.SHARED_MEMORY, tile
 
 
 def test_turing_multiplies_in_float32_and_does_not_support_bfloat16():

@@ -29,10 +29,10 @@ from graphslice.training.fast_steps import FastSteps, is_worth_compiling
     [
         (10, 4, 8, False),
         (120, 4, 8, True),
-        (120, 4, 50, False),
+        (60, 4, 50, False),
         (20, 4, 1, True),
         (60, 4, 10, True),
-        (60, 12, 20, False),
+        (40, 12, 20, False),
     ],
 )
 def test_compilation_must_save_more_than_it_costs(minutes, layers, lengths, worth):

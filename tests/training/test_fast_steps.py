@@ -92,7 +92,7 @@ class Steps:
 
 @pytest.mark.parametrize(("steps", "compiled"), [(20_000, False), (100_000, True)])
 def test_measured_steps_decide_on_compilation(steps, compiled, monkeypatch):
-    """Ten batch widths of 40 s each: 1,000 s of steps are too few, 5,000 s are enough."""
+    """Ten batch widths of 24 s each: 1,000 s of steps are too few, 5,000 s are enough."""
     assert bool(Steps(monkeypatch, steps, seconds=0.05).run(100).compiled) == compiled
     assert not Steps(monkeypatch, steps, seconds=0.005).run(100).compiled
 
@@ -108,7 +108,7 @@ def test_resumed_run_counts_only_remaining_steps(monkeypatch):
     assert not Steps(monkeypatch, 100_000, seconds=0.05, begin=80_000).run(100).compiled
 
 
-@pytest.mark.parametrize(("minutes", "compiled"), [(20, False), (80, True)])
+@pytest.mark.parametrize(("minutes", "compiled"), [(15, False), (80, True)])
 def test_time_limit_bounds_the_expected_gain(minutes, compiled, monkeypatch):
     assert bool(Steps(monkeypatch, 10**9, 0.05, minutes_left=minutes).run(100).compiled) == compiled
 

@@ -74,13 +74,19 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     assert [(row["name"], row["smiles"]) for row in saved] == [('a "b", c', "CCN"), ("d", "CCCl")]
     assert [float(row["gap_ev_pred"]) for row in saved] == pytest.approx(predictor.predict(["CCN", "CCCl"])[:, 0], 1e-5)
 
-    for pasted, column in (("CCO,x\\nCCN,y", "0"), ("007,CCO\\n008,CCN", "1")):  # without a line of names
+    for pasted, column, first, rows in (
+        ("CCO,x\\nCCN,y", 0, "CCO", 2),  # without a line of names
+        ("007,CCO\\n008,CCN", 1, "CCO", 2),
+        ("CO, methanol\\nCCO, ethanol", 0, "CO", 2),
+        ("Drug_ID\\tDrug\\tY\\nA\\tCCO\\t1\\nB\\tCCN\\t2", 1, "CCO", 2),
+        ("cmpd_id,Isomeric_SMILES,mw\\nC,CCO,46", 1, "CCO", 1),
+    ):
         change = f"text.value = '{pasted}'; text.dispatchEvent(new Event('input'))"
         browser.value(f"text = document.getElementById('text'); {change}")
-        assert browser.value("document.getElementById('smiles-column').value") == column
+        assert browser.value("document.getElementById('smiles-column').value") == str(column)
         browser.value("document.getElementById('go').click()")
-        wait(browser, f"{ROWS}.length === 2 && document.getElementById('go').textContent === 'Predict'")
-        assert "CCO" in browser.value(f"{ROWS}[0].innerText")
+        wait(browser, f"{ROWS}.length === {rows} && document.getElementById('go').textContent === 'Predict'")
+        assert browser.value(f"{ROWS}[0].querySelector('.smiles').textContent") == first
 
     browser.value("document.getElementById('draw').open = true")
     wait(browser, "document.getElementById('editor').childElementCount")

@@ -30,8 +30,10 @@ function say(text, isError = false) {
 // --- input ---------------------------------------------------------------------------------------
 
 // A text is a table if its first line names a SMILES column, or all lines have a comma or semicolon.
-const isSmilesName = (name) => /^\W*(canonical_)?(smiles|smi|mol|structure)\W*$/i.test(name);
-const isSmiles = (text) => text.length > 2 && /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+$/.test(text);
+const SMILES_NAMES = [/^\W*(smiles|canonical_smiles|smi)\W*$/i, /smiles/i, /^\W*(mol|structure|drug)\W*$/i];
+const isSmilesName = (name) => SMILES_NAMES.some((pattern) => pattern.test(name));
+const findSmilesName = (names) => SMILES_NAMES.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
+const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+$/.test(text);
 function readTable(text) {
   const first = text.split("\n", 1)[0];
   const isSeparator = (one) => first.split(one).some(isSmilesName) || (one !== "\t" && !first.includes("|"));
@@ -53,10 +55,13 @@ function readTable(text) {
     } else if (letter !== "\r" || quoted) cell += letter;
   }
   rows.at(-1).push(cell);
-  const names = rows[0].map((cell) => cell.trim()), hasHeader = names.some(isSmilesName) || !names.some(isSmiles);
+  const names = rows[0].map((cell) => cell.trim()), count = (i) => rows.filter((row) => isSmiles((row[i] ?? "").trim())).length;
+  // Without a name it is the column with the most SMILES, and a first line without one there names the columns.
+  const named = findSmilesName(names), most = Math.max(...names.map((_, i) => count(i)));
+  const smiles = named >= 0 ? named : names.findIndex((_, i) => count(i) === most), hasHeader = named >= 0 || !isSmiles(names[smiles]);
   const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
   const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
-  return { header, rows: body, smiles: Math.max(0, names.findIndex(hasHeader ? isSmilesName : isSmiles)) };
+  return { header, rows: body, smiles, separator };
 }
 
 function readLine(line) {
@@ -129,7 +134,7 @@ async function predict() {
 function summary() {
   const { rows } = shown, failed = rows.filter((row) => row.error !== null).length;
   const outside = rows.filter((row) => row.in_domain === false).length;
-  const texts = [`${(rows.length - failed).toLocaleString()} molecules predicted.`];
+  const texts = [`${(rows.length - failed).toLocaleString()} molecule${rows.length - failed === 1 ? "" : "s"} predicted.`];
   if (failed) texts.push(`${failed.toLocaleString()} without a prediction.`);
   if (outside) texts.push(`${outside.toLocaleString()} outside the applicability domain.`);
   if (rows.length > SHOWN) texts.push(`The first ${SHOWN.toLocaleString()} are shown; the CSV file has all.`);
@@ -311,8 +316,11 @@ $("draw").ontoggle = async () => {
   editor = new CanvasEditor($("editor"));
 };
 $("add").onclick = () => {
-  const smiles = editor?.getMolecule().toIsomericSmiles();
-  if (smiles) $("text").value = `${$("text").value.trimEnd()}\n${smiles}\n`.trimStart();
+  const smiles = editor?.getMolecule().toIsomericSmiles(), table = readTable($("text").value);
+  if (!smiles) return;
+  const row = table ? table.header.map((_, i) => (i === Number($("smiles-column").value) ? smiles : "")).join(table.separator) : smiles;
+  $("text").value = `${$("text").value.trimEnd()}\n${row}\n`.trimStart();
+  if (!table) showColumns();
 };
 try {
   ({ models, max_molecules: maxMolecules } = await api("/models"));

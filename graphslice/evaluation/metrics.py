@@ -292,15 +292,19 @@ def _f1(y: np.ndarray, p: np.ndarray) -> float:
     return _sklearn("f1_score", **settings)(y, p)
 
 
+#: Bins of the calibration error and of reliability diagrams (Guo et al. 2017).
+CALIBRATION_BINS = 15
+
+
 def _calibration_error(y: np.ndarray, p: np.ndarray) -> float:
-    """Expected calibration error with 15 bins (Guo et al. 2017); for binary targets, of the second class."""
+    """Expected calibration error (Guo et al. 2017); for binary targets, of the second class."""
     import torch
     from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
     probabilities, classes = torch.from_numpy(p), torch.from_numpy(y)
     if p.shape[1] == 2:
-        return float(binary_calibration_error(probabilities[:, 1], classes, n_bins=15))
-    return float(multiclass_calibration_error(probabilities, classes, num_classes=p.shape[1], n_bins=15))
+        return float(binary_calibration_error(probabilities[:, 1], classes, n_bins=CALIBRATION_BINS))
+    return float(multiclass_calibration_error(probabilities, classes, num_classes=p.shape[1], n_bins=CALIBRATION_BINS))
 
 
 def _log_loss(y: np.ndarray, p: np.ndarray) -> float:

@@ -23,7 +23,7 @@ from graphslice.tasks import BINARY, REGRESSION, Task, output_slices
 
 #: Colours of light pages; a report replaces them by its CSS variables of these names.
 COLOURS = {"c1": "#0072b2", "c2": "#d55e00", "c3": "#00805c", "ink": "#1b1f24", "soft": "#59636e"}
-COLOURS |= {"grid": "#e6e9ed", "on-heat": "#ffffff"}
+COLOURS |= {"grid": "#e6e9ed"}
 #: Width and height of a panel in inches.
 PANEL, SQUARE = (420 / 72, 310 / 72), (420 / 72, 420 / 72)
 # Maximum number of rows and columns of a confusion matrix, and of points of a curve.
@@ -190,10 +190,9 @@ def draw_confusion(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) ->
     names, counts = confusion_matrix(task, y, values)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     for (row, column), share in np.ndenumerate(shares):
-        cell = {"facecolor": COLOURS["c1"], "alpha": 0.06 + 0.86 * share, "linewidth": 0}
+        cell = {"facecolor": COLOURS["c1"], "alpha": 0.05 + 0.55 * share, "linewidth": 0}  # the numbers stay legible
         axes.add_patch(Rectangle((column - 0.49, row - 0.49), 0.98, 0.98, **cell))
-        colour = COLOURS["on-heat" if share > 0.55 else "ink"]
-        axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=colour)
+        axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=COLOURS["ink"])
     short, places = [shortened(name, 15) for name in names], range(len(names))
     axes.set(
         xlabel="predicted class", ylabel="true class", xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5)

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.format_scores import number, plain
-from graphslice.evaluation.metrics import scores
+from graphslice.evaluation.metrics import CALIBRATION_BINS, scores
 from graphslice.evaluation.plots import (
     COLOURS,
     PANEL,
@@ -37,8 +37,8 @@ from graphslice.tasks import BINARY, REGRESSION, Task
 
 # Maximum number of dots of a plot; of more molecules, a random sample is drawn, which looks the same.
 _MAX_DOTS = 2_000
-# Bins of a histogram and of a reliability diagram.
-_BINS, _RELIABILITY_BINS = 30, 10
+# Bins of a histogram.
+_BINS = 30
 # Number of SVG paths over which dots are distributed: overlapping dots of different paths look darker.
 _LAYERS = 6
 #: Bin edges of the similarity to the nearest training molecule; the last bin holds a similarity of exactly 1.
@@ -139,17 +139,19 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     error = scores("", [task], y[:, None], values)["calibration_error"]
     summary = f"n = {len(y):,}, calibration error {number(error)}"
     axes = new_panel(SQUARE, title=summary, xlabel=axis, ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
-    edges = np.linspace(0, 1, _RELIABILITY_BINS + 1)
-    bin_of = np.minimum((p * _RELIABILITY_BINS).astype(int), _RELIABILITY_BINS - 1)
-    counts = np.bincount(bin_of, minlength=_RELIABILITY_BINS)
-    axes.bar(edges[:-1] + 0.05, 0.25 * counts / counts.max(), 0.095, color=COLOURS["soft"], alpha=0.22)
+    bin_of = np.minimum((p * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    counts = np.bincount(bin_of, minlength=CALIBRATION_BINS)
+    centres = (np.arange(CALIBRATION_BINS) + 0.5) / CALIBRATION_BINS
+    axes.bar(centres, 0.25 * counts / counts.max(), 0.95 / CALIBRATION_BINS, color=COLOURS["soft"], alpha=0.22)
     draw_diagonal(axes)
     occupied = np.flatnonzero(counts)
     means = np.array([p[bin_of == k].mean() for k in occupied])
     shares = np.array([correct[bin_of == k].mean() for k in occupied])
     _draw_line(axes, means, shares, "c2", dots=True)
-    caption = f"Reliability diagram for {of} of {task.name}, in ten bins of the predicted probability; the line marks "
-    caption += f"perfect calibration. Bars show the number of molecules per bin, at most {int(counts.max()):,}."
+    caption = f"Reliability diagram for {of} of {task.name}, in {CALIBRATION_BINS} bins of the predicted probability; "
+    caption += (
+        f"the line marks perfect calibration. Bars show the number of molecules per bin, at most {int(counts.max()):,}."
+    )
     return Figure([to_svg(axes, f"{split}: reliability of {task.name}, {summary}")], caption, _capital(split))
 
 

@@ -47,12 +47,14 @@ class EvaluatedSplit(SplitPredictions):
         true: ``float64 [R, T]``, nan where unknown.
         by_target: ``float64 [R, T]`` of ``errors_by_target``; with several targets, divided by ``error_scales``.
         error: ``float64 [R]``, error of each molecule over all targets.
-        uncertainty: ``float64 [R]``, standard deviation over the models and all targets; None without ``std``.
+        stds: ``float64 [R, T]``, standard deviations over the models, scaled as ``by_target``; None without ``std``.
+        uncertainty: ``float64 [R]``, their mean over all targets; None without ``std``.
     """
 
     true: np.ndarray
     by_target: np.ndarray
     error: np.ndarray
+    stds: np.ndarray | None
     uncertainty: np.ndarray | None
 
 
@@ -90,17 +92,16 @@ def _evaluate_split(run: Run, predictions: SplitPredictions) -> EvaluatedSplit:
     true = labels[predictions.rows]
     scales = error_scales(tasks, labels[data.splits["train"]])
     by_target = errors_by_target(tasks, true, predictions.values)
-    uncertainty = None
-    if predictions.std is not None:
-        uncertainty = combine_targets(std_by_target(tasks, predictions.values, predictions.std), scales)
+    stds = None if predictions.std is None else std_by_target(tasks, predictions.values, predictions.std)
     # The errors of several targets are divided by a scale of each, so that they can be compared.
-    scaled = by_target if by_target.shape[1] == 1 else by_target / scales
+    divisors = 1.0 if len(tasks) == 1 else scales
     return EvaluatedSplit(
         **vars(predictions),
         true=true,
-        by_target=scaled,
+        by_target=by_target / divisors,
         error=combine_targets(by_target, scales),
-        uncertainty=uncertainty,
+        stds=None if stds is None else stds / divisors,
+        uncertainty=None if stds is None else combine_targets(stds, scales),
     )
 
 
@@ -184,7 +185,7 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
 
 def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
     worst = np.argsort(-evaluated.error, kind="stable")[:_MAX_WORST].tolist()
-    cards = [_card(run, evaluated, near, place, compare=True) for place in worst]
+    cards = [_card(run, evaluated, near, place, evaluated.by_target, compare=True) for place in worst]
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     text = (
         f"The {split} molecules with the largest errors, in descending order.{several} "
@@ -193,14 +194,16 @@ def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilari
     return Section("worst", "Largest errors", [Text(text), Cards(cards)])
 
 
-def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, *, compare: bool = False) -> Card:
+def _card(
+    run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, of: np.ndarray, *, compare: bool = False
+) -> Card:
     """Build the card of one molecule; ``compare``: with the card of the nearest training molecule.
 
-    It shows the label, the prediction, its standard deviation, and the similarity to the training set.
+    It shows the target with the largest number in ``of``, ``[R, T]``: label, prediction and standard deviation, and the
+    similarity of the molecule to the training set.
     """
     row, dataset = int(evaluated.rows[place]), run.molecules.dataset
-    errors = evaluated.by_target[place]
-    t = int(np.nanargmax(errors)) if np.isfinite(errors).any() else 0
+    t = int(np.nanargmax(of[place])) if np.isfinite(of[place]).any() else 0
     task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]
     values = evaluated.values[place, where]
     facts = [("target", task.name)] if len(dataset.tasks) > 1 else []
@@ -229,7 +232,7 @@ def _prediction_text(task: Task, values: np.ndarray) -> str:
 
 def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
     identifier, title, uncertainty = "unsure", "Most uncertain molecules", evaluated.uncertainty
-    if uncertainty is None:
+    if uncertainty is None or evaluated.stds is None:
         text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
         text += "models is not available. Repeated cross-validation (--folds 5x3) gives one."
         return Section(identifier, title, [Text(text)])
@@ -238,6 +241,9 @@ def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: Trainin
     known = known[np.isfinite(evaluated.error[known])]
     name = error_name(run.molecules.dataset.tasks)
     figures = Figures([error_by_std(uncertainty[known], evaluated.error[known], name)])
-    text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order."
-    cards = Cards([_card(run, evaluated, near, place) for place in uncertain.tolist()])
-    return Section(identifier, title, [figures, Text(text), cards])
+    text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order"
+    if len(run.molecules.dataset.tasks) > 1:
+        text += " of its mean over the targets, each relative to the scatter of its labels; the target with the largest"
+        text += " one is shown"
+    cards = Cards([_card(run, evaluated, near, place, evaluated.stds) for place in uncertain.tolist()])
+    return Section(identifier, title, [figures, Text(text + "."), cards])

@@ -32,15 +32,21 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
     Args:
         dataset: ``pcqm4m`` or ``pcqm4mv2``.
         split: ``test``, or for v2 ``test-dev`` or ``test-challenge``.
-        predictions: ``float [R]``, HOMO-LUMO gaps in eV, in the order of OGB's split.
+        predictions: ``float [R]``, HOMO-LUMO gaps in eV, in the order of OGB's split; all of them finite.
         folder: output folder, created if it does not exist. The file is written atomically.
 
     Returns:
         The path of the file.
 
     Raises:
-        InputError: if the folder cannot be written.
+        InputError: if the split is unknown, the predictions are not finite or their number is another one, or the
+            folder cannot be written.
     """
+    if (size := _split_sizes(dataset).get(split)) is None:
+        raise InputError(f"{dataset} has no split {split!r} to submit: choose {' or '.join(TEST_SPLIT_SIZES[dataset])}")
+    predictions = np.asarray(predictions)
+    if predictions.shape != (size,) or not np.isfinite(predictions).all():
+        raise InputError(f"{dataset} {split} needs {size:,} finite predictions, one for each molecule of the split")
     lsc = import_ogb_lsc()
     folder = Path(folder)
     with _temporary_directory(folder) as temporary:
@@ -50,6 +56,14 @@ def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: 
             lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
         (written,) = Path(temporary).iterdir()
         return written.replace(folder / written.name)
+
+
+def _split_sizes(dataset: str) -> dict[str, int]:
+    if dataset not in TEST_SPLIT_SIZES:
+        raise InputError(
+            f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: choose {' or '.join(TEST_SPLIT_SIZES)}"
+        )
+    return TEST_SPLIT_SIZES[dataset]
 
 
 @contextmanager
@@ -82,17 +96,14 @@ def submit(
         InputError: if the dataset or the model does not fit, a molecule cannot be predicted, the folder cannot be
             written, or a file exists.
     """
-    if dataset not in TEST_SPLIT_SIZES:
-        raise InputError(
-            f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: choose {' or '.join(TEST_SPLIT_SIZES)}"
-        )
+    sizes = _split_sizes(dataset)
     if predictor.targets != [OGB_TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
     if not overwrite and (existing := sorted(Path(folder).glob(_FILES[dataset]))):
         raise InputError(f"{existing[0]} exists already: choose another --out, or give --overwrite")
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
     splits = data.splits or {}
-    for split, expected in TEST_SPLIT_SIZES[dataset].items():
+    for split, expected in sizes.items():
         size = len(splits.get(split, ()))
         if size != expected:
             raise InputError(
@@ -100,7 +111,7 @@ def submit(
             )
     with _temporary_directory(Path(folder)):  # an error now, not after the predictions
         pass
-    predictions = {split: _predict_split(predictor, data, split, splits[split]) for split in TEST_SPLIT_SIZES[dataset]}
+    predictions = {split: _predict_split(predictor, data, split, splits[split]) for split in sizes}
     return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
 
 

@@ -109,6 +109,21 @@ def test_v2_files_match_those_of_ogb(split, rows, dtype, tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("dataset", "split", "predictions", "message"),
+    [
+        ("pcqm4m2", "test-dev", np.zeros(147_037), "'pcqm4m2' has no submission"),
+        ("pcqm4mv2", "test", np.zeros(147_037), "has no split 'test' to submit: choose test-dev or test-challenge"),
+        ("pcqm4mv2", "test-dev", np.zeros(5), "needs 147,037 finite predictions"),
+        ("pcqm4mv2", "test-dev", np.full(147_037, np.nan), "needs 147,037 finite predictions"),
+    ],
+)
+def test_invalid_submissions_are_rejected(dataset, split, predictions, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        write_submission(dataset, split, predictions, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_submit_rejects_molecules_without_prediction(offline, ogb_run, make_ogb, tmp_path, monkeypatch):
     folder = make_ogb(tmp_path)
     table = pd.read_csv(folder / "raw" / "data.csv.gz")
@@ -148,5 +163,5 @@ def test_full_disk_is_an_input_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez_compressed", fail)
     with pytest.raises(InputError, match=f"cannot write to {tmp_path}: No space left on device"):
-        write_submission("pcqm4m", "test", np.zeros(3), tmp_path)
+        write_submission("pcqm4m", "test", np.zeros(377_423), tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -78,6 +78,8 @@ def test_unknown_name_and_indivisible_heads_are_rejected():
         build_mixer("slice-mx", DIM, HEADS)
     with pytest.raises(InputError, match=r"heads .5. must divide"):
         build_mixer("softmax", DIM, 5)
+    with pytest.raises(InputError, match=r"heads .0. must divide"):
+        build_mixer("softmax", DIM, 0)
 
 
 def test_number_of_parameters_matches_the_papers():

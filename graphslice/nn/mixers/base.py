@@ -45,7 +45,7 @@ class Mixer(nn.Module):
 
     def __init__(self, dim: int, heads: int, *, layer: int = 1, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
-        if dim % heads:
+        if heads < 1 or dim % heads:
             raise InputError(f"model.heads ({heads}) must divide model.dim ({dim})")
         self.dim, self.heads, self.layer, self.layers, self.dropout = dim, heads, layer, layers, dropout
         self.output = nn.Linear(dim, dim)
@@ -182,4 +182,6 @@ def build_mixer(name: str, dim: int, heads: int, **settings) -> Mixer:
     Raises:
         InputError: if the name is unknown or a value is invalid.
     """
+    common = inspect.signature(Mixer.__init__).parameters
+    check_mixer(name, {key: value for key, value in settings.items() if key not in common})
     return mixer_class(name)(dim, heads, **settings)

@@ -39,6 +39,7 @@ def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Te
     )
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, name, max(MAX_COMPILED, getattr(config, name)))
+    torch.compiler.assume_constant_result(capability)  # called in the choice of backends; it cannot be traced
     compiled = torch.compile(run, dynamic=False, fullgraph=True, **options)
     eager: set[tuple] = set()
 

@@ -42,7 +42,6 @@ class AggregateTile(NamedTuple):
     warps: int
 
 
-@torch.compiler.assume_constant_result
 def capability(device: torch.device) -> int:
     """Return ten times the compute capability of a GPU; 90 for other devices, on which Triton's interpreter runs."""
     if device.type != "cuda":

@@ -61,7 +61,8 @@ def activations(
     Raises:
         InputError: if the model expects descriptors and none are given.
     """
-    model, batch = predictor.model, collate_one(predictor, graph, descriptors)
+    predictor.require_single()
+    model, batch = predictor.networks.as_torch().modules[0], collate_one(predictor, graph, descriptors)
     rows: list[Tensor] = []
     mixed: list[Tensor] = []
 

@@ -9,6 +9,7 @@ from typing import overload
 
 import numpy as np
 import torch
+from scipy.special import logsumexp
 from torch import Tensor
 
 from graphslice.analysis.activations import collate_one
@@ -22,7 +23,7 @@ from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from graphslice.tasks import each_target
+from graphslice.tasks import MULTICLASS, each_target
 from graphslice.threads import map_one_core_each
 
 # Maximum number of rows (atoms and graph tokens) of all masked copies of a molecule in one batch.
@@ -37,7 +38,7 @@ class Attribution:
     """Contributions of N atoms to the W outputs of a network, or to their mean over several networks.
 
     Regression outputs are in the unit of the target, or its natural logarithm for targets with a log transform; class
-    outputs are logits.
+    outputs are logits, the log-odds of each class.
 
     Attributes:
         values: ``float64 [N, W]``; they sum to ``prediction - baseline``.
@@ -184,17 +185,30 @@ def _attribute_graph(
     if orders < 1:
         raise InputError(f"orders must be at least 1, not {orders}")
     batch = collate_one(predictor, graph, descriptors)
-    networks = [_masked_predict(model, batch) for model in predictor.models]
+    networks = [_masked_predict(model, batch) for model in predictor.networks.as_torch().modules]
     names = [name for task in predictor.tasks for name in task.output_names]
 
     def predict(visible: Tensor) -> np.ndarray:
         # Columns of predicted standard deviations may follow those of the predictions.
-        return np.mean([network(visible) for network in networks], axis=0)[:, : len(names)]
+        outputs = np.mean([network(visible) for network in networks], axis=0)[:, : len(names)]
+        for _, task, columns in each_target(predictor.tasks):
+            if task.kind == MULTICLASS:
+                outputs[:, columns] = _log_odds(outputs[:, columns])
+        return outputs
 
     count, orders = graph.num_atoms, orders + orders % 2
     is_exact = 2**count <= orders * count
     results = _exact_shapley(predict, count) if is_exact else _sampled_shapley(predict, count, orders, seed)
     return Attribution(*results, names, _network_weights(predictor))
+
+
+def _log_odds(outputs: np.ndarray) -> np.ndarray:
+    """Return the log-odds of each class against the others, ``[R, K]``, from the inputs of a softmax, ``[R, K]``.
+
+    These inputs are defined up to a number that all classes share, so they can rise while the probability falls.
+    """
+    others = np.where(np.eye(outputs.shape[1], dtype=bool), -np.inf, outputs[:, None, :])
+    return outputs - logsumexp(others, axis=2)
 
 
 def _network_weights(predictor: Predictor) -> np.ndarray:

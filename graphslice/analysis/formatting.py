@@ -120,11 +120,11 @@ class Explanation:
 
     @property
     def sum(self) -> str:
-        """Decomposition ``2.31 = 1.10 (reference) + 1.21 (atoms)``, which adds up as displayed."""
+        """Decomposition ``2.31 = 1.10 (baseline) + 1.21 (atoms)``, which adds up as displayed."""
         total, baseline = self.digits.rounded(self.prediction), self.digits.rounded(self.baseline)
         added = self.digits.text(abs(total - baseline))
         sign = "+" if total >= baseline else "\N{MINUS SIGN}"
-        text = f"{self.digits.text(total)} = {self.digits.text(baseline)} (reference) {sign} {added} (atoms)"
+        text = f"{self.digits.text(total)} = {self.digits.text(baseline)} (baseline) {sign} {added} (atoms)"
         return f"({text}){self.digits.times}" if self.digits.power else text
 
 

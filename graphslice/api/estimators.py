@@ -18,8 +18,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from graphslice.api.fitting import base_config, fit, labelled_table
 from graphslice.api.keywords import suggest_keywords
-from graphslice.api.model import Model, load
-from graphslice.config import RunConfig
+from graphslice.api.model import Model, load, name_setting
+from graphslice.chem.descriptors import feature_column_names
+from graphslice.config import RunConfig, split_words
+from graphslice.data.columns import quoted_list
 from graphslice.data.frames import column_names, is_frame
 from graphslice.errors import InputError, shown
 from graphslice.inference.embedding import compute_embeddings, embedding_column
@@ -78,18 +80,21 @@ class _Estimator(_SmilesInput):
         return tags
 
     def _train(
-        self, smiles: list, labels: np.ndarray, kind: str, sample_weight: Any, names: list[str] | None = None
+        self, X: Any, labels: np.ndarray, kind: str, sample_weight: Any, names: list[str] | None = None
     ) -> Model:
         """Train on all rows, or all but a validation set; users of an estimator hold out a test set themselves."""
+        smiles, columns = self._molecules_and_columns(X, self.features)
         if len(smiles) < 2:
             raise InputError("X has 1 sample: at least two molecules are needed, one to train on and one to validate")
         table = labelled_table(smiles, labels, names)
         first, *targets = table.column_names
-        split = next(name for name in ("split", "SPLIT", "the split") if name not in targets)
+        for name, values in columns.items():
+            table = table.append_column(name, pa.array(values))
+        split = next(name for name in ("split", "SPLIT", "the split") if name not in table.column_names)
         table = table.append_column(split, pa.array(["train"] * len(table)))
         weights = None
         if sample_weight is not None:
-            weights = next(name for name in ("weight", "WEIGHT", "the weight") if name not in targets)
+            weights = next(name for name in ("weight", "WEIGHT", "the weight") if name not in table.column_names)
             table = table.append_column(weights, pa.array(_sample_weights(sample_weight, len(smiles))))
         config = base_config(self.preset, self.config, self.init_from)
         sections = self.config if isinstance(self.config, Mapping) else {}
@@ -117,24 +122,36 @@ class _Estimator(_SmilesInput):
         # Without the temporary run directory, which is deleted.
         return Model(model.checkpoints, model.device, calibration=model.calibration)
 
-    def _molecules_and_labels(self, X: Any, y: Any) -> tuple[list, np.ndarray]:
-        """Return the molecules and labels to train on, and remember the column of the SMILES."""
+    def _labels_of(self, X: Any, y: Any) -> np.ndarray:
+        """Return the labels to train on, and remember the column of the SMILES."""
         names = column_names(X) if is_frame(X) else []
         self._column = names[0] if len(names) == 1 else None
-        return _molecules(X), _labels(y)
+        return _labels(y)
+
+    def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, np.ndarray]]:
+        """Return the molecules and the feature columns of ``X``."""
+        wanted = feature_column_names(split_words(name_setting(features) or ""))
+        names = column_names(X) if is_frame(X) else []
+        if missing := [name for name in wanted if name not in names]:
+            raise InputError(
+                f"features has {quoted_list(missing)}: X must be a data frame of the SMILES and these columns, or give "
+                "morgan and rdkit2d alone"
+            )
+        return _molecules(X, self._column), frame_molecules(X, self._column, wanted)[1] if wanted else {}
 
     def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
-        predictions = self.model_.predict(_molecules(X, self._column), details=True)
+        molecules, columns = self._molecules_and_columns(X, self.model_.config.data.descriptors)
+        predictions = self.model_.predict(molecules, columns=columns, details=True)
         return predictions.values.astype(np.float64), predictions.errors
 
 
 class GraphSliceRegressor(RegressorMixin, _Estimator):
     """Scikit-learn regressor for molecules; ``X`` is SMILES.
 
-    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. ``y`` may have
-    several targets; unknown labels are nan. The final models are trained on all molecules, or, of more than 3,000, on
-    nine tenths, and the others choose the best epoch.
+    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules; a data frame may
+    hold the columns that ``features`` names too. ``y`` may have several targets; unknown labels are nan. The final
+    models are trained on all molecules, or, of more than 3,000, on nine tenths, and the others choose the best epoch.
 
     Args:
         features, ensemble, preset, init_from, epochs, minutes, baselines, config: as in :func:`graphslice.fit`.
@@ -159,7 +176,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         Raises:
             InputError: (a ValueError) if labels are not numeric, are infinite, or do not match the number of SMILES.
         """
-        molecules, labels = self._molecules_and_labels(X, y)
+        labels = self._labels_of(X, y)
         try:
             numbers = labels.astype(np.float64)
         except (TypeError, ValueError):
@@ -167,7 +184,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         if np.isinf(numbers).any():
             raise InputError("y contains infinity: leave these molecules out")
         names = [str(name) for name in y.columns] if labels.ndim == 2 and hasattr(y, "columns") else None
-        self.model_ = self._train(molecules, numbers, REGRESSION, sample_weight, names)
+        self.model_ = self._train(X, numbers, REGRESSION, sample_weight, names)
         self._one_dimensional = numbers.ndim == 1
         return self
 
@@ -196,8 +213,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
 class GraphSliceClassifier(ClassifierMixin, _Estimator):
     """Scikit-learn classifier for molecules, binary or multiclass; ``X`` is SMILES.
 
-    ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules. All of them
-    train the final models, as for :class:`GraphSliceRegressor`.
+    ``X`` is as for :class:`GraphSliceRegressor`. All molecules train the final models, as there.
 
     Args:
         features, ensemble, preset, init_from, epochs, minutes, baselines, config, random_state, verbose: as in
@@ -222,7 +238,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         Raises:
             InputError: (a ValueError) if there is only one class, or labels do not match the number of SMILES.
         """
-        molecules, labels = self._molecules_and_labels(X, y)
+        labels = self._labels_of(X, y)
         labels = column_or_1d(labels, warn=True)
         if missing := int(pd.isna(labels).sum()):
             raise InputError(f"Input y contains NaN: {missing:,} molecules have no class, leave them out")
@@ -231,7 +247,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         if len(self.classes_) < 2:
             raise InputError(f"y has only one class, {self.classes_.tolist()}: at least two are needed")
         kind = BINARY if len(self.classes_) == 2 else MULTICLASS
-        self.model_ = self._train(molecules, indices.astype(np.float64), kind, sample_weight)
+        self.model_ = self._train(X, indices.astype(np.float64), kind, sample_weight)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -312,8 +312,10 @@ class _Training:
 
 
 def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunResult:
-    """Train while no other thread of the process does: threads share torch's random number generator."""
-    with _Training.lock:
+    """Train while no other thread of the process does, and restore torch's random numbers, which threads share."""
+    import torch
+
+    with _Training.lock, torch.random.fork_rng(range(torch.cuda.device_count())):
         return train_run.train(config, out, **arguments)
 
 

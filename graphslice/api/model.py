@@ -321,7 +321,7 @@ class Model(Predictor):
             path: the directory to write.
 
         Raises:
-            InputError: if the directory cannot be written, or holds files that are not of a run.
+            InputError: if the directory cannot be written, or a file in it that is not of a run would be replaced.
         """
         path = Path(path).expanduser()
         if path.exists() and not path.is_dir():
@@ -414,7 +414,7 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Model:
         The model; an ensemble is one :class:`Model`.
 
     Raises:
-        InputError: if there is no model at this path, or it cannot be read.
+        InputError: if there is no model at this path, it cannot be read, or this machine has no such device.
     """
     compile_note.announce_compilation()
     folder, checkpoints = run_directory_of(path), read_checkpoints(path)

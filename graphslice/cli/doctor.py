@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from graphslice.config.reading import read_preset
+from graphslice.hardware import default_device
 
 if TYPE_CHECKING:
     from graphslice.doctor.diagnosis import Diagnosis
@@ -34,15 +35,14 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print hardware, operator checks and training steps; the exit code is 1 if there are ``problems``."""
-    import torch
 
-    from graphslice.cli.options import parse_device
     from graphslice.doctor.diagnosis import Diagnosis, check_operators, check_presets, describe_machine
+    from graphslice.inference.torch_networks import torch_device
 
     presets = options.preset or list(_DEFAULT_PRESETS)
     for preset in presets:
         read_preset(preset)
-    device = parse_device(options.device) or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch_device(options.device or default_device())
     console, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True)
     found = Diagnosis(describe_machine(), str(device))
     _print_machine(found.machine, console)

@@ -34,8 +34,6 @@ from graphslice.errors import InputError
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
-    import torch
-
     from graphslice.cli.json_output import JsonOutput
     from graphslice.inference import Predictor
     from graphslice.inference.files import FileReport
@@ -381,26 +379,7 @@ def load_model(options: Namespace) -> Predictor:
     from graphslice.inference import load
     from graphslice.run_files import unfinished_note
 
-    predictor = load(options.model, inference_device(options.device))
+    predictor = load(options.model, options.device or None)
     if note := unfinished_note(predictor.folder):
         print(note, file=sys.stderr)
     return predictor
-
-
-def inference_device(name: str | None) -> str | torch.device | None:
-    """Return the device of --device for a predictor: "cpu" as it is, since predictions on it may need no torch."""
-    return name if name == "cpu" else parse_device(name)
-
-
-def parse_device(name: str | None) -> torch.device | None:
-    """Return the torch device of --device, or None; raise InputError if this machine does not have it."""
-    if not name:
-        return None
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-        return device
-    except (RuntimeError, AssertionError):
-        raise InputError(f"--device: this machine has no device {name!r}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import inference_device, reject_pretrained
+from graphslice.cli.options import reject_pretrained
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS
 
@@ -68,7 +68,7 @@ def _load_models(paths: list[str], device: str | None) -> list:
     for path in paths:
         reject_pretrained(path)
         name = Path(path).resolve().name
-        models.append((name if counts[name] == 1 else path, load(path, inference_device(device))))
+        models.append((name if counts[name] == 1 else path, load(path, device or None)))
     return models
 
 

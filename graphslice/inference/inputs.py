@@ -172,7 +172,9 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         InputError: if the input holds no molecules, lacks what the model reads, or has RDKit molecules for an atom- or
             bond-level model.
     """
-    level, columns = config.model.level, {} if columns is None else dict(columns)
+    if not isinstance(columns, Mapping | None):
+        raise InputError(f"columns must be a mapping of names to numbers, not {shown(columns)}")
+    level, columns = config.model.level, dict(columns or {})
     if is_frame(inputs):
         if level != MOLECULE:
             reject_molecules(inputs)

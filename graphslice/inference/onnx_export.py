@@ -248,7 +248,7 @@ class _InUnits(nn.Module):
 
     def __init__(self, predictor: Predictor, names: Sequence[str]) -> None:
         super().__init__()
-        self.networks, self.names = nn.ModuleList(predictor.models), names
+        self.networks, self.names = nn.ModuleList(predictor.networks.as_torch().modules), names
         self.tasks, self.calibration = predictor.tasks, predictor.calibration
 
     def forward(self, *tensors: Tensor) -> Tensor:

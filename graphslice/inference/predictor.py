@@ -101,12 +101,16 @@ class Predictor:
     @property
     def model(self) -> GraphTransformer:
         """The network of a single model, as in :attr:`models`; raises InputError for an ensemble."""
+        self.require_single()
+        return self.models[0]
+
+    def require_single(self) -> None:
+        """Raise InputError for an ensemble."""
         if self.num_models > 1:
             raise InputError(
                 f"this is an ensemble of {self.num_models} models: load one member, such as {MEMBER}1 in the run "
                 "directory"
             )
-        return self.models[0]
 
     @property
     def targets(self) -> list[str]:

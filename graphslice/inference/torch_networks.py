@@ -11,9 +11,20 @@ from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.store import GraphStore
+from graphslice.errors import InputError
 from graphslice.inference.batches import for_each_batch
 from graphslice.inference.gpu import tf32_matmul
 from graphslice.inference.program_cache import save_program
+
+
+def torch_device(name: str) -> torch.device:
+    """Return a torch device by its name; raises InputError if this machine does not have it."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+        return device
+    except (RuntimeError, AssertionError):
+        raise InputError(f"this machine has no device {name!r}") from None
 
 
 class TorchNetworks:
@@ -28,11 +39,11 @@ class TorchNetworks:
         device: the device.
 
     Raises:
-        InputError: if the weights of a checkpoint do not fit its configuration.
+        InputError: if this machine has no such device, or the weights of a checkpoint do not fit its configuration.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint], device: str) -> None:
-        self.device = torch.device(device)
+        self.device = torch_device(device)
         self._config = checkpoints[0].config
         self.modules = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
         if self.device.type == "cpu" and self._config.model.level == MOLECULE:

@@ -210,6 +210,20 @@ def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
     assert attribute(pair, "CCO").network_weight.tolist() == [0.65, 1.0]
 
 
+def test_classes_are_explained_by_their_log_odds(make_predictor):
+    """The inputs of the softmax may be shifted, which changes no probability."""
+    predictor = make_predictor(targets=tuple("abc"))
+    (plain,) = predictor.checkpoints
+    checkpoint = Checkpoint(plain.config, [Task("kind", "multiclass", ("a", "b", "c"))], plain.weights)
+    shifted = {**plain.weights, "target_mean": plain.weights["target_mean"] + 7}
+    results = [
+        attribute(Predictor(replace(checkpoint, weights=weights), "cpu"), "CCO") for weights in (plain.weights, shifted)
+    ]
+    np.testing.assert_allclose(results[0].values, results[1].values, rtol=1e-4, atol=1e-5)
+    p = Predictor(checkpoint, "cpu").predict("CCO")[0]
+    np.testing.assert_allclose(results[0].prediction, np.log(p / (1 - p)), rtol=1e-4, atol=1e-5)
+
+
 def test_output_names_of_all_task_kinds(make_predictor):
     tasks = [Task("t"), Task("c", transform="log"), Task("active", "binary", ("no", "yes"))]
     tasks.append(Task("kind", "multiclass", ("a", "b", "c")))

@@ -50,7 +50,7 @@ def test_displayed_sum_is_exact(seed):
     random = np.random.default_rng(seed)
     explanation = explanation_of(LOGP, random.normal(size=6), [0.0], baseline=random.normal())
     total, rest = explanation.sum.replace("\N{MINUS SIGN}", "-").split(" = ")
-    base, sign, added = rest.replace(" (reference)", "").replace(" (atoms)", "").split(" ")
+    base, sign, added = rest.replace(" (baseline)", "").replace(" (atoms)", "").split(" ")
     assert float(total) == pytest.approx(float(base) + float(sign + added), abs=1e-9)
     assert float(total) == pytest.approx(explanation.prediction, abs=0.5 * 10**-explanation.digits.decimals)
 
@@ -60,7 +60,7 @@ def test_regression_explanation():
     assert (explanation.quantity, explanation.down, explanation.up) == ("logp", "lowers logp", "raises logp")
     assert explanation.legend == "contribution to logp, in its unit"
     assert explanation.model_prediction == "" and explanation.notes == ()
-    assert explanation.sum == "1.25 = 1.00 (reference) + 0.25 (atoms)" and explanation.warning == ""
+    assert explanation.sum == "1.25 = 1.00 (baseline) + 0.25 (atoms)" and explanation.warning == ""
     assert explanation.error_bound_text == "each ± 0.03 or less (standard error)"
     assert not any(explanation_of(LOGP, [0.5], [1.5], error=error).error_bound_text for error in (0.0, np.nan))
 

@@ -42,6 +42,20 @@ def classes():
     return classifier().fit(CHAINS, ALCOHOLS)
 
 
+def test_features_may_be_columns_of_a_data_frame():
+    X = pd.DataFrame({"smiles": CHAINS, "ph": ATOMS, "split": ATOMS % 7})
+    model = regressor(features=["ph", "morgan"]).fit(X, ATOMS)
+    assert model.model_.config.data.descriptors == ("ph", "morgan")
+    found = model.predict(X)
+    np.testing.assert_array_equal(found, model.model_.predict(CHAINS, columns={"ph": ATOMS})[:, 0])
+    assert not np.array_equal(found, model.predict(X.assign(ph=0.0)))
+    for part in (X[["smiles"]], CHAINS):
+        with pytest.raises(InputError, match="features has 'ph': X must be a data frame"):
+            model.predict(part)
+    with pytest.raises(InputError, match="features has 'logd': X must be a data frame"):
+        regressor(features="morgan,logd").fit(X, ATOMS)
+
+
 @pytest.mark.parametrize(
     "X",
     [

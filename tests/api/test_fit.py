@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from rdkit import Chem
 from tiny import TINY
 
@@ -281,6 +282,13 @@ def test_inference_device_is_the_training_device(demo_rows, tmp_path, monkeypatc
     model = fit(demo_rows[:30], "gap_ev", out=tmp_path / "run")
     trained = gs.train(model.config, tmp_path / "again", data=demo_rows[:30])
     assert model.predict("CCO") == trained.model.predict("CCO")
+
+
+def test_random_numbers_of_torch_are_restored(demo_rows):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    fit(demo_rows[:30], "gap_ev")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_saved_model_includes_its_data_frame(demo_rows, cli, tmp_path):

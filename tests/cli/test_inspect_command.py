@@ -19,7 +19,7 @@ def test_smiles_and_a_file(cli, run_directory, tmp_path):
     line = out.splitlines()[2].split()
     assert line[::2] == ["C", "C", "O"]  # what is printed is what the table has
     assert [value.lstrip("+") for value in line[1::2]] == table["contribution"][:3].tolist()
-    assert f"gap_ev: {table['prediction'][0]} = {table['baseline'][0]} (reference) " in out
+    assert f"gap_ev: {table['prediction'][0]} = {table['baseline'][0]} (baseline) " in out
 
 
 def test_molecules_that_are_explained_for_different_classes(capsys):

@@ -11,6 +11,7 @@ from tiny import COMPILED, TINY
 
 import graphslice as gs
 from graphslice import InputError
+from graphslice.analysis import activations, attribute
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.descriptors import descriptor_width
@@ -124,6 +125,12 @@ def test_unknown_and_extreme_descriptors(programs):
     np.testing.assert_allclose(found, predictor.predict(["CCO", "C[Fe]", "CCCC", "C"], columns=columns), rtol=1e-5)
 
 
+@pytest.mark.parametrize("device", ["foo", "cuda:99"])
+def test_a_device_that_the_machine_lacks_is_reported(device):
+    with pytest.raises(InputError, match=f"this machine has no device '{device}'"):
+        Predictor(checkpoint_of(), device)
+
+
 def test_large_molecules_are_predicted_by_torch(programs):
     predictor, smiles = Predictor(checkpoint_of(), "cpu"), ["C", "C" * 9, "C" * 8, "C" * 40, "CO"]
     programs[0].max_rows = 9
@@ -146,6 +153,15 @@ def test_predicted_standard_deviations(programs):
     _, expected = predictor.predict_uncalibrated(store, np.arange(2))
     for name in expected:
         np.testing.assert_allclose(difficulty[name], expected[name], rtol=1e-5)
+
+
+def test_explanations_do_not_change_predictions(programs):
+    predictor = Predictor(checkpoint_of(), "cpu")
+    before = predictor.predict(SMILES[:2])
+    attribute(predictor, "CCO")
+    activations(predictor, gs.smiles_to_graph("CCO"))
+    assert isinstance(predictor.networks, CompiledNetworks)
+    np.testing.assert_array_equal(predictor.predict(SMILES[:2]), before)
 
 
 def test_changed_modules_make_the_predictions(programs):

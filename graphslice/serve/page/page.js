@@ -213,7 +213,7 @@ function targetCell(model, row, target, t) {
     bounds = `probability ${at.toFixed(2)}`;
     if (`${target}_set` in row) bounds += `, set {${row[`${target}_set`].replaceAll("|", ", ")}}`;
   } else if (low !== undefined) bounds = `${short(low)} to ${short(high)}`;
-  if (`${target}_std` in row) bounds += `${bounds && "; "}± ${short(row[`${target}_std`])}`;
+  if (`${target}_std` in row) bounds += `${bounds && "; "}SD over models ${short(row[`${target}_std`])}`;
   const place = (number) => `calc((${number} - var(--min${t})) / max(1e-9, var(--max${t}) - var(--min${t})) * 100%)`;
   const bar = element("div", { className: "bar" }), mark = element("b");
   mark.style.left = place(at);

@@ -73,7 +73,7 @@ def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: 
 def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
     """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
     if not contents.measurements + contents.words and "word" not in contents.firsts:
-        raise InputError(f"{label} is empty in every row")
+        raise InputError(f"{label} is empty in every row: leave it out, or write its labels")
     others = contents.numbers + contents.words + contents.commas
     if "bound" in contents.firsts and not others and kind in (None, REGRESSION):
         row, cell = contents.first("bound")
@@ -126,7 +126,10 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
     numbers = list(dict.fromkeys(map(number_key, sorted(contents.values))))
     keys = numbers if numeric else [*sorted(names), *(key for key in numbers if key not in names)]
     if len(keys) > MOST_CLASSES:
-        raise InputError(f"{label} has more than {MOST_CLASSES} different values: too many to be classes")
+        raise InputError(
+            f"{label} has more than {MOST_CLASSES} different values, too many to be classes: train it as regression, "
+            "or leave it out"
+        )
     if len(keys) == 1:
         only = names.get(keys[0], keys[0])
         hint = ", or write a word in place of '-' if that is a class" if contents.dashes else ""

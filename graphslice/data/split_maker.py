@@ -286,9 +286,13 @@ class SplitMaker:
         """
         replaced_by = "folds" if self.folds else "split_sizes" if self.config.split_sizes is not None else None
         if own is not None and replaced_by is not None:
+            option = f"--{replaced_by.replace('_', '-')}"
+            if self.config.test_file or self.config.valid_file:
+                file = "--test-file" if self.config.test_file else "--valid-file"
+                raise InputError(f"{option} and {file} exclude each other: leave out one of them")
             raise InputError(
-                f"{self.name} has its own split, which {replaced_by} would replace: leave out {replaced_by}, or choose "
-                f"a split method with --split {', '.join(SPLIT_METHODS)}"
+                f"{self.name} has its own split, which {option} would replace: leave out {option}, or choose a split "
+                f"method with --split {', '.join(SPLIT_METHODS)}"
             )
         if own is None:
             grouped = self._grouped()

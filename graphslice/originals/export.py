@@ -63,6 +63,7 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
     needed: list[tuple[str, object, object]] = [
         ("graph.path_ties", graph.path_ties, "floyd-warshall"),
         ("graph.atom_order", graph.atom_order, "input"),
+        ("graph.standardize", graph.standardize, "none"),
         ("model.readout", config.readout, "token"),
         ("model.descriptors", config.descriptors, 0),
         ("model.level", config.level, "molecule"),
@@ -77,7 +78,9 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
     if config.mixer not in mixers:
         wrong.append(f"model.mixer must be {' or '.join(mixers)}, not {config.mixer}")
     transformed = [task for task in checkpoint.tasks if task.transform != "none"]
-    wrong += [f"target {task.name} must not have the transform {task.transform}" for task in transformed]
+    wrong += [
+        f"target {task.name} must not have the transform {task.transform} (data.transform)" for task in transformed
+    ]
     if wrong:
         raise InputError(f"the model cannot be exported as {layout}: {'; '.join(wrong)}")
 

@@ -118,7 +118,8 @@ def _json_settings(folder: Path) -> dict[str, Any]:
     path = folder / HF_CONFIG
     if not path.is_file():
         problem = "is already a run of GraphSlice" if (folder / CONFIG).is_file() else f"holds no {HF_CONFIG}"
-        raise InputError(f"{folder} {problem}: give a Hugging Face folder or a checkpoint file")
+        such = "".join(f", such as {file}" for file in sorted(folder.glob("*.pt"))[:1])
+        raise InputError(f"{folder} {problem}: give a Hugging Face folder or a checkpoint file{such}")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

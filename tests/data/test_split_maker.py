@@ -234,12 +234,17 @@ def test_empty_splits_of_the_dataset_raise(own, reason, make):
 
 @pytest.mark.parametrize("config", [{"folds": "3"}, {"split_sizes": "0.7,0.2,0.1"}])
 def test_folds_or_sizes_for_a_dataset_with_a_split_raise(config, make):
-    (name,) = config
+    (option,) = (f"--{name.replace('_', '-')}" for name in config)
     reason = (
-        rf"t\.csv has its own split, which {name} would replace: leave out {name}.*--split random, scaffold, cluster"
+        rf"t\.csv has its own split, which {option} would replace: leave out {option}.*--split random, scaffold, clus"
     )
     with pytest.raises(InputError, match=reason):
         make(own={"train": np.arange(9), "valid": np.arange(9, 12)}, **config)
+
+
+def test_folds_and_a_test_file_exclude_each_other(make):
+    with pytest.raises(InputError, match="--folds and --test-file exclude each other"):
+        make(own={"train": np.arange(9), "test": np.arange(9, 12)}, folds="3", test_file="t.csv")
 
 
 @pytest.mark.parametrize("method", METHODS)

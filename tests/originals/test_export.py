@@ -119,6 +119,9 @@ def test_path_ties_biases_and_existing_files_are_checked(tmp_path):
     checkpoint.config.graph.path_ties = "mean"
     with pytest.raises(InputError, match="path_ties must be floyd-warshall, not mean"):
         export_checkpoint(checkpoint, tmp_path / "other", "huggingface")
+    checkpoint.config.graph.path_ties, checkpoint.config.graph.standardize = "floyd-warshall", "parent"
+    with pytest.raises(InputError, match="standardize must be none, not parent"):
+        export_checkpoint(checkpoint, tmp_path / "other", "huggingface")
 
 
 @pytest.mark.parametrize(("layout", "head"), [("huggingface", "mlp"), ("graphormer-v1", "linear")])

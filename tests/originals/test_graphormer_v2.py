@@ -231,7 +231,7 @@ def test_imported_model_works_with_all_commands(model, tmp_path, cli):
     code, out, _ = cli("inspect", tmp_path / "run", "CCO", "-o", tmp_path / "inspect")
     assert code == 0
     out = out.replace("\N{MINUS SIGN}", "-")
-    numbers = re.search(r"homolumogap: (\S+) = (\S+) \(reference\) ([+-]) (\S+) \(atoms\)", out).groups()
+    numbers = re.search(r"homolumogap: (\S+) = (\S+) \(baseline\) ([+-]) (\S+) \(atoms\)", out).groups()
     whole, blank, atoms = (float(numbers[i]) for i in (0, 1, 3))
     atoms = atoms if numbers[2] == "+" else -atoms
     digits = 10.0 ** -len(numbers[0].partition(".")[2])

@@ -315,7 +315,8 @@ def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunRes
     """Train while no other thread of the process does, and restore torch's random numbers, which threads share."""
     import torch
 
-    with _Training.lock, torch.random.fork_rng(range(torch.cuda.device_count())):
+    used = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    with _Training.lock, torch.random.fork_rng(range(used)):
         return train_run.train(config, out, **arguments)
 
 

@@ -17,7 +17,9 @@ from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
 from graphslice.cli.main import main
 from graphslice.config import read_yaml
+from graphslice.report.write import write_report
 from graphslice.run_files import read_splits
+from graphslice.stacking.stacking import NAMES
 from graphslice.training import resume, train
 from graphslice.training.loop import TrainingLoop
 
@@ -108,6 +110,15 @@ def test_a_stopped_run_continues_exactly(run, configured, tmp_path, monkeypatch,
     assert after == before
     for name, weight in read_checkpoint(run).weights.items():
         np.testing.assert_array_equal(read_checkpoint(tmp_path / "run").weights[name], weight)
+
+
+def test_report_has_the_weights(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text()
+    stacking = read_checkpoint(run).stacking
+    names = ["network", *(NAMES[name] for name in stacking.models)]
+    for name, weight in zip(names, stacking.weights[:, 0], strict=True):
+        assert f'<th scope="row">{name}</th><td>{100 * weight:.0f}%</td>' in page
 
 
 def test_a_folder_of_the_user_is_not_taken_for_a_held_out_fold(configured, tmp_path):

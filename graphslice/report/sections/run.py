@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
+from graphslice.checkpoint import Checkpoint
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import MINUS, NONE, label_noun, number, with_std
 from graphslice.evaluation.metrics import METRICS, prediction_count
@@ -14,7 +17,7 @@ from graphslice.report.figures import learning_curves, score_histogram
 from graphslice.report.load_run import Run, read_curve
 from graphslice.report.page_elements import Code, Figure, Figures, Heading, Part, Section, Table, Text
 from graphslice.run_files import is_finished, read_metrics
-from graphslice.stacking.stacking import NAMES
+from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import TASK_KINDS
 
 #: Maximum number of targets shown in detail.
@@ -208,10 +211,10 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
     if not baselines:
         return []
     splits = [split for split in _SPLITS if all(split in scores for scores in baselines)]
-    rows = []
+    weights, rows = _mean_weights(run.checkpoints), []
     for name in baselines[0][splits[0]] if splits else ():
         means = (_mean([scores[split].get(name) for scores in baselines]) for split in splits)
-        rows.append([NAMES.get(name, name), *means])
+        rows.append([NAMES.get(name, name), "" if name == STACK else f"{100 * weights[name]:.0f}%", *means])
     metric, several = METRICS[run.metric], len(baselines) > 1
     better = "higher is better" if metric.higher_is_better else "lower is better"
     of = (
@@ -223,7 +226,20 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
         )
     )
     caption = f"{metric.label} ({better}) of the weighted ensemble and of each component alone; {of}."
-    return [Heading("Network and base models"), Table(caption, ["component", *map(run.split_name, splits)], rows)]
+    head = ["component", "weight", *map(run.split_name, splits)]
+    return [Heading("Network and base models"), Table(caption, head, rows)]
+
+
+def _mean_weights(checkpoints: Sequence[Checkpoint]) -> Mapping[str, float]:
+    """Return the weight of each component, averaged over the targets and the models."""
+    weights: defaultdict[str, float] = defaultdict(float)
+    for stack in (checkpoint.stacking for checkpoint in checkpoints):
+        shares = (
+            [(NETWORK, 1.0)] if stack is None else zip((NETWORK, *stack.models), stack.weights.mean(1), strict=True)
+        )
+        for name, share in shares:
+            weights[name] += share / len(checkpoints)
+    return weights
 
 
 def _mean(values: list[float | None]) -> str:

@@ -16,9 +16,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from graphslice.api.fitting import base_config, fit, labelled_table
+from graphslice.api.fitting import base_config, fit
 from graphslice.api.keywords import suggest_keywords
-from graphslice.api.model import Model, load, name_setting
+from graphslice.api.labelled_data import labelled_table, name_setting
+from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import RunConfig, split_words
 from graphslice.data.columns import quoted_list
@@ -131,13 +132,13 @@ class _Estimator(_SmilesInput):
     def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, np.ndarray]]:
         """Return the molecules and the feature columns of ``X``."""
         wanted = feature_column_names(split_words(name_setting(features) or ""))
-        names = column_names(X) if is_frame(X) else []
-        if missing := [name for name in wanted if name not in names]:
+        molecules, columns = _read(X, self._column, wanted)
+        if missing := [name for name in wanted if name not in columns]:
             raise InputError(
                 f"features has {quoted_list(missing)}: X must be a data frame of the SMILES and these columns, or give "
                 "morgan and rdkit2d alone"
             )
-        return _molecules(X, self._column), frame_molecules(X, self._column, wanted)[1] if wanted else {}
+        return molecules, columns
 
     def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
@@ -319,7 +320,7 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         Raises:
             InputError: (a ValueError) if ``X`` holds no molecules, ``invalid`` is unknown or there is no such model.
         """
-        _molecules(X)
+        _read(X)
         if self.invalid not in ("raise", "nan"):
             raise InputError(f"invalid must be 'raise' or 'nan', not {shown(self.invalid)}")
         self.model_ = self.model if isinstance(self.model, Model) else load(self.model, self.device)
@@ -338,7 +339,7 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
             InputError: (a ValueError) if a molecule is invalid (the message names its row) and ``invalid`` is
                 ``"raise"``, or ``X`` holds no molecules or lacks feature columns.
         """
-        molecules = _molecules(X)
+        molecules, _ = _read(X)
         model = self.model_ if self.__sklearn_is_fitted__() else self.fit(X).model_
         store = model.featurize_molecules(X if is_frame(X) else molecules)
         if self.invalid == "raise" and store.errors:
@@ -363,12 +364,15 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         return tags
 
 
-def _molecules(X: Any, column: str | None = None) -> list:
-    """Return the molecules of ``X``, in a frame from ``column`` if it has one; raises InputError if there are none."""
-    molecules = frame_molecules(X, column, ())[0] if is_frame(X) else as_molecules(X)
+def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tuple[list, dict[str, np.ndarray]]:
+    """Return the molecules of ``X``, and those of the feature columns that it has; raise InputError without molecules.
+
+    The molecules of a frame are in ``column``, if it has one of this name.
+    """
+    molecules, columns = frame_molecules(X, column, features) if is_frame(X) else (as_molecules(X), {})
     if not molecules:
         raise InputError("X has no molecules (0 samples): at least one is needed")
-    return molecules
+    return molecules, columns
 
 
 def _sample_weights(sample_weight: Any, rows: int) -> np.ndarray:

@@ -6,26 +6,22 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 from rich.console import Console
 
 from graphslice import compile_note
 from graphslice.api.keywords import suggest_keywords
-from graphslice.api.model import Model, load, name_list, name_setting
+from graphslice.api.labelled_data import as_dataset, name_setting
+from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
-from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig, join_names
+from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
 from graphslice.config.reading import check_keys, merge_sections, parse_section, read_preset
-from graphslice.data.columns import check_unique
-from graphslice.data.frames import as_table, is_frame
 from graphslice.errors import InputError, shown
-from graphslice.inference.inputs import as_molecules, is_graph
 from graphslice.report.write import report_after_training
 from graphslice.run_files import read_config
 from graphslice.training import train_run
@@ -106,7 +102,7 @@ def fit(
             ``graphslice train --resume OUT``.
     """
     config = base_config(preset, config, None if init_from is None else str(init_from))
-    frame, data_source = _as_dataset(data, targets, (level or config.data.level) != MOLECULE)
+    frame, data_source = as_dataset(data, targets, (level or config.data.level) != MOLECULE)
     data_settings = {
         "smiles_column": smiles,
         "level": level,
@@ -152,26 +148,6 @@ def fit(
     return model
 
 
-def _as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
-    """Return a data frame (None if the dataset is a file), and the settings that name its dataset and columns."""
-    target_setting = name_setting(targets)
-    if isinstance(data, tuple):
-        if len(data) != 2:
-            raise InputError(f"expected a pair of SMILES and labels, fit((smiles, y)), not a tuple of {len(data)}")
-        table = labelled_table(*data, None if targets is None else name_list(targets), lists=lists)
-        return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
-    if isinstance(data, Mapping):
-        return _to_table(data), {"targets": target_setting}
-    if is_frame(data):
-        return data, {"targets": target_setting}
-    if isinstance(data, str | Path):
-        return None, {"targets": target_setting, "dataset": str(data)}
-    raise InputError(
-        f"fit takes a data frame, a path, or a pair of SMILES and labels, not {type(data).__name__}; "
-        "PyG graphs go to graphslice.train(config, out, data=graphs)"
-    )
-
-
 def base_config(
     preset: str | None, config: RunConfig | Mapping[str, Any] | None, init_from: str | None = None
 ) -> RunConfig:
@@ -202,73 +178,6 @@ def base_config(
         base = fine_tuning_preset(base, init_from)
     merged = RunConfig.from_dict(merge_sections(base, config or {}))
     return replace(merged, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else merged
-
-
-def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, *, lists: bool = False) -> pa.Table:
-    """Build an Arrow table with a SMILES column followed by one column per target.
-
-    Args:
-        smiles: R SMILES or RDKit molecules.
-        labels: ``[R]`` or ``[R, T]``: an array, a list, a Series or a data frame.
-        targets: T names. Default: those of the Series or data frame, else ``y``, or ``y0``, ``y1``, ...
-        lists: True if every label is a list of numbers (atom- or bond-level targets).
-
-    Raises:
-        InputError: if the numbers of labels and SMILES differ, or those of names and targets.
-    """
-    molecules = as_molecules(smiles)
-    if any(is_graph(molecule) for molecule in molecules):
-        raise InputError("fit takes SMILES: PyG graphs with labels go to graphslice.train(config, out, data=graphs)")
-    try:
-        values = _ragged_labels(labels) if lists else np.asarray(labels)
-    except ValueError:
-        raise InputError(
-            "labels are lists of different lengths: give level='atom' or 'bond' to train on them"
-        ) from None
-    if values.ndim not in (1, 2) or len(values) != len(molecules):
-        raise InputError(
-            f"labels have shape {list(values.shape)}, but there are {len(molecules)} SMILES: give one label per SMILES"
-        )
-    if targets is None:
-        width = 1 if values.ndim == 1 else values.shape[1]
-        names = getattr(labels, "columns", None)
-        if values.ndim == 1:  # the name of a pandas Series may be a number, that of a polars Series empty
-            names = None if (name := getattr(labels, "name", None)) in (None, "") else [name]
-        targets = ["y"] if names is None and width == 1 else [f"y{i}" for i in range(width)] if names is None else names
-        targets = [str(name) for name in targets]
-    columns = values.reshape(len(values), -1).T
-    if len(targets) != len(columns):
-        raise InputError(f"{len(targets)} names for {len(columns)} targets: {', '.join(targets)}")
-    check_unique(targets, targets, "the table of labels")
-    # A name for the SMILES column that no target has.
-    first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
-    texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
-    return _to_table(dict(zip([first, *targets], [texts, *columns], strict=True)))
-
-
-def _ragged_labels(labels: Any) -> np.ndarray:
-    """Return labels as ``object [R]`` of lists; a numeric array would turn lists of equal length into targets."""
-    if not hasattr(labels, "__len__"):
-        raise InputError(f"labels must be lists, one per SMILES, not {shown(labels)}")
-    values = np.empty(len(labels), object)
-    for row, label in enumerate(labels):
-        values[row] = list(label) if isinstance(label, tuple | np.ndarray) else label
-    return values
-
-
-def _to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Build an Arrow table from columns by name; rows are numbered, and the index of a Series is ignored."""
-    import pandas as pd
-
-    values = {name: one.reset_index(drop=True) if isinstance(one, pd.Series) else one for name, one in columns.items()}
-    lengths = {name: len(one) for name, one in values.items() if isinstance(one, Sized) and not isinstance(one, str)}
-    if len({*lengths.values()}) > 1:  # pandas would pad the shorter Series
-        counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise InputError(f"the columns do not form a table: their lengths are {counts}")
-    try:
-        return as_table(pd.DataFrame(values))
-    except ValueError as error:
-        raise InputError(f"the columns do not form a table: {error}") from None
 
 
 def _updated_section(section: Any, settings: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphslice import compile_note
+from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import (
     Checkpoint,
@@ -24,8 +25,8 @@ from graphslice.checkpoint import (
     write_run_directory,
 )
 from graphslice.checkpoint import save_checkpoint as write_checkpoint
-from graphslice.config import join_names
-from graphslice.data.frames import column_names, is_frame
+from graphslice.config import MOLECULE
+from graphslice.data.frames import column_names
 from graphslice.data.splits import Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
@@ -230,7 +231,7 @@ class Model(Predictor):
 
     def evaluate(
         self,
-        data: DataFrame | str | Path | None = None,
+        data: DataFrame | Mapping[str, Sequence] | tuple | str | Path | None = None,
         targets: str | Sequence[str] | None = None,
         *,
         split: str | None = None,
@@ -239,9 +240,10 @@ class Model(Predictor):
         """Evaluate the model on labelled molecules, as ``graphslice evaluate`` does.
 
         Args:
-            data: a data frame or the path of a dataset. Default: the dataset that the model was trained on.
+            data: labelled molecules as for :func:`graphslice.fit`: a data frame, a dict of columns, the path of a
+                dataset, or a pair of SMILES and labels. Default: the dataset that the model was trained on.
             targets: label columns: some of the model's targets, or as many other columns as it has targets, in its
-                order. Default: the columns named like the model's targets.
+                order. Default: the columns named like the model's targets. For a pair, the names of its labels.
             split: ``train``, ``valid``, ``test`` or ``all``. Default: ``test`` if the data is that of the training or
                 defines a split (``valid`` for PCQM4M, whose test labels are hidden), else ``all``.
             smiles: the SMILES column. Default: detected by name.
@@ -261,9 +263,10 @@ class Model(Predictor):
         """
         from graphslice.evaluation.evaluate import evaluate, evaluation_notes
 
-        fields = {"targets": name_setting(targets), "smiles_column": smiles}
+        frame, named = (None, {}) if data is None else as_dataset(data, targets, self.level != MOLECULE)
+        fields = {"targets": name_setting(targets), "smiles_column": smiles, **named}
         overrides = {name: value for name, value in fields.items() if value is not None}
-        dataset, splits = self._load_dataset(data, overrides, split)
+        dataset, splits = self._load_dataset(frame, overrides, split)
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
         for note in evaluation_notes(dataset):
@@ -271,9 +274,12 @@ class Model(Predictor):
         return evaluate(self, dataset, split, splits)
 
     def _load_dataset(
-        self, data: Any, overrides: dict[str, Any], split: str | None
+        self, frame: Any, overrides: dict[str, Any], split: str | None
     ) -> tuple[LabelledDataset, Splits | None]:
-        """Load the dataset to evaluate on, with its splits; ``overrides`` are fields of :class:`DataConfig`."""
+        """Load the dataset to evaluate on, with its splits, from a data frame, if it is not None, or a file.
+
+        ``overrides`` are fields of :class:`DataConfig`.
+        """
         from graphslice.data.dataset_loaders import dataset_from_frame
         from graphslice.evaluation.evaluate import (
             align_targets,
@@ -283,24 +289,21 @@ class Model(Predictor):
             select_tasks,
         )
 
-        if not is_frame(data):
-            if data is not None and not isinstance(data, str | Path):
-                raise InputError(f"evaluate takes a data frame or the path of a dataset, not {type(data).__name__}")
-            if self.folder is None and data is None:
+        if frame is None:
+            if self.folder is None and "dataset" not in overrides:
                 raise InputError("the model has no run directory that names its training data: give labelled molecules")
             self._check_folder()
-            overrides = overrides if data is None else {**overrides, "dataset": str(data)}
             return load_evaluation_data(self, self.folder, overrides, split)
         trained = self.config.data
-        data_config, notes = other_data(self, overrides, split, column_names(data))
+        data_config, notes = other_data(self, overrides, split, column_names(frame))
         tasks = select_tasks(self, data_config.targets)
-        dataset = dataset_from_frame(data, data_config, tasks)
+        dataset = dataset_from_frame(frame, data_config, tasks)
         if trained.fingerprint is not None:  # the frame of the training is recognised by all that it was read with
             names = "split", "weight_column", "auxiliary", "auxiliary_file"
             as_trained = None
             with suppress(InputError):  # another frame has not all of these columns, or others of the same name
                 as_read = replace(data_config, **{name: getattr(trained, name) for name in names})
-                as_trained = dataset_from_frame(data, as_read, tasks)
+                as_trained = dataset_from_frame(frame, as_read, tasks)
             if as_trained is not None and as_trained.fingerprint() == trained.fingerprint:
                 self._check_folder()
                 dataset = as_trained
@@ -428,14 +431,3 @@ def _kind(task: Task) -> str:
     """Task type with its first four classes, for ``repr``."""
     classes = f" ({', '.join(task.classes[:4])}{', ...' * (len(task.classes) > 4)})" if task.classes else ""
     return task.kind + classes
-
-
-def name_setting(names: Any) -> str | None:
-    """Return one or several column names, which may be numbers, as a configuration has them."""
-    return names if names is None or isinstance(names, str) else join_names(name_list(names))
-
-
-def name_list(names: Any) -> list[str]:
-    """Return one or several column names, which may be numbers, as texts."""
-    single = isinstance(names, str) or not isinstance(names, Iterable)
-    return [str(name) for name in ([names] if single else names)]

@@ -13,7 +13,7 @@ from rdkit import Chem
 from tiny import TINY
 
 import graphslice as gs
-from graphslice.api.fitting import labelled_table
+from graphslice.api.labelled_data import labelled_table
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
 from graphslice.data.frames import as_table
@@ -168,7 +168,7 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
 
 
 DATA = [
-    (3, "fit takes a data frame, a path, or a pair"),
+    (3, "a data frame, a path, or a pair"),
     ([1, 2], "not list"),
     ((["C"], [1], [2]), "a pair of SMILES and labels.* not a tuple of 3"),
     ((["C", "CC"], [1]), r"shape \[1\], but there are 2 SMILES"),

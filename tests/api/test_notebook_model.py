@@ -185,6 +185,9 @@ def test_evaluate(model, demo_rows, demo_csv, tmp_path):
     scores = model.evaluate(renamed, "gap", smiles="molecule")
     assert scores["mae"] == pytest.approx(mae_of_all, rel=1e-5) and scores["unanswered"] == 0
     assert set(scores["targets"]) == {"gap"} and scores["molecules"] == 60
+    labels = demo_rows["gap_ev"].to_numpy()
+    for data in ((demo_rows["smiles"], labels), {"smiles": demo_rows["smiles"], "gap_ev": labels}):
+        assert model.evaluate(data)["mae"] == pytest.approx(mae_of_all, rel=1e-5)
     assert model.evaluate(demo_rows[:20].assign(split="test"))["molecules"] == 20
     bad = demo_rows[:5].drop(columns="split")
     bad.loc[0, "smiles"] = "oops"
@@ -197,7 +200,8 @@ def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
         (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and --targets names 2"),
         (lambda: model.evaluate(demo_rows[:0]), "no rows"),
         (lambda: model.evaluate("absent.csv"), "no file"),
-        (lambda: model.evaluate((["CCO"] * 100, [1.0] * 100)), "a data frame or the path of a dataset, not tuple"),
+        (lambda: model.evaluate((["CCO"], [1.0, 2.0])), "labels have shape"),
+        (lambda: model.evaluate(["CCO"]), "a data frame, a path, or a pair of SMILES and labels, not list"),
         (lambda: ensemble.evaluate(), "no run directory"),
     ]:
         with pytest.raises(gs.InputError, match=message):

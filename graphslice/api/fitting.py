@@ -12,10 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from graphslice import compile_note
-from graphslice.api.keywords import suggest_keywords
+from graphslice.api.keywords import KeywordConsole, errors_name_keywords, suggest_keywords
 from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
 
 @suggest_keywords
+@errors_name_keywords
 def fit(
     data: DataFrame | Mapping[str, Sequence] | tuple | str | Path,
     targets: str | Sequence[str] | None = None,
@@ -133,7 +132,7 @@ def fit(
     config = replace(config, trainer=replace(config.trainer, devices="1"))
     temporary = tempfile.TemporaryDirectory(prefix="graphslice-") if out is None else None
     folder = Path(out or "" if temporary is None else temporary.name).expanduser()
-    console = Console(stderr=True, soft_wrap=True, quiet=quiet)
+    console = KeywordConsole(fit, stderr=True, soft_wrap=True, quiet=quiet)
     if not quiet:
         compile_note.announce_compilation()
     try:
@@ -199,6 +198,7 @@ class TrainedRun(RunResult):
         return load(self.folder, read_config(self.folder).trainer.inference_device)
 
 
+@errors_name_keywords
 def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     """Train a model from a complete configuration.
 

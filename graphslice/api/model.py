@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphslice import compile_note
+from graphslice.api.keywords import errors_name_keywords, name_keywords
 from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import (
@@ -229,6 +230,7 @@ class Model(Predictor):
 
     # --- evaluation -------------------------------------------------------------------------------
 
+    @errors_name_keywords
     def evaluate(
         self,
         data: DataFrame | Mapping[str, Sequence] | tuple | str | Path | None = None,
@@ -270,7 +272,7 @@ class Model(Predictor):
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
         for note in evaluation_notes(dataset):
-            warnings.warn(note, stacklevel=2)
+            warnings.warn(name_keywords(note, self.evaluate), stacklevel=3)
         return evaluate(self, dataset, split, splits)
 
     def _load_dataset(

@@ -137,7 +137,7 @@ def find_smiles_column(
     title = "; if a later line names them, delete the lines above it" if len(columns) == 1 else ""
     raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
-        f"name with --smiles-column (in Python smiles=...); the columns are {quoted_list(columns)}{title}"
+        f"name with --smiles-column; the columns are {quoted_list(columns)}{title}"
     )
 
 

@@ -220,6 +220,6 @@ def infer_target(
     if not others:
         raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
     raise InputError(
-        f"{name}: which columns are the targets? Name them with --targets, or as targets in Python; the columns are "
+        f"{name}: which columns are the targets? Name them with --targets; the columns are "
         f"{quoted_list(others, quote=quote_item)}"
     )

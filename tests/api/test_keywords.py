@@ -8,6 +8,7 @@ import pytest
 from sklearn.base import clone
 
 import graphslice as gs
+from graphslice.api.keywords import name_keywords
 
 FRAME = pd.DataFrame({"SMILES": ["C" * (1 + n) for n in range(20)], "Papp": [float(n) for n in range(20)]})
 
@@ -52,3 +53,36 @@ def test_estimators_suggest_keywords(kind):
 def test_fit_suggests_columns(arguments, expected):
     with pytest.raises(gs.InputError, match=re.escape(expected)):
         gs.fit(FRAME, **arguments, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "give --task 'a b=binary', or leave out --transform",
+            "give data.task 'a b=binary', or leave out data.transform",
+        ),
+        ("name it with --smiles-column (--targets)", "name it with smiles (targets)"),
+        ("leave out --trainer.devices.", "leave out trainer.devices."),
+        ("lower --batch_size; --folds 5 evaluates", "lower trainer.batch_size; folds 5 evaluates"),
+        ("graphslice train --resume a--b continues it", "graphslice train --resume a--b continues it"),
+        ("give --jobs 2 -- or not", "give --jobs 2 -- or not"),
+    ],
+)
+def test_options_become_keywords(message, expected):
+    assert name_keywords(message, gs.fit) == expected
+
+
+def test_errors_and_notes_name_keywords(capsys, tmp_path):
+    with pytest.raises(gs.InputError, match="Name them with targets; the columns"):
+        gs.fit(FRAME.assign(other=FRAME.Papp), quiet=True)
+    words = FRAME.assign(Papp=[f"class {n // 2}" for n in range(20)])
+    with pytest.raises(gs.InputError, match=r"give data\.task Papp=multiclass") as raised:
+        gs.fit(words, "Papp", quiet=True)
+    assert "--" not in str(raised.value)
+    config = gs.RunConfig.from_dict({"data": {"transform": "rank"}, "trainer": {"ensemble": 2}})
+    with pytest.raises(gs.InputError, match=r"^data\.transform rank needs a single model"):
+        gs.train(config, tmp_path / "run")
+    gs.fit("demo", "gap_ev", epochs=1, baselines=False, init_from="none", out=tmp_path / "run")
+    error = capsys.readouterr().err
+    assert ": standardize parent reads the largest" in error and "--" not in error

@@ -196,7 +196,7 @@ def test_only_other_column_is_target_even_if_not_numeric():
 )
 def test_ambiguous_target_is_rejected(table):
     names = ", ".join(repr(name) for name in table if name != "smiles")
-    reason = f"which columns are the targets.*--targets, or as targets in Python; the columns are {names}"
+    reason = f"which columns are the targets.*--targets; the columns are {names}"
     with pytest.raises(InputError, match=reason):
         target_of(table)
 

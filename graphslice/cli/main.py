@@ -116,6 +116,9 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
         assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
+        from graphslice.cli.options import check_given_once  # most commands have loaded it
+
+        check_given_once(arguments)
         if "numba" in sys.modules:  # not of report, for example
             from graphslice import compile_note
 

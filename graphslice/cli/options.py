@@ -7,6 +7,7 @@ import atexit
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -86,6 +87,8 @@ SHORT_OPTIONS = {
     "refit": "trainer.refit",
     "standardize": "graph.standardize",
 }
+# Options of several names in one text.
+_NAME_LISTS = ("targets", "features", "auxiliary", "id_column")
 #: Help of --standardize.
 STANDARDIZE = (
     "none, or parent: read the largest organic fragment of each molecule, neutralised, in training and prediction, so "
@@ -147,6 +150,20 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
 def _option_strings(name: str) -> list[str]:
     """Return both forms of an option: with underscores, as in a YAML file, and with dashes."""
     return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+
+
+def check_given_once(arguments: list[str]) -> None:
+    """Raise InputError if a setting is given by both of its names, or a list of names by several options.
+
+    Of other options that are repeated the last one counts.
+    """
+    given = Counter(one.split("=")[0][2:].replace("-", "_") for one in arguments if one.startswith("--"))
+    for name in (name for name in _NAME_LISTS if given[name] > 1):
+        option = f"--{name.replace('_', '-')}"
+        raise InputError(f"{option} is given twice: separate the names by commas, as in {option} a,b")
+    for name, setting in SHORT_OPTIONS.items():
+        if given[name] and given[setting]:
+            raise InputError(f"--{name.replace('_', '-')} and --{setting} are one setting: give it once")
 
 
 def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:

@@ -151,6 +151,17 @@ def _key_of_mean(k, num_paths, molecule, search, max_path):
     return key * np.uint64(0x9E3779B97F4A7C15)
 
 
+@njit(cache=True, forceinline=True)
+def _add_share(sums, count, code, share):
+    """Add to the share of a code; return the number of codes with a share, each of which is listed once."""
+    if share > 0.0:  # it may underflow to 0, or be nan after an overflow, if there are very many shortest paths
+        if sums.shares[code] == 0.0:
+            sums.codes[count] = code
+            count += 1
+        sums.shares[code] += share
+    return count
+
+
 @njit(cache=True, forceinline=True, error_model="numpy")
 def _add_mean(k, num_paths, molecule, search, table, sums):
     """Add the path type of row k as the mean over its predecessors; return its index."""
@@ -160,24 +171,19 @@ def _add_mean(k, num_paths, molecule, search, table, sums):
         u = search.predecessors[p]
         parent, share = search.path_types[u], search.num_paths[u] / num_paths
         for e in range(table.ptr[parent], table.ptr[parent + 1]):
-            code = table.codes[e]
-            if sums.shares[code] == 0.0:
-                sums.codes[count] = code
-                count += 1
-            sums.shares[code] += share * table.shares[e]
+            count = _add_share(sums, count, table.codes[e], share * table.shares[e])
         if distance <= table.max_path:
             code = (distance - 1) * NUM_BOND_TYPES + table.bond_type_ids[molecule.local_ids[j, u]]
-            if sums.shares[code] == 0.0:
-                sums.codes[count] = code
-                count += 1
-            sums.shares[code] += share
+            count = _add_share(sums, count, code, share)
     path_type, end = table.used[0], table.used[1]
     for a in range(count):
         code = sums.codes[a]
         # Rounding is far coarser than the rounding errors of the sums, and far finer than relevant differences.
-        table.codes[end], table.shares[end] = code, round(sums.shares[code] * 2.0**20) / 2.0**20
+        share = round(sums.shares[code] * 2.0**20) / 2.0**20
         sums.shares[code] = 0.0
-        end += 1
+        if share > 0.0:
+            table.codes[end], table.shares[end] = code, share
+            end += 1
     table.distances[path_type], table.ptr[path_type + 1] = min(distance, MAX_DISTANCE), end
     table.used[0], table.used[1] = path_type + 1, end
     return path_type

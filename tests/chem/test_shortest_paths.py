@@ -196,3 +196,25 @@ def test_distances_stay_below_the_unreachable_mark(rule):
     (found,) = path_types([chain], rule)
     assert [found[0, j][0] for j in range(505, n)] == [505, 506, 507, 508, 509, 509, 509, 509, 509]
     assert found[0, n - 1][1] == pytest.approx({(position, 7): 0.2 for position in range(5)})
+
+
+def test_shares_too_small_for_an_entry_leave_no_duplicates():
+    """2^22 paths of single bonds and one that begins with a double bond lead to an atom, and then on over rings."""
+    bonds, last, atoms = {}, 0, 1
+
+    def add_rings(count):
+        nonlocal last, atoms
+        for _ in range(count):
+            bonds.update(
+                dict.fromkeys([(last, atoms), (last, atoms + 1), (atoms, atoms + 2), (atoms + 1, atoms + 2)], 7)
+            )
+            last, atoms = atoms + 2, atoms + 3
+
+    add_rings(22)
+    chain = [0, *range(atoms, atoms + 43), last]
+    bonds.update(dict.fromkeys(itertools.pairwise(chain), 7))
+    bonds[(0, atoms)] = 8
+    atoms += 43
+    add_rings(12)
+    (found,) = path_types([(atoms, bonds)])  # which checks that no entry is there twice
+    assert found[0, last] == (68, pytest.approx({(position, 7): 0.2 for position in range(5)}))

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphslice._version import __version__
+from graphslice.kernel_cache import remove_kernels_of_other_versions
 
 if TYPE_CHECKING:
     from graphslice import ops
@@ -97,6 +99,7 @@ for _module_name, _names in _LAZY_EXPORTS.items():
     for _name in _names:
         setattr(_Module, _name, _Lazy(_name, _module_name))
 sys.modules[__name__].__class__ = _Module
+remove_kernels_of_other_versions(Path(__file__).parent, __version__)
 
 
 def __dir__() -> list[str]:

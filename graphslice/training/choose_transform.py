@@ -78,8 +78,12 @@ def _choose(config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: 
         return config, []
     origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
     if [task.name for task in origin] == [task.name for task in tasks]:
-        kept = {task.name: task.transform for task in origin if is_single or task.transform != "rank"}
-        return _configured(config, {name: transform for name, transform in kept.items() if transform != "none"}), []
+        kept = {}
+        for t, (task, before) in enumerate(zip(tasks, origin, strict=True)):
+            is_possible = _least(data.dataset, t) > 0 if before.transform == "log" else is_single
+            if task.kind == REGRESSION and before.transform != "none" and is_possible:
+                kept[task.name] = before.transform
+        return _configured(config, kept), []
     metric = config.trainer.metric or "mae"
     metric = metric if REGRESSION in METRICS[metric].kinds and metric != "loss" else "mae"
     chosen, lines, positive = {}, [], []
@@ -128,7 +132,7 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
     known = np.sort(random_subset(known, _MOST_COMPARED, data.config.trainer.seed))
     y = data.dataset.targets[known, t]
     low, high = _extremes(data.dataset, rows, t)
-    other = "log" if len(y) and min(y.min(), low) > 0 else "rank"
+    other = "log" if len(y) and _least(data.dataset, t) > 0 else "rank"
     # Ranks cannot predict beyond the numbers of the training set, where bounds may lie.
     is_possible = other == "log" or (is_single and len(y) and y.min() <= low and high <= y.max())
     candidates = ["none", *([other] if is_possible else [])]
@@ -150,6 +154,12 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str, is_singl
             predicted = transformed_back(machine.predict(kernel[np.ix_(test, train)]) * width + centre, task)
             scores[name].append(score(metric, data.dataset.name, [task], y[test][:, None], predicted[:, None]))
     return {name: np.array(values) for name, values in scores.items()}
+
+
+def _least(dataset: LabelledDataset, t: int) -> float:
+    """Return the least label of a target, or upper bound of one, in all rows, those of the test set too."""
+    least = np.nanmin(dataset.targets[:, t], initial=np.inf)
+    return float(min(least, _extremes(dataset, np.arange(len(dataset)), t)[0]))
 
 
 def _extremes(dataset: LabelledDataset, rows: np.ndarray, t: int) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from rich.console import Console
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.normal_scores import extrapolate
+from graphslice.run_files import read_config
 from graphslice.training import resume, train
 from graphslice.training.choose_transform import _best
 from graphslice.training.loop import TrainingLoop
@@ -181,3 +184,20 @@ def test_positive_labels_over_orders_of_magnitude_are_noted(demo_rows, cli, tiny
         code, _, err = cli("train", "--dataset", tmp_path / "t.csv", "--init-from", "none", *words)
         assert code == 0 and ("--transform 'clearance=log'" in " ".join(err.split())) == noted
         assert "shifted: all labels" not in err
+
+
+def test_a_label_of_zero_anywhere_keeps_the_logarithm_off(molecules, tiny_config, tmp_path):
+    """In a test row, or in a model to fine-tune that was trained on the logarithm; both runs can be read again."""
+    labels = np.exp(2 * molecules[1].clip(-2, 2))
+    table = molecules[0].assign(y=labels, split=["train"] * 300 + ["valid"] * 50 + ["test"] * 50)
+    settings = {"data": {"targets": "y"}, "trainer": {"baselines": "off", "max_epochs": 1}}
+    table.to_csv(tmp_path / "positive.csv", index=False)
+    train(tiny_config(tmp_path / "positive.csv", **settings), tmp_path / "first", console=QUIET)
+    assert transform_of(tmp_path / "first") == "y=log"
+    table.loc[399, "y"] = 0.0
+    table.to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(tmp_path / "t.csv", **settings)
+    for name, origin in (("new", None), ("tuned", str(tmp_path / "first"))):
+        train(replace(config, init_from=origin), tmp_path / name, console=QUIET)
+        assert "log" not in transform_of(tmp_path / name)
+        assert load_dataset(read_config(tmp_path / name).data).targets[399, 0] == 0

@@ -169,6 +169,8 @@ def fit_base_models(
     Returns:
         The base models of the T targets, by the names of :data:`FITTERS`.
     """
+    unknown = np.isnan(labels).all(axis=0)
+    labels = np.where(unknown, 0.0, labels)
     return {
         name: [fit(x, labels[:, t], task.kind, len(task.classes), seed, weights) for t, task in enumerate(tasks)]
         for name, fit in FITTERS.items()

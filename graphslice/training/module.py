@@ -38,11 +38,13 @@ def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> 
 
     Returns:
         Two arrays ``float64 [W]``: mean and standard deviation of regression targets; for classes the logits of their
-        frequencies, and 1.
+        frequencies, and 1. They are 0 and 1 for a target without labels.
     """
     mean, std = np.zeros(outputs), np.ones(outputs)
     for t, task, where in each_target(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
+        if not len(known):  # all of them are held out
+            continue
         if task.kind == REGRESSION:
             # The standard deviation of equal numbers may be a rounding error instead of 0.
             mean[where], std[where] = known.mean(), known.std() if np.ptp(known) > 0 else 1.0

@@ -145,3 +145,11 @@ def test_log_transformed_targets_are_averaged_as_logarithms():
     # One extreme label would dominate the mean error, but not that of logarithms.
     with_outlier = np.where(np.arange(60)[:, None] == 7, 1e6 * labels, labels)
     assert fit_weights([labels * 1.01, labels * 3], with_outlier, task)[0, 0] > 0.9
+
+
+def test_a_target_without_labels_gets_a_constant():
+    labels = LABELS.copy()
+    labels[:, :2] = np.nan
+    for models in fit_base_models(X, labels, TASKS, seed=0).values():
+        found = predict_base_models(models, X)
+        assert (found[:, :4] == found[0, :4]).all() and found[:, 4].std() > 0

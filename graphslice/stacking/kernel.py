@@ -271,15 +271,21 @@ def _platt(
 ) -> tuple[float, float]:
     """Return slope and offset of the logit as a function of the decision value, fitted to inner folds."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, cross_val_predict
     from sklearn.svm import SVC
 
     positive, negative = is_positive.sum(), (~is_positive).sum()
-    if min(positive, negative) < 2:
+    _, molecules = np.unique(kernel, axis=0, return_inverse=True)
+    distinct = [len(np.unique(molecules[rows])) for rows in (is_positive, ~is_positive)]
+    if min(distinct) < 2:
         return 1.0, 0.0
-    folds = StratifiedKFold(int(min(_PLATT_FOLDS, positive, negative)), shuffle=True, random_state=seed)
+    # Rows of one molecule are in one fold: the values of others would be those of training rows.
+    kind = StratifiedKFold if molecules.max() + 1 == len(kernel) else StratifiedGroupKFold
+    folds = kind(min(_PLATT_FOLDS, *distinct), shuffle=True, random_state=seed)
     model, fit_arguments = SVC(kernel="precomputed", C=_C), {"sample_weight": row_weights}
-    values = cross_val_predict(model, kernel, is_positive, cv=folds, method="decision_function", params=fit_arguments)
+    values = cross_val_predict(
+        model, kernel, is_positive, groups=molecules, cv=folds, method="decision_function", params=fit_arguments
+    )
     # Labels count as less than certain by their number, as Platt proposed.
     targets = np.where(is_positive, (positive + 1) / (positive + 2), 1 / (negative + 2))
     labels = np.repeat([True, False], len(values))

@@ -32,7 +32,7 @@ class HeldOutLosses:
         molecules: int64 ``[R]``, molecule of each row, which all count equally; None if every row is another molecule.
         squared: squared errors for regression.
         bounds: float64 ``[R, 2]``, bounds of labels that are nan (:mod:`graphslice.censored`); None if there are none.
-        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal. A molecule has that of its rows.
+        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal. A molecule has their mean.
     """
 
     def __init__(
@@ -65,10 +65,11 @@ class HeldOutLosses:
         y = self.y if self.bounds is None else within_bounds(self.y, self.bounds, predicted[:, 0])
         losses = _row_losses(predicted, y, self.kind)
         losses = losses**2 if self.squared else losses
+        rows = np.bincount(self.molecules)
         if self.weights is None:
-            return np.bincount(self.molecules, losses) / np.bincount(self.molecules)
-        totals = np.bincount(self.molecules, self.weights)
-        return np.bincount(self.molecules, losses * self.weights) / totals.mean()
+            return np.bincount(self.molecules, losses) / rows
+        means = np.bincount(self.molecules, self.weights) / rows
+        return np.bincount(self.molecules, losses * self.weights) / rows / means.mean()
 
 
 def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:

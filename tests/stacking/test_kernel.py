@@ -94,6 +94,14 @@ def test_probabilities_are_calibrated_on_labels_that_cannot_be_predicted():
     assert abs(found.mean() - 0.3) < 0.1 and found.max() < 0.7
 
 
+def test_probabilities_of_repeated_rows_are_those_of_the_rows_once():
+    """Rows of one molecule in training and held-out rows would make the decision values too sure."""
+    x, y = inputs(80, seed=2), (np.random.default_rng(3).random(80) < 0.5) * 1.0
+    once = fitted("binary", x, y).predict(inputs(200, seed=4))
+    thrice = fitted("binary", np.tile(x, (3, 1)), np.tile(y, 3)).predict(inputs(200, seed=4))
+    assert thrice.std() < 1.5 * once.std() + 0.05
+
+
 def test_classes_sum_to_one_and_absent_ones_have_no_probability():
     found = fitted("multiclass").predict(X)
     np.testing.assert_allclose(found.sum(axis=1), 1)

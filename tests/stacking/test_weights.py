@@ -187,3 +187,11 @@ def test_losses_with_weights_are_those_of_repeated_rows():
 def test_weights_without_held_out_rows_are_equal():
     nothing = np.empty((0, 1))
     assert fit_stacking_weights([nothing, nothing], np.empty(0), "regression").tolist() == [0.5, 0.5]
+
+
+def test_equal_weights_are_as_none_for_molecules_of_several_rows():
+    y, predictions = numbers(3, 1.0, 2.0)
+    molecules, choice = np.array([0, 0, 1]), np.array([0.5, 0.5])
+    expected = HeldOutLosses(predictions, y, "regression", molecules).of(choice)
+    found = HeldOutLosses(predictions, y, "regression", molecules, weights=np.full(3, 2.0)).of(choice)
+    np.testing.assert_allclose(found, expected)

@@ -183,5 +183,7 @@ def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:
 
 
 def label_text(task: Task, label: float) -> str:
-    """Format a label: a number, or the name of a class."""
+    """Format a label: a number, or the name of a class; a dash if it is nan."""
+    if np.isnan(label):
+        return NONE
     return plain(label) if task.kind == REGRESSION else task.classes[int(label)]

@@ -311,8 +311,15 @@ class Model(Predictor):
                 dataset = as_trained
         aligned = align_targets(self, dataset, overrides.get("targets"))
         aligned = replace(aligned, notes=(*aligned.notes, *notes))
-        is_trained_on = dataset.fingerprint() == trained.fingerprint
-        return aligned, run_splits(self, self.folder, dataset) if is_trained_on else dataset.splits
+        if dataset.fingerprint() != trained.fingerprint:
+            return aligned, dataset.splits
+        splits = run_splits(self, self.folder, dataset)
+        if splits is None and split != "all":
+            raise InputError(
+                "this is the data of the training, and the model has no run directory that lists the rows of its test "
+                "set: give split='all' to evaluate on all rows, most of which it was trained on"
+            )
+        return aligned, splits
 
     # --- storage ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import csv
 import gc
 import json
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -105,6 +106,13 @@ def test_training_frame_is_evaluated_on_the_test_set_of_the_run(split, demo_rows
     assert scores["molecules"] == model.metrics["test"]["molecules"]
     assert scores["mae"] == pytest.approx(model.metrics["test"]["mae"], rel=1e-5)
     assert model.evaluate(frame.assign(part="?", split="test")[:20])["molecules"] == 20
+    copied = pickle.loads(pickle.dumps(model))  # which has no run directory
+    if split == "part":
+        assert copied.evaluate(frame) == model.evaluate(frame)
+    else:
+        with pytest.raises(gs.InputError, match="data of the training, and the model has no run directory"):
+            copied.evaluate(frame)
+    assert copied.evaluate(frame, split="all")["molecules"] == len(frame)
 
 
 def test_training_frame_with_weights_and_auxiliary_labels_is_evaluated_on_the_test_set(demo_rows, tmp_path):

@@ -45,7 +45,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.nn.mixers import MIXERS
     from graphslice.run_files import default_run_directory
 
-    for word in arguments:
+    for word in (argument for argument in arguments if argument.startswith("--")):
         option = word.split("=")[0]
         name = option.removeprefix("--").replace("-", "_")
         if (why := FIXED_OPTIONS.get(SHORT_OPTIONS.get(name, name))) is not None:

@@ -28,7 +28,8 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[dict]:
 
     Returns:
         A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first, with the keys of
-        :mod:`graphslice.documents`. The intervals are by Student's t and hold simultaneously in 95% of comparisons.
+        :mod:`graphslice.documents`. The intervals are by Student's t and hold simultaneously in 95% of comparisons, for
+        all pairs of variants (Bonferroni), since the first variant was chosen by its results.
     """
     split = compared_split(chain.from_iterable(variants.values()))
     by_seed = {
@@ -38,10 +39,12 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[dict]:
     first, *others = by_seed or [""]
     shared = {name: sorted(by_seed[first].keys() & by_seed[name].keys()) for name in others}
     pairs = {name: seeds for name, seeds in shared.items() if len(seeds) >= MIN_SEEDS}
+    # The reference is the best of all, so the intervals have to hold for the differences of all pairs of variants.
+    comparisons = len(pairs) * (len(pairs) + 1) // 2
     results = []
     for name, seeds in pairs.items():
         values = np.array([by_seed[name][seed] - by_seed[first][seed] for seed in seeds])
-        mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=len(pairs))
+        mean, (low, high) = float(values.mean()), mean_interval(values, comparisons=comparisons)
         verdict = "worse" if metric.loss(mean) > metric.loss(0.0) else "better"
         verdict = "no significant difference" if low <= 0 <= high else verdict
         result = {"variant": name, "beside": first, "seeds": len(seeds)}  # codespell:ignore beside
@@ -53,8 +56,7 @@ def describe(results: list[dict], label: str) -> list[str]:
     """Format differences of a metric from one reference variant as a Markdown table; no lines without any."""
     if not results:
         return []
-    simultaneous = f"simultaneous 95% intervals of all {len(results)}"
-    intervals = "95% intervals" if len(results) == 1 else simultaneous
+    intervals = "95% intervals" if len(results) == 1 else "simultaneous 95% intervals of all pairs"
     reference = results[0]["beside"]  # codespell:ignore beside
     lines = [
         f"\n{label} minus that of `{reference}`, the best on the validation set, paired by seed; means with "

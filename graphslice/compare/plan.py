@@ -25,12 +25,13 @@ FIXED_OPTIONS = {
         ("trainer.max_epochs", "trainer.max_steps", "trainer.max_minutes"), "--budget sets the length of each run"
     ),
     "trainer.baselines": "networks are compared without base models",
+    "trainer.seed": "--seeds sets the number of seeds, which are 0, 1, 2 and so on",
     "trainer.refit": "networks are compared on a validation set",
     "trainer.devices": "every run uses one device, and --jobs sets the number of parallel runs",
     **{f"model.{name}": "it is determined by the data" for name in _FROM_DATA},
 }
 # Options that change the molecules or the metric of a run. All options of `data` do, except the second group.
-_EVALUATION_OPTIONS = ("trainer.metric", "graph.max_atoms")
+_EVALUATION_OPTIONS = ("trainer.metric", "graph.max_atoms", "graph.standardize")
 _READING_OPTIONS = ("data.features", "data.transform", "data.cache")
 # Options of the data that change neither the molecules nor the labels of a run.
 _UNCOMPARED = ("root", "smiles_column", "id_column", "rejected", "cache")

@@ -77,6 +77,7 @@ def test_every_run_has_its_own_folder(tiny_config):
         ("csp", ["trainer.metric=mae,rmse"], "cannot vary 'trainer.metric': runs with different molecules or metrics"),
         ("csp", ["data.split=random,scaffold"], "cannot vary 'data.split': runs with different molecules or metrics"),
         ("csp", ["data.seed=0,1"], "cannot vary 'data.seed'"),
+        ("csp", ["graph.standardize=none,parent"], "cannot vary 'graph.standardize'"),
         ("csp", ["graph.max_atoms=64,512"], "cannot vary 'graph.max_atoms'"),
         ("csp", ["trainer.devices=1,2"], "cannot vary 'trainer.devices': every run uses one device"),
         ("csp", ["trainer.max_steps=3,30"], "cannot vary 'trainer.max_steps': --budget sets the length"),

@@ -128,6 +128,9 @@ class DataConfig(Section):
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("targets", "auxiliary", "id_column"):  # in Python they may be lists
+            if isinstance(names := getattr(self, name), list | tuple):
+                setattr(self, name, join_names([*map(str, names)]))
         if len(set(self.descriptors)) < len(self.descriptors):
             raise InputError(f"data.features contains a duplicate name: {self.features}")
         self._check_choices(level=LEVELS, duplicates=("keep", "merge"), rejected=("few", "any"))

@@ -167,14 +167,14 @@ def dataset_from_chunks(
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
-    chunks = [plain_numbers(chunk, columns.decimal) for chunk in chunks]
+    written, chunks = chunks, [plain_numbers(chunk, columns.decimal) for chunk in chunks]
     class_columns: list[str] = []
     if not columns.targets:
-        target, class_columns = infer_target(chunks, columns, name, lists=config.level != MOLECULE)
+        target, class_columns = infer_target(chunks, columns, config, name)
         columns = replace(columns, targets=[target])
     tasks = rename_tasks(columns.targets, tasks)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
-    dataset = _dataset_from_rows(chunks, replace(columns, tasks=tuple(tasks)), tasks, config, name)
+    dataset = _dataset_from_rows(chunks, written, replace(columns, tasks=tuple(tasks)), tasks, config, name)
     if not class_columns:
         return dataset
     note = (
@@ -185,7 +185,12 @@ def dataset_from_chunks(
 
 
 def _dataset_from_rows(
-    chunks: Sequence[pa.Table], columns: LabelColumns, tasks: Sequence[Task], config: DataConfig, name: str
+    chunks: Sequence[pa.Table],
+    written: Sequence[pa.Table],
+    columns: LabelColumns,
+    tasks: Sequence[Task],
+    config: DataConfig,
+    name: str,
 ) -> LabelledDataset:
     features = FeatureColumns(columns.descriptors)
     with error_context(name):
@@ -203,7 +208,7 @@ def _dataset_from_rows(
         name, rows.smiles, rows.labels, list(tasks), rejected, invalid_labels, splits, columns=rows.columns
     )
     used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
-    identifiers = identifier_columns(chunks, used, config.id_column, name)
+    identifiers = identifier_columns(chunks, used, config.id_column, name, written)
     dataset = replace(dataset, notes=tuple(notes), identifiers=identifiers)
     return add_auxiliary(dataset, chunks, columns, config, held_out & ~rows.labels.known())
 

@@ -33,7 +33,11 @@ _DECIMAL = re.compile(r"[<>=~\s]*[+-]?[0-9]*[.,][0-9]")
 
 
 def identifier_columns(
-    chunks: Sequence[pa.Table], used: Collection[str | None], requested: str | None, name: str
+    chunks: Sequence[pa.Table],
+    used: Collection[str | None],
+    requested: str | None,
+    name: str,
+    written: Sequence[pa.Table] | None = None,
 ) -> dict[str, list[str]]:
     """Find the identifier columns of a table, and read them.
 
@@ -45,6 +49,7 @@ def identifier_columns(
         chunks: all rows of the table ``name``, at least one chunk.
         used: columns with another role.
         requested: names separated by commas, or None.
+        written: the rows as they are written, if ``chunks`` are converted ones.
 
     Returns:
         The R texts of each column by its name, empty where there is no value.
@@ -58,7 +63,7 @@ def identifier_columns(
     else:
         names = [requested] if requested in columns else split_words(requested)
         _check_requested(names, columns, used, name)
-    return {one: [text for chunk in chunks for text in texts(chunk.column(one))] for one in names}
+    return {one: [text for chunk in written or chunks for text in texts(chunk.column(one))] for one in names}
 
 
 def _check_requested(names: Sequence[str], columns: Sequence[str], used: Collection[str | None], name: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting
+from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting, split_words
 from graphslice.data.class_words import merge_class_words
 from graphslice.data.column_contents import FEW_CLASSES, MOST_CLASSES, ColumnContents, scan_columns
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
@@ -29,6 +29,8 @@ _FEW_COMMAS = 0.1
 POSITIVE = YES_WORDS | {"+", "toxic", "hit", "pass", "high", "binder"}
 # Words that name the negative class.
 _NEGATIVE = NO_WORDS | {"-", "nontoxic", "non-toxic", "fail", "low"}
+# Beginnings of a word for the negation of the rest.
+_NEGATIONS = ("non", "not a", "not", "no", "un")
 
 
 def infer_tasks(
@@ -146,9 +148,17 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, numer
             f"{label} has {len(keys)} different values instead of two, such as {names.get(keys[-1], keys[-1])!r}: "
             f"leave cells with unknown values empty, or give --task {quote_setting(target, MULTICLASS)} or {REGRESSION}"
         )
-    if len(keys) == 2 and not numeric and (keys[0] in POSITIVE or (keys[1] in _NEGATIVE and keys[0] not in _NEGATIVE)):
+    if len(keys) == 2 and not numeric and _is_positive(*keys):
         keys = keys[::-1]
     return Task(target, BINARY if len(keys) == 2 else MULTICLASS, tuple(names.get(key, key) for key in keys))
+
+
+def _is_positive(key: str, other: str) -> bool:
+    """True if, of the two classes of a target, the words say that the first one is the positive class."""
+    if key in POSITIVE or (other in _NEGATIVE and key not in _NEGATIVE):
+        return True
+    negations = (f"{word}{space}{key}" for word in _NEGATIONS for space in ("", " ", "-"))
+    return other in negations or (key[:-1] == other[:-1] and (key[-1:], other[-1:]) == ("+", "-"))
 
 
 def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, str], name: str, for_all: bool) -> Task:
@@ -183,7 +193,7 @@ def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None
 
 
 def infer_target(
-    chunks: Sequence[pa.Table], columns: LabelColumns, name: str, *, lists: bool = False
+    chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str
 ) -> tuple[str, list[str]]:
     """Infer the target column if the user names none: the only numeric column, or the only column without a role.
 
@@ -191,7 +201,7 @@ def infer_target(
 
     Args:
         columns: the columns that have another role.
-        lists: look for lists of numbers (atom- or bond-level targets) instead of numbers.
+        config: data settings of the user; targets of atoms and bonds are lists of numbers.
 
     Returns:
         The target column; the columns of classes that the user may want to predict too.
@@ -200,12 +210,13 @@ def infer_target(
         InputError: if there is not exactly one candidate.
     """
     used = (columns.smiles, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors)
+    used += (config.id_column, *split_words(config.id_column or ""))
     others = [column for column in file_columns(chunks[0]).column_names if column not in used]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]
     check_unique(others, others, name)
 
-    if lists:
+    if config.level != MOLECULE:
         numeric = [column for column in others if any(list_cells(chunk, column) for chunk in chunks)]
         if len(numeric) == 1:
             return numeric[0], []

@@ -31,6 +31,12 @@ def dataset(cells: list, tasks: list[Task] | None = None):
         (["y", "y", "YES", "Yes", "Yes", "n", "n", "No"], ("n", "Yes")),
         (["pos", "positive", "pos", "neg", "neg"], ("neg", "pos")),
         (["high  risk", "High Risk", "low risk", "high  risk"], ("high  risk", "low risk")),
+        (["BBB+", "BBB-", "BBB+"], ("BBB-", "BBB+")),
+        (["carcinogen", "noncarcinogen", "carcinogen"], ("noncarcinogen", "carcinogen")),
+        (["Blocker", "not a blocker", "Blocker"], ("not a blocker", "Blocker")),
+        (["DILI", "No DILI", "DILI"], ("No DILI", "DILI")),
+        (["stable", "unstable", "stable"], ("unstable", "stable")),
+        (["agonist", "antagonist", "agonist"], ("agonist", "antagonist")),
     ],
 )
 @pytest.mark.parametrize("task", [None, "binary"])

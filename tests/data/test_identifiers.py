@@ -113,3 +113,10 @@ def test_identifiers_of_a_data_frame_are_saved_with_it():
     weighted = dataset_from_frame(frame.assign(w=[1, 2]), DataConfig(targets="y", weight_column="w"))
     assert weighted.table is not None and weighted.table.column_names == ["smiles", "y", "w", "cmpd_id"]
     assert dataset.fingerprint() == dataset_from_frame(frame.drop(columns="cmpd_id"), DataConfig()).fingerprint()
+
+
+def test_decimal_marks_leave_identifiers_as_they_are():
+    lots = ["12 345", "1.234,5", "12.345", "x"]
+    frame = pd.DataFrame({"smiles": ["C", "CC", "CCC", "CCCC"], "y": ["1,5", "2,5", "3,5", "4,5"], "lot_id": lots})
+    dataset = dataset_from_frame(frame, DataConfig(targets=["y"], id_column=["lot_id"], decimal="comma"))
+    assert dataset.identifiers == {"lot_id": lots} and dataset.targets[:, 0].tolist() == [1.5, 2.5, 3.5, 4.5]

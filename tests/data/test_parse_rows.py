@@ -138,13 +138,19 @@ def test_repeated_unused_column_is_allowed():
 # --- inference of the target ----------------------------------------------------------------------
 
 
-def target_of(*chunks: dict, split: str | None = None) -> str:
-    return infer_target([pa.table(chunk) for chunk in chunks], LabelColumns("smiles", [], split), "t.csv")[0]
+def target_of(*chunks: dict, split: str | None = None, **settings) -> str:
+    columns, config = LabelColumns("smiles", [], split), DataConfig(**settings)
+    return infer_target([pa.table(chunk) for chunk in chunks], columns, config, "t.csv")[0]
 
 
 def test_only_numeric_column_is_target():
     table = {"name": ["a", "b"], "smiles": ["C", "N"], "y": ["1", "2"], "fold": ["1", "2"]}
     assert target_of(table, split="fold") == "y"
+
+
+def test_identifiers_are_not_targets():
+    table = {"smiles": ["C", "N"], "regno": ["1", "2"], "y": ["1", "2"]}
+    assert target_of(table, id_column="regno") == "y"
 
 
 def test_number_in_later_chunk_makes_column_numeric():
@@ -154,7 +160,7 @@ def test_number_in_later_chunk_makes_column_numeric():
 def test_columns_without_names_are_not_targets():
     """Spreadsheets write additional commas at the ends of lines."""
     table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
-    assert infer_target([table], LabelColumns("smiles", [], None), "t.csv")[0] == "y"
+    assert infer_target([table], LabelColumns("smiles", [], None), DataConfig(), "t.csv")[0] == "y"
 
 
 def test_dates_beyond_python_range_are_not_targets():

@@ -60,7 +60,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             overwrite=options.overwrite,
             progress=advance,
         )
-    rows, failed, size = len(store), len(store.errors), Path(options.out).stat().st_size
+    rows, failed, size = len(store), len(store.unusable_rows()), Path(options.out).stat().st_size
     print(f"{options.out}: {rows:,} rows, {size / rows:.0f} bytes each")
     if failed:
         print(f"{failed:,} of {rows:,} rows are not usable: see the reasons in column 'error'", file=sys.stderr)

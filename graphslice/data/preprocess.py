@@ -401,7 +401,7 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
 
 def _check_usable(store: GraphStore) -> None:
     """Raise :class:`InputError` if a store has no usable row, or a column of descriptors has no number."""
-    if len(store.errors) == len(store):
+    if len(store.unusable_rows()) == len(store):
         first = next(iter(store.errors.values()), None)
         raise InputError(f"no row can be used; the first: {first}")
     columns = feature_column_names(store.info.descriptors)

@@ -320,6 +320,12 @@ class GraphStore(Sequence[MolGraph]):
         values = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
         return np.concatenate([np.empty((0, width)), *values])
 
+    def unusable_rows(self) -> np.ndarray:
+        """Rows with an error and without a molecule or a molecule-level label, ``int64``, ascending."""
+        rows = np.array(sorted(self.errors), np.int64)
+        has_label = np.isfinite(self.targets[rows]).any(axis=1)
+        return rows[(self.sizes[rows] == 0) | ~has_label]
+
     def atom_bond_labels(self, level: str) -> Labels:
         """Atom- or bond-level labels of all rows, in the order of the graphs; names in ``info.atom_bond_targets``."""
         columns = [batch.column(atom_bond_column(level)) for batch in self.batches]

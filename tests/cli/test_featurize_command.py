@@ -69,6 +69,12 @@ def test_featurize_bad_rows(cli, tmp_path):
     assert errors[4] == "3 fields where the header has 2 (line 6 of t.csv)"
 
 
+def test_rows_with_one_label_of_several_are_usable(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,y,z\nCCO,1,no\nCCC,2,no\nCCCC,3,\nCCN,30 nm/s,yes\nC,40 nm/s,\n")
+    code, _, err = cli("featurize", tmp_path / "t.csv", "--targets", "y,z", "-o", tmp_path / "s.arrow")
+    assert code == 0 and err == "1 of 5 rows are not usable: see the reasons in column 'error'\n"
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -243,6 +243,6 @@ def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = 
         elif needed is None or needed[row]:
             raise InputError(
                 f"row {first_row + row + 1}: {column!r} is {word!r}; it must be train, valid or test: delete rows that "
-                "belong to none (--split random ignores the column)"
+                "belong to none, or rename the column if it names no split"
             )
     return numbers

@@ -18,6 +18,7 @@ from graphslice.data.columns import MAX_MAGNITUDE, check_unique
 from graphslice.data.dataset import LabelledDataset, reject_unlabelled
 from graphslice.data.infer_tasks import infer_tasks_from_values
 from graphslice.data.labels import Labels
+from graphslice.data.splits import SPLIT_METHODS
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
@@ -118,12 +119,15 @@ def dataset_from_pyg(
         config: data settings of the user.
 
     Raises:
-        InputError: if no graph is usable, the numbers of targets differ, or atom- or bond-level targets are configured.
+        InputError: if no graph is usable, the numbers of targets differ, or the configuration has atom- or bond-level
+            targets, or a column as split.
     """
     if config is not None and config.level != MOLECULE:
         raise InputError(
             f"PyG data has molecule-level labels: --level {config.level} needs a table with lists of numbers"
         )
+    if config is not None and config.split not in (None, *SPLIT_METHODS):
+        raise InputError(f"PyG data cannot be split by {config.split!r}: give {', '.join(SPLIT_METHODS)}")
     graphs: list[MolGraph] = []
     rejected: dict[int, str] = {}
     rows: list[np.ndarray] = []

@@ -41,9 +41,10 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     numbers = store.split
     present = present_splits(numbers)
     if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
+        advice = "leave out --split to use it" if present else "featurize with --split COLUMN"
         raise InputError(
             f"{store.name} cannot be split by {config.split!r}: a preprocessed dataset keeps only the split column "
-            f"that it was made with (featurize with --split COLUMN); or give {', '.join(SPLIT_METHODS)}"
+            f"that it was made with ({advice}); or give {', '.join(SPLIT_METHODS)}"
         )
     targets = store.targets[:, [known.index(name) for name in names]]
     class_tasks = {task.name: task for task in store.info.tasks if task.classes}

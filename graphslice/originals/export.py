@@ -77,6 +77,8 @@ def _check(checkpoint: Checkpoint, layout: str) -> None:
     mixers = ("softmax",) if later else ("softmax", "slice-ascend", "slice-released")
     if config.mixer not in mixers:
         wrong.append(f"model.mixer must be {' or '.join(mixers)}, not {config.mixer}")
+    if config.num_distances > _DISTANCES:
+        wrong.append(f"model.num_distances must be at most {_DISTANCES}, not {config.num_distances}")
     transformed = [task for task in checkpoint.tasks if task.transform != "none"]
     wrong += [
         f"target {task.name} must not have the transform {task.transform} (data.transform)" for task in transformed

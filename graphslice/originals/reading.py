@@ -20,6 +20,8 @@ from graphslice.torch_io import load_weights
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 #: Configuration file of a Hugging Face folder.
 HF_CONFIG = "config.json"
+# Rows of the spatial table that the originals read: distances up to 510, and 511 for pairs without a path.
+_SPATIAL_ROWS = 512
 
 
 def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -62,6 +64,8 @@ def rename_weights(
     """
     prefix = next(name for name in state if name.endswith(anchor)).removesuffix(anchor)
     weights = {ours: state[prefix + theirs].float() for theirs, ours in names.items() if prefix + theirs in state}
+    if (spatial := weights.get("pairs.spatial.weight")) is not None:
+        weights["pairs.spatial.weight"] = spatial[:_SPATIAL_ROWS]
     of_layer = re.compile(re.escape(f"{prefix}{layers}.") + r"(\d+)\.(.+)\.(weight|bias)")
     for name, value in state.items():
         if (match := of_layer.fullmatch(name)) and match[2] in layer_names:

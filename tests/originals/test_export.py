@@ -89,6 +89,7 @@ def test_atom_rows_match_the_hugging_face_collator(tmp_path):
         ({"head": "linear", "max_path": 3}, "graphormer-v1", "model.max_path must be 5, not 3"),
         ({"head": "linear", "norm": "post"}, "graphormer-v1", "model.norm must be pre, not post"),
         ({"head": "linear", "embedding_norm": True}, "graphormer-v1", "model.embedding_norm must be False, not True"),
+        ({"num_distances": 1024}, "huggingface", "model.num_distances must be at most 512, not 1024"),
         ({"bond_messages": True}, "huggingface", "model.bond_messages must be False, not True"),
         ({}, "onnx", "unknown format 'onnx'"),
     ],

@@ -52,6 +52,16 @@ def fairseq_state(model: str) -> dict[str, torch.Tensor]:
     return state
 
 
+def test_rows_of_distances_that_the_original_does_not_read_are_left_out(tmp_path):
+    folder = hugging_face_folder(tmp_path / "hf", MODELS[0])
+    state = weights_of(MODELS[0])
+    (name,) = (name for name in state if "spatial" in name)
+    assert len(state[name]) == 512
+    save_file(state | {name: torch.cat([state[name], torch.randn_like(state[name])])}, folder / "model.safetensors")
+    predictor = Predictor(import_checkpoint(folder, atom_rows="huggingface", target=TARGETS[MODELS[0]]))
+    assert np.abs(predictor.predict(SMILES) - FIXTURE[f"{MODELS[0]}/output_huggingface"]).max() < 1e-4
+
+
 @pytest.mark.parametrize("rows", ATOM_ROWS)
 @pytest.mark.parametrize("model", MODELS)
 def test_outputs_match_the_original(model, rows, tmp_path):

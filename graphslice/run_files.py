@@ -70,6 +70,7 @@ _LOGS = "logs"
 # Upper limit of row numbers that are read from a file.
 _MOST_ROWS = 10**12
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
+_HELD_OUT = re.compile(rf"{HELD_OUT}[1-9][0-9]*", re.ASCII)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -291,10 +292,14 @@ def check_not_overwriting(
         raise InputError(f"{folder} holds no run, but a {name}, which the run would overwrite: choose another --out")
 
 
+def _held_out_runs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"{HELD_OUT}*") if _HELD_OUT.fullmatch(path.name))
+
+
 def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
     """Return which of some files, a log or a member no run wrote; None if there is none, or the folder holds a run."""
     existing = [name for name in sorted(names) if (folder / name).exists()]
-    folders = (*find_members(folder), *_logs(folder), *sorted(folder.glob(f"{HELD_OUT}*")))
+    folders = (*find_members(folder), *_logs(folder), *_held_out_runs(folder))
     existing += [str(path.relative_to(folder)) for path in folders]
     return existing[0] if existing and not _is_started(folder) else None
 
@@ -324,7 +329,7 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
     """
     if not _is_started(folder):
         return
-    for written in (*find_members(folder), *_logs(folder), *folder.glob(f"{HELD_OUT}*")):
+    for written in (*find_members(folder), *_logs(folder), *_held_out_runs(folder)):
         shutil.rmtree(written, ignore_errors=True)
     if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
         (folder / _LOGS).rmdir()
@@ -368,8 +373,11 @@ def write_json(path: Path, values: dict) -> None:
 
 
 def write_csv(path: Path, header: list[str], rows: Iterable[list]) -> None:
-    """Write a CSV file; bytes of a SMILES that are not text are kept."""
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    """Write a CSV file atomically; bytes of a SMILES that are not text are kept."""
+    with (
+        atomic_write(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

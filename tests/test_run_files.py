@@ -10,6 +10,7 @@ from graphslice.run_files import (
     find_members,
     read_splits,
     read_training_smiles,
+    remove_run,
     run_directory_of,
     write_splits,
 )
@@ -124,3 +125,12 @@ def test_damaged_splits_and_smiles_are_rejected(content, tmp_path):
         (tmp_path / "split.csv").write_bytes(content.replace(b"smiles", column))
         with pytest.raises(InputError, match=r"split.csv is damaged: copy it again"):
             read(tmp_path)
+
+
+def test_only_folders_of_a_run_are_removed_with_it(run):
+    for name in ("held-out-1", "held-out-compounds", "member-x"):
+        (run / name).mkdir()
+    (run / "start.json").touch()
+    remove_run(run)
+    assert not (run / "held-out-1").exists()
+    assert (run / "held-out-compounds").is_dir() and (run / "member-x").is_dir()

@@ -203,7 +203,7 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
 def _architecture(config: RunConfig) -> tuple[GraphConfig, dict[str, Any]]:
     """Return the settings that two models must share for one to be initialised from the other."""
     model = {name: value for name, value in vars(config.model).items() if name not in NO_ARCHITECTURE}
-    return replace(config.graph, standardize="none"), model
+    return replace(config.graph, standardize="none", max_atoms=GraphConfig.max_atoms), model
 
 
 def default_epochs(molecules: int, steps_per_epoch: int, epochs: int = _EPOCHS) -> int:

@@ -306,6 +306,10 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "other") == str(
         MODELS[PRETRAINED_MODEL]
     )
+    tiny = tiny_config(demo_csv)
+    larger = replace(packaged_model.config.graph, max_atoms=600)
+    train(replace(tiny, graph=larger), tmp_path / "larger")
+    assert read_checkpoint(tmp_path / "larger").config.init_from is not None
     other = {"model": {"dim": 32}}
     assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) is None
     monkeypatch.setattr("graphslice.training.complete_config._MAX_FINE_TUNED", 40)

@@ -50,6 +50,7 @@ from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import complete_config, member_configs
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.evaluate_run import calibrate_ensemble, evaluate_split
+from graphslice.training.fine_tuning import print_known
 from graphslice.training.loop import Interrupted
 from graphslice.training.run import (
     RunResult,
@@ -119,6 +120,7 @@ def train_ensemble(
         console.print("each ensemble member has its own validation set", highlight=False)
     if fresh and (start := complete.config.origin) is not None:
         console.out(f"each model is fine-tuned from {start}", highlight=False)
+        print_known(read_checkpoint(start), str(complete.config.init_from), data, console)
     try:
         train_members(members, out, complete.metric, console, graphs, dataset.target_names)
     except KeyboardInterrupt:

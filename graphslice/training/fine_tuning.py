@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.markup import escape
 from torch import nn
 
 from graphslice.batch import GraphBatch
@@ -22,6 +24,7 @@ from graphslice.errors import InputError
 from graphslice.inference.batches import for_each_batch
 from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY, nearest_training_molecules
 from graphslice.nn import GraphTransformer
+from graphslice.package_data import is_packaged_model
 from graphslice.tasks import REGRESSION, Task, each_target
 
 #: Settings of the model in which a run may differ from the checkpoint that it starts from.
@@ -41,6 +44,15 @@ _CLIP = 3.0
 # A probe of a regression target is used only if it explains this share of the variance on the validation set. Otherwise
 # a random initialisation gave the better network (docs/log.md).
 _MIN_EXPLAINED_VARIANCE = 0.8
+
+
+def print_known(origin: Checkpoint, name: str, data: MoleculeData, console: Console) -> None:
+    """Print what a checkpoint was already trained on: targets of a packaged model, and molecules of the test set."""
+    if console.quiet:  # the fingerprints take a second
+        return
+    targets = seen_in_pretraining(origin, data) if is_packaged_model(name) else None
+    for note in filter(None, (targets, known_molecules(origin, name, data))):
+        console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
 
 
 def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:

@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.inference.predictor import Predictor
-from graphslice.package_data import is_packaged_model
 from graphslice.run_files import BEST, LAST
 from graphslice.tasks import Task
 from graphslice.threads import single_threaded_torch
@@ -26,9 +24,8 @@ from graphslice.training.complete_config import CompleteConfig, run_steps
 from graphslice.training.devices import make_fabric
 from graphslice.training.fine_tuning import (
     fit_linear_probe,
-    known_molecules,
     load_pretrained_weights,
-    seen_in_pretraining,
+    print_known,
 )
 from graphslice.training.loop import Interrupted, TrainingLoop
 from graphslice.training.module import PropertyModule
@@ -118,12 +115,7 @@ def initialise_weights(
             message += "; a linear probe initialises the output layer"
         message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
         console.out(message, highlight=False)
-        if not console.quiet:  # descriptors take a second
-            name = str(config.init_from)
-            is_packaged = is_packaged_model(name)
-            note = seen_in_pretraining(origin, data) if is_packaged else known_molecules(origin, name, data)
-            if note is not None:
-                console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
+        print_known(origin, str(config.init_from), data, console)
     freeze(module.model, config.trainer.freeze)
     if config.trainer.freeze != "none":
         trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)

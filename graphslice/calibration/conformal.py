@@ -40,7 +40,7 @@ def coverage_of_level(level: float) -> float:
     """
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
         raise InputError(
-            f"the coverage of prediction intervals must be from 50 to 99.9 percent, such as 90, not {shown(level)}"
+            f"the coverage of prediction intervals must be from 50 to below 100 percent, such as 90, not {shown(level)}"
         )
     return level / 100
 

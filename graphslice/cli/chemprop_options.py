@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+_TABLE = "--dataset, and in predict, fingerprint, inspect and featurize the file without an option"
 #: Our option by chemprop's; None where there is no counterpart.
 CHEMPROP_OPTIONS: dict[str, str | None] = {
-    "-i": "--dataset",
-    "--data-path": "--dataset",
+    "-i": _TABLE,
+    "--data-path": _TABLE,
     "-s": "--smiles-column",
     "--smiles-columns": "--smiles-column",
     "--target-columns": "--targets a,b",
@@ -57,6 +58,7 @@ CHEMPROP_OPTIONS: dict[str, str | None] = {
     "--splits-file": None,
     "--no-header-row": None,
     "--descriptors-path": None,
+    "--atom-features-path": None,
     "--keep-h": None,
     "--add-h": None,
     "--cal-path": None,

@@ -75,10 +75,9 @@ def is_table_name(name: str) -> bool:
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
     """Open a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
 
-    The files of a folder are read in the order of their names and must have the same columns. A CSV file without a
-    comma in its header may be separated by semicolons or tabs. Text is UTF-8, or UTF-16 or UTF-32 with a byte order
-    mark. Of an Excel workbook the first visible sheet is read, or the one that is named as in
-    ``table.xlsx:Sheet name``.
+    The files of a folder are read in the order of their names and must have the same columns. Text is UTF-8, or UTF-16
+    or UTF-32 with a byte order mark. Of an Excel workbook the first visible sheet is read, or the one that is named as
+    in ``table.xlsx:Sheet name``.
 
     Args:
         path: the file or folder.

@@ -7,8 +7,9 @@ arrays of a molecule, so it does not depend on the SMILES notation where the ato
 Sources: Kier and Hall 1986 (chi, kappa), Balaban 1982 (J), Ertl et al. 2000 (TPSA), Labute 2000 (surface area), Hall
 and Kier 1995 (E-state), Gasteiger and Marsili 1980 (charges), Stiefl et al. 2006 (pairs of features). Where the
 definition is simpler than that of RDKit (functional groups, acceptors, charges of conjugated ions, kappa without alpha,
-J without bond orders), values differ for some molecules; tests/chem/test_graph_descriptors.py says which are equal.
-Isotopes are not distinguished. Hydrogens that are atoms of the graph count as atoms.
+J without bond orders), or another (kappa3 exchanges the factors of odd and even numbers of atoms), values differ for
+some molecules; tests/chem/test_graph_descriptors.py says which are equal. Isotopes are not distinguished. Hydrogens
+that are atoms of the graph count as atoms.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ MAX_ATOMS = 512
 
 # RDKit needs minutes for the rings of some dense graphs that are not molecules, or crashes on them. A fullerene of N
 # atoms has N / 2 + 1 independent rings, diamond and zeolites at most N, a close-packed cluster of 147 metal atoms 550.
-# No coordination number above 16 is known. A SMILES with fewer characters has too few bonds to be a problem.
+# No coordination number above 16 is known. A SMILES with fewer characters has too few bonds for such a graph. A ring
+# over n others, as in cyclodextrins, is 2^n rings of one size for RDKit, which needs 6 s for n = 18.
 _MAX_RINGS, _MAX_BONDS, _RINGS_CHARACTERS = 600, 16, 512
 # An atom in SMILES notation.
 _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")

@@ -225,7 +225,9 @@ def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console
             value = setup.objective.score(config, seed, lambda *_: _check_time(limits.end))
         except _OutOfTime:
             return
-        except InputError:  # it diverged
+        except Exception as error:  # as of a trial
+            if trial.params == setup.defaults and not isinstance(error, InputError):
+                raise
             value = float("nan")
         set_seed_score(study, trial.number, seed, value)
         label = METRICS[setup.objective.metric].label

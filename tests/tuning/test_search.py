@@ -199,6 +199,17 @@ def test_failed_trials_have_a_reason_and_do_not_end_the_search(make_setup, tmp_p
     assert choose(trials, make_setup(fails), 2).trial.params == DEFAULTS
 
 
+def test_failure_with_a_further_seed_does_not_end_the_search(make_setup, tmp_path):
+    def fails(config, seed=0, report=None):
+        if seed and config.optimizer.peak_lr != 1e-3:
+            raise MemoryError
+        return error(config, seed)
+
+    trials = run(make_setup(fails), tmp_path, limits(8))
+    assert choose(trials, make_setup(fails), 2).trial.params == DEFAULTS
+    assert sum(len(trial.seeds) for trial in trials) == 2 * (1 + FINALISTS)
+
+
 def test_bug_in_the_defaults_is_raised(make_setup, tmp_path):
     def broken(config, seed=0, report=None):
         raise TypeError("a bug")

@@ -78,6 +78,8 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
         ("CCO,x\\nCCN,y", 0, "CCO", 2),  # without a line of names
         ("007,CCO\\n008,CCN", 1, "CCO", 2),
         ("CO, methanol\\nCCO, ethanol", 0, "CO", 2),
+        ("CCO;1,5\\nCCN;2,5\\nC;1,0", 0, "CCO", 3),
+        ("smiles;Kd, nM\\nOCC;5", 0, "OCC", 1),
         ("Drug_ID\\tDrug\\tY\\nA\\tCCO\\t1\\nB\\tCCN\\t2", 1, "CCO", 2),
         ("cmpd_id,Isomeric_SMILES,mw\\nC,CCO,46", 1, "CCO", 1),
     ):
@@ -87,6 +89,10 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
         browser.value("document.getElementById('go').click()")
         wait(browser, f"{ROWS}.length === {rows} && document.getElementById('go').textContent === 'Predict'")
         assert browser.value(f"{ROWS}[0].querySelector('.smiles').textContent") == first
+
+    # Names with commas do not make a list a table.
+    browser.value("text.value = 'OCCO 1,2-ethanediol\\nCCO ethanol, pure'; text.dispatchEvent(new Event('input'))")
+    assert browser.value("document.getElementById('columns').hidden") is True
 
     browser.value("document.getElementById('draw').open = true")
     wait(browser, "document.getElementById('editor').childElementCount")

@@ -34,13 +34,18 @@ const SMILES_NAMES = [/^\W*(smiles|canonical_smiles|smi)\W*$/i, /smiles/i, /^\W*
 const isSmilesName = (name) => SMILES_NAMES.some((pattern) => pattern.test(name));
 const findSmilesName = (names) => SMILES_NAMES.map((pattern) => names.findIndex((name) => pattern.test(name))).find((i) => i >= 0) ?? -1;
 const isSmiles = (text) => /[A-Za-z]/.test(text) && /^(\[[^\]]+\]|Br|Cl|[BCNOPSFIbcnops]|[-=#$:.\/\\()%0-9])+$/.test(text);
+// Of several separators the one that gives the most SMILES, as names and decimal numbers may have commas too.
 function readTable(text) {
-  const first = text.split("\n", 1)[0];
-  const isSeparator = (one) => first.split(one).some(isSmilesName) || (one !== "\t" && !first.includes("|"));
+  const tables = SEPARATORS.map((one) => readCells(text, one)).filter(Boolean), [best] = tables.sort((a, b) => b.most - a.most);
+  const inList = text.split("\n").filter((line) => isSmiles(readLine(line)?.smiles ?? "")).length;
+  return best && (best.isNamed || best.most >= inList) ? best : null;
+}
+
+function readCells(text, one) {
+  const first = text.split("\n", 1)[0], isNamed = first.split(one).some(isSmilesName);
   const lines = text.split("\n").filter((line) => line.trim());
-  // Names of molecules may have commas too, but hardly in every line.
-  const isTable = (one) => first.split(one).some(isSmilesName) || (lines.length > 1 && lines.every((line) => line.includes(one)));
-  const separator = SEPARATORS.find((one) => first.includes(one) && isSeparator(one) && isTable(one));
+  const isTable = isNamed || ((one !== "\t" && !first.includes("|")) && lines.length > 1 && lines.every((line) => line.includes(one)));
+  const separator = first.includes(one) && isTable ? one : undefined;
   if (!separator && !isSmilesName(first)) return null;
   const rows = [[]];
   let cell = "", quoted = false;
@@ -58,15 +63,16 @@ function readTable(text) {
   const names = rows[0].map((cell) => cell.trim()), count = (i) => rows.filter((row) => isSmiles((row[i] ?? "").trim())).length;
   // Without a name it is the column with the most SMILES, and a first line without one there names the columns.
   const named = findSmilesName(names), most = Math.max(...names.map((_, i) => count(i)));
+  if (named < 0 && most === 0) return null;
   const smiles = named >= 0 ? named : names.findIndex((_, i) => count(i) === most), hasHeader = named >= 0 || !isSmiles(names[smiles]);
   const header = hasHeader ? names : names.map((_, i) => `column ${i + 1}`);
   const body = rows.slice(hasHeader ? 1 : 0).filter((row) => row.length > 1 || row[0].trim());
-  return { header, rows: body, smiles, separator };
+  return { header, rows: body, smiles, separator, most, isNamed: named >= 0 };
 }
 
 function readLine(line) {
-  const [, smiles, name] = line.trim().match(/^(\S+(?:\s+\|.*\|)?)\s*(.*)$/);
-  return { smiles, name };
+  const match = line.trim().match(/^(\S+(?:\s+\|.*\|)?)\s*(.*)$/);
+  return match && { smiles: match[1], name: match[2] };
 }
 
 function readMolecules() {
@@ -89,14 +95,20 @@ function showColumns() {
 
 // Numbers of the feature columns that the model reads.
 function featureColumns(model, molecules) {
-  const number = (text) => (text === undefined || text.trim() === "" || isNaN(text) ? null : Number(text));
+  let unread = 0;
+  const number = (text) => {
+    if (text === undefined || text.trim() === "") return null;
+    if (!isNaN(text)) return Number(text);
+    unread++;
+    return null;
+  };
   const columns = {};
   for (const name of model.columns) {
     const index = molecules[0].header?.indexOf(name) ?? -1;
     if (index < 0) throw new Error(`The model reads a feature column ${name}: give a CSV table that has it.`);
     columns[name] = molecules.map((molecule) => number(molecule.row[index]));
   }
-  return columns;
+  return { columns, unread };
 }
 
 // --- predictions ---------------------------------------------------------------------------------
@@ -112,7 +124,8 @@ async function predict() {
   $("results").hidden = true;
   $("table").replaceChildren();
   try {
-    const columns = featureColumns(model, molecules), size = Math.min(BATCH, maxMolecules);
+    const { columns, unread } = featureColumns(model, molecules), size = Math.min(BATCH, maxMolecules);
+    shown.unread = unread;
     const interval = model.calibrated && $("interval").value ? Number($("interval").value) : null;
     for (let start = 0; start < molecules.length; start += size) {
       say(`${start.toLocaleString()} of ${molecules.length.toLocaleString()} molecules …`);
@@ -137,6 +150,7 @@ function summary() {
   const texts = [`${(rows.length - failed).toLocaleString()} molecule${rows.length - failed === 1 ? "" : "s"} predicted.`];
   if (failed) texts.push(`${failed.toLocaleString()} without a prediction.`);
   if (outside) texts.push(`${outside.toLocaleString()} outside the applicability domain.`);
+  if (shown.unread) texts.push(`${shown.unread.toLocaleString()} cells of feature columns are no numbers, such as 1.5, and count as unknown.`);
   if (rows.length > SHOWN) texts.push(`The first ${SHOWN.toLocaleString()} are shown; the CSV file has all.`);
   return texts.join(" ");
 }

@@ -148,11 +148,15 @@ def ranks_table(methods: list[str], scores: Scores, board: pd.DataFrame) -> str:
 
 
 def places(method: str, scores: Scores, board: pd.DataFrame) -> pd.DataFrame:
-    """Rank a method among the published ones: a row for each task that both have, a column for each method."""
+    """Rank a method among the published ones: a row for each task that both have, a column for each method.
+
+    The first column is the method's; its name is in backquotes if a published method has the same.
+    """
     figures = board[list(BOARDS)].reindex(list(TDC)).dropna(how="all")
-    figures = figures.assign(**{method: pd.Series(mean_scores(method, scores), dtype=float)}).dropna(subset=method)
+    own = f"`{method}`" if method in BOARDS else method
+    figures = figures.assign(**{own: pd.Series(mean_scores(method, scores), dtype=float)}).dropna(subset=own)
     higher = [METRICS[TDC[task].metrics[0]][1] for task in figures.index]
-    return figures.mul(np.where(higher, -1, 1), axis=0).rank(axis=1)[[method, *BOARDS]]
+    return figures.mul(np.where(higher, -1, 1), axis=0).rank(axis=1)[[own, *BOARDS]]
 
 
 def rank_difference(ranks: pd.DataFrame, method: str, rival: str) -> tuple[int, float, float, float]:

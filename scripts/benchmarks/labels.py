@@ -73,6 +73,7 @@ def _censoring(way: str) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list
 def _with_auxiliary(table: str) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]:
     def write(rows: pd.DataFrame, test: pd.Series, folder: Path, data: Path) -> list[str]:
         other = pd.read_csv(data / TDC[table].file)[["smiles", "y"]].rename(columns={"y": table})
+        other = other[~_families(other["smiles"]).isin(_families(test))]
         path = folder / "auxiliary.csv"
         other.to_csv(path, index=False)
         return [*_true(rows, test, folder, data), "--auxiliary", table, "--auxiliary-file", str(path)]

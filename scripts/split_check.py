@@ -83,7 +83,9 @@ def _on_several_sides(keys: np.ndarray, sides: np.ndarray) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files with the columns smiles and split")
-    parser.add_argument("-o", "--out", type=Path, help="a file of JSON lines to write")
+    parser.add_argument(
+        "-o", "--out", type=Path, help="a file of JSON lines, in which those of the tables are replaced"
+    )
     options = parser.parse_args()
     lines = []
     for path in options.tables:
@@ -91,6 +93,9 @@ def main() -> None:
         found = check_split(table["smiles"].tolist(), table["split"].tolist(), path.name)
         lines.append(json.dumps({"table": path.name.split(".")[0], "rows": len(table), **asdict(found)}))
     if options.out:
+        names = {json.loads(line)["table"] for line in lines}
+        kept = options.out.read_text().splitlines() if options.out.exists() else []
+        lines = [line for line in kept if json.loads(line)["table"] not in names] + lines
         options.out.write_text("\n".join(lines) + "\n")
 
 

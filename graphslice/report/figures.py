@@ -118,7 +118,8 @@ def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figu
             note = " The ROC curve is undefined, as all molecules are of one class."
     else:
         names, counts = confusion_matrix(task, y, values)
-        correct = "; ".join(f"{name}: {counts[k, k]:,} of {counts[k].sum():,} correct" for k, name in enumerate(names))
+        own = enumerate(names if len(names) == len(task.classes) else names[:-1])  # the last may be several classes
+        correct = "; ".join(f"{name}: {counts[k, k]:,} of {counts[k].sum():,} correct" for k, name in own)
         title, details = f"confusion of {task.name}", f"; {correct}"
         caption = f"Confusion matrix of {task.name}: molecules by true and predicted class, "
         caption += "coloured by their share of the row."

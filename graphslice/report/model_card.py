@@ -105,7 +105,8 @@ def _result(name: str, scores: dict[str, Any], dataset: str, split: str) -> dict
 def _data(model: Predictor) -> Iterator[str]:
     data = model.config.without_paths().data
     yield f"- dataset: `{data.dataset}`, {data.level}-level targets"
-    yield f"- split: {data.split or 'random'}" + (f", {data.folds} folds" if data.folds else "")
+    split = data.split or ("random" if data.folds else "given in the dataset, else random")
+    yield f"- split: {split}" + (f", {data.folds} folds" if data.folds else "")
     if model.folder is not None and not model.is_cross_validation:
         members = find_members(model.folder)
         splits = read_splits(members[0] if members else model.folder) or {}

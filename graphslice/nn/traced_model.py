@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
+from graphslice.nn.mixers.user_mixers import is_user_mixer
 from graphslice.nn.observers import has_hooks, is_observed
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.function import run_program
-from graphslice.program.layout import ATOMS, N
+from graphslice.program.layout import ATOMS, N, Size
 from graphslice.program.run import Program, programs_enabled
 from graphslice.program.saved import PATH_WEIGHTS
 from graphslice.program.trace import Trace, ValuesUnknown
@@ -65,7 +66,8 @@ class _Traced(NamedTuple):
         state: result of :func:`_state_of` when it was traced.
         program: the program.
         sources: for each input the attribute of the batch, or the module and attribute of the parameter or buffer.
-        forms: for each input its shape, its dtype and True, as it must be contiguous.
+        forms: for each input its shape (of an attribute of the batch without the samples), its dtype and True, as it
+            must be contiguous.
     """
 
     state: list
@@ -91,10 +93,14 @@ def run_as_program(model: Any, method: Method, batch: GraphBatch) -> Tensor | No
     with single_threaded_torch():
         values = model.pairs.path_values(batch)
         tensors = [_input(source, name, batch, values) for source, name in traced.sources]
-        for (module, _), tensor, form in zip(traced.sources, tensors, traced.forms, strict=True):
-            if module is not None and (tensor.shape, tensor.dtype, tensor.is_contiguous()) != form:
+        rows = batch.path_types.shape[1] + 1
+        for (module, name), tensor, (shape, *form) in zip(traced.sources, tensors, traced.forms, strict=True):
+            if module is None:
+                first = (tensor.shape[0], *shape[1:]) if name == "values" else (len(batch), *shape)
+                shape = tuple(size.of(rows) if isinstance(size, Size) else size for size in first)
+            if (tensor.shape, tensor.dtype, tensor.is_contiguous()) != (shape, *form):
                 return None
-        return run_program(traced.program, tensors, len(batch), batch.path_types.shape[1] + 1)
+        return run_program(traced.program, tensors, len(batch), rows)
 
 
 def _applies(batch: GraphBatch) -> bool:
@@ -149,8 +155,11 @@ def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[
 
     Returns:
         The program, the buffers that it reads or that its caller needs for the biases of path types, and the shapes
-        of the weights of the latter, by name; None if it cannot be traced or a weight is a buffer of the state dict.
+        of the weights of the latter, by name; None if it cannot be traced, a weight is a buffer of the state dict, or
+        the mixer is the user's.
     """
+    if is_user_mixer(model.config.mixer):  # a program is kept, and the mixer's code may change
+        return None
     method = type(model)._pool.__wrapped__
     traced = _trace(model, method, backward=False, has_bonds=model.config.bond_messages)
     if traced.program is None or model.pairs.heads % 8:

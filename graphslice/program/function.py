@@ -74,7 +74,7 @@ def draw_random_integers(count: int) -> list[int]:
 
 def _forward(program: Program, tensors: Sequence[Tensor], samples: int, width: int) -> tuple[Tensor, State]:
     dims = [size.of(width) if isinstance(size, Size) else size for size in program.out.shape]
-    out = torch.empty(samples, *dims)
+    out = torch.empty(samples, *dims, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
     inputs = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
     return out, program.forward(inputs, out.data_ptr(), samples, width, draw_random_integers)
 

@@ -1,4 +1,4 @@
-"""Normal scores of ranks (van der Waerden scores): numbers mapped to a normal distribution, and back."""
+"""Normal scores of ranks: numbers mapped to a normal distribution, and back."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ def to_scores(numbers: np.ndarray, knots: np.ndarray) -> np.ndarray:
 
 
 def extrapolate(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Map normal scores to numbers; beyond the knots linearly, with their mean slope."""
+    """Map normal scores to numbers; beyond the knots linearly, with their mean slope.
+
+    With ``knots[::-1]`` it is the inverse, which maps numbers to scores.
+    """
     points, numbers = knots
     slope = (numbers[-1] - numbers[0]) / (points[-1] - points[0]) if len(points) > 1 else 0.0
     beyond = np.maximum(scores - points[-1], 0) + np.minimum(scores - points[0], 0)
-    return interpolate(scores, knots) + np.where(beyond == 0, 0.0, slope * beyond)
+    return interpolate(scores, knots) + np.where(np.isfinite(beyond), slope * np.nan_to_num(beyond), beyond)
 
 
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:

@@ -126,7 +126,7 @@ class Calibration:
             target = self.targets[t]
             scale = interval_scale(_target_difficulty(difficulty, t), target.weights, len(predictions))
             half_width = target.scores[0].quantile(coverage) * scale
-            center = to_training_scale(predictions[:, where].astype(np.float64), [task])[:, 0]
+            center = _on_training_scale(predictions[:, where][:, 0].astype(np.float64), task)
             low[:, t], high[:, t] = center - half_width, center + half_width
             # Labels of new molecules may be beyond those of the training set, unlike predictions on ranks.
             back = partial(extrapolate, knots=task.knot_array) if task.knots else partial(transformed_back, task=task)
@@ -219,7 +219,7 @@ def fit_calibration(
         if task.classes:
             targets.append(_calibrate_classes(known_predictions, y.astype(int), molecules[known], task, known_weights))
         else:
-            errors = np.abs(to_training_scale(y[:, None], [task]) - to_training_scale(known_predictions, [task]))[:, 0]
+            errors = np.abs(_on_training_scale(y, task) - _on_training_scale(known_predictions[:, 0], task))
             known_difficulty = {name: values[known] for name, values in _target_difficulty(difficulty, t).items()}
             targets.append(_calibrate_regression(errors, known_difficulty, molecules[known], known_weights))
     return Calibration(tuple(targets), domain)
@@ -259,6 +259,13 @@ def _calibrate_regression(
         )
         scores[held_out] = errors[held_out] / scale
     return TargetCalibration((NonconformityScores.from_rows(scores, molecules, row_weights),), weights)
+
+
+def _on_training_scale(values: np.ndarray, task: Task) -> np.ndarray:
+    """Transform labels or predictions ``float64 [R]``; ranks as the inverse of what is applied to intervals."""
+    if task.knots:
+        return extrapolate(values, task.knot_array[::-1])
+    return to_training_scale(values[:, None], [task])[:, 0]
 
 
 def _target_difficulty(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:

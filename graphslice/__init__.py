@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphslice._version import __version__
-from graphslice.kernel_cache import remove_kernels_of_other_versions
+from graphslice.kernel_cache import choose_kernel_folder, remove_kernels_of_other_versions
 
 if TYPE_CHECKING:
     from graphslice import ops
@@ -99,6 +99,7 @@ for _module_name, _names in _LAZY_EXPORTS.items():
     for _name in _names:
         setattr(_Module, _name, _Lazy(_name, _module_name))
 sys.modules[__name__].__class__ = _Module
+choose_kernel_folder(Path(__file__).parent)
 remove_kernels_of_other_versions(Path(__file__).parent, __version__)
 
 

@@ -1,6 +1,9 @@
+import os
+from pathlib import Path
+
 import pytest
 
-from graphslice.kernel_cache import remove_kernels_of_other_versions
+from graphslice.kernel_cache import _private_folder, choose_kernel_folder, remove_kernels_of_other_versions
 
 
 @pytest.fixture
@@ -26,3 +29,25 @@ def test_a_folder_that_cannot_be_written_is_left_alone(kernels, tmp_path, monkey
     monkeypatch.setattr("os.access", lambda *_: False)
     remove_kernels_of_other_versions(tmp_path, "1.0")
     assert all(file.exists() for file in kernels) and not (tmp_path / "__pycache__" / "kernels").exists()
+
+
+@pytest.mark.parametrize(("writable", "moved"), [(("package", "home"), False), (("home",), False), ((), True)])
+def test_kernels_are_kept_where_it_is_possible(writable, moved, tmp_path, monkeypatch):
+    for name in ("package", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "x")  # so that it is restored
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setattr("os.access", lambda folder, mode: folder.name in writable)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    choose_kernel_folder(tmp_path / "package")
+    assert ("NUMBA_CACHE_DIR" in os.environ) == moved
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = _private_folder()
+    assert folder.stat().st_mode & 0o077 == 0 and _private_folder() == folder
+    folder.chmod(0o777)
+    assert Path(_private_folder()) != folder

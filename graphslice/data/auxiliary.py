@@ -111,7 +111,7 @@ def _read_file(config: DataConfig, file: str) -> _Table:
 
 def _infer_task(name: str, tables: Sequence[_Table], config: DataConfig, known_as: str) -> Task:
     """Infer the task of an auxiliary column from the cells of all tables that have it."""
-    chunks = [chunk.select([name]) for table in tables if name in table.columns.auxiliary for chunk in table.chunks]
+    chunks = [chunk for table in tables if name in table.columns.auxiliary for chunk in table.chunks]
     if not chunks:
         raise InputError(f"--auxiliary names {name!r}, which is a column of neither table: {known_as}")
     (task,) = infer_tasks(chunks, [name], replace(config, task=None, transform=None), known_as)

@@ -159,10 +159,17 @@ def merge_rows(
 
 
 def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Labels:
-    """Give each of some rows, ``int64 [R]``, the means of the known labels of its molecule; see :func:`merge_rows`."""
+    """Give each of some rows, ``int64 [R]``, the means of the known labels of its molecule; see :func:`merge_rows`.
+
+    Of a column with two values they become the more frequent one, or unknown.
+    """
     molecules, molecule = np.unique(identity, return_inverse=True)
     values = labels.values.copy()
     values[rows] = group_means(values[rows], molecule, len(molecules))[molecule]
+    for column, before in zip(values.T, labels.values.T, strict=True):
+        if len(known := np.unique(before[~np.isnan(before)])) == 2:
+            means = column[rows] - known.mean()
+            column[rows] = np.select([means > 0, means < 0], [known[1], known[0]], np.nan)
     return replace(labels, values=values)
 
 

@@ -63,7 +63,8 @@ class DataConfig(Section):
         dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a directory of such
             files, or of a preprocessed dataset from ``graphslice featurize``.
         valid_file: separate file with the validation set, in the format of dataset.
-        test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
+        test_file: the same for the test set. Rows are numbered through dataset, auxiliary_file, valid_file
+            and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
         smiles_column: column with the SMILES; default: detected by its name.
         id_column: columns that identify the rows in files and reports, separated by commas; default: up to three

@@ -72,7 +72,8 @@ def load_evaluation_data(
     else:
         other_split = None if is_dataset_name(dataset) else split
         data, notes = other_data(predictor, {**overrides, "dataset": dataset}, other_split, _columns(dataset))
-    if data.auxiliary_file and not Path(data.auxiliary_file).exists():  # its labels are not evaluated
+    is_dropped = bool(data.auxiliary_file) and not Path(data.auxiliary_file or "").exists()
+    if is_dropped:  # its labels are not evaluated
         data = replace(data, auxiliary=None, auxiliary_file=None)
     loaded = load_dataset(data, select_tasks(predictor, data.targets))
     aligned = replace(align_targets(predictor, loaded, targets), auxiliary={})
@@ -81,11 +82,14 @@ def load_evaluation_data(
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
         return aligned, run_splits(predictor, model, loaded)
-    if overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"}:
+    is_other = bool(overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"})
+    if is_other and not is_dropped:
         return aligned, None
     if _has_rows_of_run(loaded, folder):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"
         return replace(aligned, notes=(*aligned.notes, note)), run_splits(predictor, model, loaded)
+    if is_other:
+        return aligned, None
     raise InputError(
         f"{dataset} has changed since {model or 'the model'} was trained on it, and rows hold other molecules: name it "
         "with --dataset to evaluate on it as it is now"

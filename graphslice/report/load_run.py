@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -134,8 +134,10 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError(f"{config.data.dataset} has changed since the run")
     splits = saved_splits(config, folder)
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
-    first = next(iter(member_configs(config).values()), config)
-    return load_molecule_data(first, dataset, Console(quiet=True), splits)
+    first = next(iter(member_configs(config).values()), None)
+    # Members are evaluated on the rows before they are merged.
+    config = config if first is None else replace(first, data=replace(first.data, duplicates="keep"))
+    return load_molecule_data(config, dataset, Console(quiet=True), splits)
 
 
 @dataclass(frozen=True)

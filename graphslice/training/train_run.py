@@ -128,7 +128,8 @@ def check_run_directory(folder: Path, config: DataConfig, *, frame: bool = False
         frame: the data is a data frame, of which a copy is saved in the run directory.
         overwrite: a run in the directory may be replaced.
     """
-    inputs = (config.valid_file, config.test_file, None if frame or is_dataset_name(config.dataset) else config.dataset)
+    dataset = None if frame or is_dataset_name(config.dataset) else config.dataset
+    inputs = config.valid_file, config.test_file, config.auxiliary_file, dataset
     keep = {CORPUS} if frame else {CORPUS, MOLECULES}
     check_not_overwriting(folder, filter(None, inputs), keep, overwrite=overwrite)
 

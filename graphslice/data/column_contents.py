@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.censored import parse_bound
+from graphslice.data.columns import MAX_MAGNITUDE
 from graphslice.data.decimals import decimal_readings
 from graphslice.data.parse_cells import cell_text, class_key, is_empty, parse_number_column
 from graphslice.data.tables import texts
@@ -68,8 +69,9 @@ class ColumnContents:
             numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
         finite = np.isfinite(numbers)
         self.numbers += int(finite.sum())
-        if finite.any():
-            row = int(np.where(finite, numbers, np.inf).argmin())
+        labels = finite & (np.abs(numbers) <= MAX_MAGNITUDE)
+        if labels.any():
+            row = int(np.where(labels, numbers, np.inf).argmin())
             self.smallest = min(self.smallest, (float(numbers[row]), first_row + row + 1))
         if len(self.values) <= MOST_CLASSES:
             unique_numbers = np.unique(numbers[finite])[: MOST_CLASSES + 1].tolist()

@@ -249,6 +249,8 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
             raise InputError(f"y has only one class, {self.classes_.tolist()}: at least two are needed")
         kind = BINARY if len(self.classes_) == 2 else MULTICLASS
         self.model_ = self._train(X, indices.astype(np.float64), kind, sample_weight)
+        # Rows without a SMILES are left out, and classes that occur in these alone.
+        self.classes_ = self.classes_[[int(name) for name in self.model_.tasks[0].classes]]
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -182,7 +182,7 @@ def _class_values(classes: Sequence[str]) -> dict[str, Any]:
     """Return the classes as numbers or booleans if all are, else as texts, by name."""
     if {*classes} <= {"True", "False"}:
         return {name: name == "True" for name in classes}
-    for kind in (int, float):
+    for kind in (int, float) if all(name.isascii() and "_" not in name for name in classes) else ():
         with suppress(ValueError):
             return {name: kind(name) for name in classes}
     return {name: name for name in classes}

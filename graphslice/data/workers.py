@@ -89,6 +89,8 @@ class Workers:
         try:
             return process, _run(process, work, [""], _START_SECONDS)
         except ChildDied:
+            with self._lock:  # the next task replaces it again
+                self._processes[self._processes.index(process)] = lost
             raise InputError(
                 "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
                 'code with if __name__ == "__main__":'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from graphslice.run_files import without_nan
 
 # The time of an explanation grows with the square of the atoms.
 _MAX_EXPLAINED_ATOMS = 120
+# Time limit in seconds for the SMILES of an explanation, which the server parses itself afterwards.
+_PARSE_SECONDS = 5
 
 
 class ServedModel:
@@ -73,10 +75,9 @@ class ServedModel:
             The attributes of :class:`~graphslice.analysis.formatting.Explanation` that are numbers or texts, and
             ``svg``, the picture.
         """
-        try:
-            atoms = parse_molecule(smiles, self.model.config.graph.max_atoms).GetNumAtoms()
-        except MoleculeError as reason:
-            raise InputError(f"cannot explain the prediction: {reason}") from None
+        atoms = self._count_atoms(smiles)
+        if isinstance(atoms, str):
+            raise InputError(f"cannot explain the prediction: {atoms}")
         if atoms > _MAX_EXPLAINED_ATOMS:
             raise InputError(f"atom contributions are for up to {_MAX_EXPLAINED_ATOMS} atoms; the molecule has {atoms}")
         explanation, picture = explain_molecule(self._explained, smiles, target, orders, columns)
@@ -90,6 +91,28 @@ class ServedModel:
             "warning": explanation.warning or None,
             "svg": picture.svg,
         }
+
+    def _count_atoms(self, smiles: str) -> int | str:
+        """Return the number of atoms, or why there is none; RDKit may crash or hang, and would stop the server."""
+        work = partial(_count_atoms, max_atoms=self.model.config.graph.max_atoms)
+        if self._pool is None:
+            return work([smiles])[0]
+        try:
+            (((atoms,), reason),) = self._pool.submit(work, [smiles]).result(_PARSE_SECONDS)
+        except TimeoutError:
+            return f"RDKit took longer than {_PARSE_SECONDS} s"
+        return reason or atoms
+
+
+def _count_atoms(smiles: Sequence[str], max_atoms: int) -> list[int | str]:
+    """Return the number of atoms of each SMILES, or the reason why it is invalid."""
+    counts: list[int | str] = []
+    for text in smiles:
+        try:
+            counts.append(parse_molecule(text, max_atoms).GetNumAtoms())
+        except MoleculeError as reason:
+            counts.append(str(reason))
+    return counts
 
 
 def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]:

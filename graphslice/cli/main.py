@@ -172,7 +172,7 @@ class PlainHelp(DefaultHelpFormatter):
 
 def configure_malloc() -> None:
     """Let glibc keep freed memory: every batch allocates the same sizes again, and new pages cost time."""
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):  # on other systems
         mallopt = ctypes.CDLL(None).mallopt
         for option, size in ((-1, 1 << 30), (-2, 1 << 26), (-3, 1 << 25)):  # trim threshold, top pad, mmap threshold
             mallopt(option, size)

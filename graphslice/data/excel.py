@@ -124,7 +124,9 @@ def _rows(file: Path, sheet: Any, most: int | None = None) -> Iterator[list[str]
     """Yield the texts of each row."""
     with _convert_errors(file):
         sheet.reset_dimensions()  # the size that a workbook states may be wrong
-        for cells in sheet.iter_rows(max_row=most, values_only=True):
+        for number, cells in enumerate(sheet.iter_rows(max_row=most, values_only=True)):
+            if number == _MOST_ROWS:  # openpyxl fills the gap before a row of any number
+                raise InputError(f"{file} has a row beyond {_MOST_ROWS:,}, the most of a sheet: save it again")
             yield [_text(cell) for cell in cells]
 
 

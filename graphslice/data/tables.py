@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import sys
 import zlib
@@ -446,6 +447,8 @@ def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
         InputError: if it cannot be written.
     """
     if path is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # in the encoding of files, whatever the locale is
+            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="")
         yield _csv_sink(sys.stdout, ",")
         return
     if not isinstance(path, Path):

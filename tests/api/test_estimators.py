@@ -129,6 +129,11 @@ def test_classifier_predicts_classes_and_probabilities(classes):
         classes.predict(["CCO", "C[N"])
 
 
+def test_classes_of_rows_without_a_smiles_alone_are_left_out():
+    model = classifier().fit([*CHAINS, ""], [*ALCOHOLS, "another"])
+    assert model.classes_.tolist() == ["alcohol", "hydrocarbon"] and model.predict_proba(["CCO"]).shape == (1, 2)
+
+
 @pytest.mark.parametrize(
     "y", [np.arange(60) % 3 - 1, np.arange(60) % 3 == 0, np.array(["x", "Y", "y"])[np.arange(60) % 3]]
 )

@@ -153,17 +153,11 @@ def _option_strings(name: str) -> list[str]:
 
 
 def check_given_once(arguments: list[str]) -> None:
-    """Raise InputError if a setting is given by both of its names, or a list of names by several options.
-
-    Of other options that are repeated the last one counts.
-    """
+    """Raise InputError if a list of names is given by several options; of other repeated ones the last counts."""
     given = Counter(one.split("=")[0][2:].replace("-", "_") for one in arguments if one.startswith("--"))
     for name in (name for name in _NAME_LISTS if given[name] > 1):
         option = f"--{name.replace('_', '-')}"
         raise InputError(f"{option} is given twice: separate the names by commas, as in {option} a,b")
-    for name, setting in SHORT_OPTIONS.items():
-        if given[name] and given[setting]:
-            raise InputError(f"--{name.replace('_', '-')} and --{setting} are one setting: give it once")
 
 
 def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:

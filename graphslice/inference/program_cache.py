@@ -43,10 +43,19 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
 
 
 def save_program(config: ModelConfig, model: GraphTransformer) -> None:
-    """Write the program of a model in evaluation mode to the cache, if it has one and the cache is writable."""
+    """Write the program of a model in evaluation mode to the cache, if it has one and the cache is writable.
+
+    That of a user's mixer is not written, since its code may change while the configuration stays the same.
+    """
+    from graphslice.nn.mixers import is_user_mixer
     from graphslice.nn.traced_model import inference_program
 
-    if not programs_enabled() or _path(config).exists() or (found := inference_program(model)) is None:
+    if (
+        is_user_mixer(config.mixer)
+        or not programs_enabled()
+        or _path(config).exists()
+        or (found := inference_program(model)) is None
+    ):
         return
     program, buffers, path_shapes = found
     data: dict[str, Any] = {

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
-from graphslice.nn.mixers.user_mixers import is_user_mixer
 from graphslice.nn.observers import has_hooks, is_observed
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.function import run_program
@@ -155,11 +154,8 @@ def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[
 
     Returns:
         The program, the buffers that it reads or that its caller needs for the biases of path types, and the shapes
-        of the weights of the latter, by name; None if it cannot be traced, a weight is a buffer of the state dict, or
-        the mixer is the user's.
+        of the weights of the latter, by name; None if it cannot be traced or a weight is a buffer of the state dict.
     """
-    if is_user_mixer(model.config.mixer):  # a program is kept, and the mixer's code may change
-        return None
     method = type(model)._pool.__wrapped__
     traced = _trace(model, method, backward=False, has_bonds=model.config.bond_messages)
     if traced.program is None or model.pairs.heads % 8:

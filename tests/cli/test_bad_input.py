@@ -129,7 +129,6 @@ REJECTED = {
     "evaluate-target": (["evaluate", "{run}", "--dataset", "{bad}/good.csv"], "no column 'gap_ev'"),
     "evaluate-targets": (["evaluate", "{run}", "--dataset", "{bad}/good.csv", "--targets", "y,y"], "twice"),
     "evaluate-targets-again": (["evaluate", "{run}", "--targets", "y", "--targets=z"], "is given twice: .*a,b"),
-    "train-both-names": (train_on("good.csv", "--lr", "1e-3", "--optimizer.peak_lr=1e-4"), "are one setting"),
     "submit-dataset": (["submit", "{run}", "--dataset", "pcqm"], "did you mean 'pcqm4m'"),
     "submit-no-dataset": (["submit", "{run}"], "--dataset"),
     "featurize-no-out": (["featurize", "{bad}/good.csv"], "--out"),

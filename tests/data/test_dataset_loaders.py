@@ -449,7 +449,7 @@ def test_missing_split_of_store_is_rejected(tmp_path):
         (
             "y,z",
             {"split": "fold"},
-            "cannot be split by 'fold'.*featurize with --split COLUMN.*; or give random, scaffold",
+            "cannot be split by 'fold'.*leave out --split to use it.; or give random, scaffold",
         ),
     ],
 )

@@ -259,6 +259,7 @@ def test_well_formed_tables_are_read_and_written(rows, delimiter, end, size):
 @example(b'smiles,y\nC,"1\nN,2\n', "t.csv", 1)  # regression: these files were rejected completely
 @example(b"smiles,y\nC,1,2\n", "t.csv.gz", 1)
 @example(b"\ns,y\nC,1\n", "t.csv", 1)
+@example(b"s\n\n\nC\n\n", "t.csv", 1)
 def test_arbitrary_bytes_give_rows_or_one_line_error(content, name, size):
     """The rows do not depend on the size of chunks and blocks; without quotes there are as many rows as lines."""
     with file_of(content, name) as path:
@@ -274,7 +275,9 @@ def test_arbitrary_bytes_give_rows_or_one_line_error(content, name, size):
     assert set(malformed) <= set(range(len(cells))) and all(malformed.values())
     assert all(name in reason and "\n" not in reason for reason in malformed.values())
     if b'"' not in content and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        lines = [line for line in re.split(b"\r\n|\r|\n", content.removeprefix(b"\xef\xbb\xbf")) if line]
+        lines = re.split(b"\r\n|\r|\n", content.removeprefix(b"\xef\xbb\xbf").strip(b"\r\n"))
+        if len(columns) > 1 or name == "t.smi":  # in a table of one column a blank line is an empty cell
+            lines = [line for line in lines if line]
         if name != "t.smi":
             assert len(cells) == len(lines) - 1
         else:

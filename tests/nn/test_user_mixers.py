@@ -11,10 +11,10 @@ import torch
 from graphslice import InputError
 from graphslice.compare.plan import Run, Variant, uncompiled_mixers
 from graphslice.config import ModelConfig, RunConfig
+from graphslice.inference.program_cache import save_program
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS, Mixer, check_user_mixer, is_user_mixer, register
 from graphslice.nn.mixers.user_mixers import VARIABLE, import_user_mixers
-from graphslice.nn.traced_model import inference_program
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/mixers.md").read_text(encoding="utf-8")
@@ -197,8 +197,11 @@ def test_example_passes_the_tests_of_the_package(tmp_path, monkeypatch):
     assert outcomes.count(".") >= 6 and outcomes.count("s") <= 5, done.stdout
 
 
-def test_no_program_of_it_is_kept():
+def test_no_program_of_it_is_kept(tmp_path, monkeypatch):
     """Its code may change, while the configuration stays the same."""
     own(lambda self, x, context: context.aggregate(self.value(x)))
-    assert inference_program(GraphTransformer(ModelConfig(layers=1, dim=64, heads=8)).eval()) is not None
-    assert inference_program(GraphTransformer(ModelConfig(mixer="own", layers=1, dim=64, heads=8)).eval()) is None
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    for mixer, kept in (("own", 0), ("slice-max", 1)):
+        config = ModelConfig(mixer=mixer, layers=1, dim=64, heads=8)
+        save_program(config, GraphTransformer(config).eval())
+        assert len(list(tmp_path.rglob("*.json"))) == kept

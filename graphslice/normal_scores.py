@@ -37,7 +37,8 @@ def extrapolate(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
     points, numbers = knots
     slope = (numbers[-1] - numbers[0]) / (points[-1] - points[0]) if len(points) > 1 else 0.0
     beyond = np.maximum(scores - points[-1], 0) + np.minimum(scores - points[0], 0)
-    return interpolate(scores, knots) + np.where(np.isfinite(beyond), slope * np.nan_to_num(beyond), beyond)
+    finite = np.isfinite(beyond)
+    return interpolate(scores, knots) + np.where(finite, slope * np.where(finite, beyond, 0.0), beyond)
 
 
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:

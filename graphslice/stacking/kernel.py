@@ -280,11 +280,11 @@ def _platt(
     if min(distinct) < 2:
         return 1.0, 0.0
     # Rows of one molecule are in one fold: the values of others would be those of training rows.
-    kind = StratifiedKFold if molecules.max() + 1 == len(kernel) else StratifiedGroupKFold
+    kind, groups = (StratifiedKFold, None) if molecules.max() + 1 == len(kernel) else (StratifiedGroupKFold, molecules)
     folds = kind(min(_PLATT_FOLDS, *distinct), shuffle=True, random_state=seed)
     model, fit_arguments = SVC(kernel="precomputed", C=_C), {"sample_weight": row_weights}
     values = cross_val_predict(
-        model, kernel, is_positive, groups=molecules, cv=folds, method="decision_function", params=fit_arguments
+        model, kernel, is_positive, groups=groups, cv=folds, method="decision_function", params=fit_arguments
     )
     # Labels count as less than certain by their number, as Platt proposed.
     targets = np.where(is_positive, (positive + 1) / (positive + 2), 1 / (negative + 2))

@@ -175,12 +175,17 @@ class ModelConfig(Section):
         return cls(**read_preset(name).get("model", {}))
 
 
+# Peak learning rate of a small model that is trained from scratch.
+_SCRATCH_LR = 4e-3
+
+
 @dataclass
 class OptimizerConfig(Section):
     """AdamW with linear warm-up and linear decay of the learning rate.
 
     Attributes:
-        peak_lr: learning rate at the end of the warm-up.
+        peak_lr: learning rate at the end of the warm-up; null, as in the preset small: that of the packaged model if
+            the run is fine-tuned from it by default, since larger steps undo the pretraining, else 4e-3.
         end_lr: learning rate at the end of the decay.
         warmup_steps: steps of the warm-up; default: 5% of the total.
         total_steps: steps until the end of the decay; default: all steps of the run. A run with fewer steps goes
@@ -192,7 +197,7 @@ class OptimizerConfig(Section):
             that of the first block; below 1 for fine-tuning.
     """
 
-    peak_lr: float = 1e-3
+    peak_lr: float | None = 1e-3
     end_lr: float = 1e-9
     warmup_steps: int | None = None
     total_steps: int | None = None
@@ -204,6 +209,11 @@ class OptimizerConfig(Section):
         self._check_positive("peak_lr", "structure_lr_factor", "layer_lr_decay")
         self._check_least(0, "end_lr", "weight_decay", "warmup_steps")
         self._check_least(1, "total_steps")
+
+    @property
+    def max_lr(self) -> float:
+        """``peak_lr``, or the learning rate of a training from scratch."""
+        return _SCRATCH_LR if self.peak_lr is None else self.peak_lr
 
 
 @dataclass

@@ -181,8 +181,8 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
     """Choose the default checkpoint that a run is fine-tuned from, unless the user set ``init_from``.
 
     A small training set is fine-tuned from the packaged model, if that has the same architecture and graph settings
-    and knows the elements. The learning rate of the preset is then replaced by that of the packaged model, since large
-    steps undo the pretraining (docs/log.md). A learning rate that differs from the preset's is kept.
+    and knows the elements. Unless the user set a learning rate, it has that of the packaged model, since large steps
+    undo the pretraining (docs/log.md).
     """
     if config.init_from is not None or len(rows) > _MAX_FINE_TUNED:
         return config
@@ -192,9 +192,9 @@ def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) ->
     known = [elements.issuperset(store[row].atoms[:, 0].tolist()) for row in sample]
     if _architecture(origin.config) != _architecture(config) or np.mean(known) < _MIN_KNOWN_SHARE:
         return config
-    optimizer, preset_lr = config.optimizer, RunConfig.preset(PRETRAINED_MODEL).optimizer.peak_lr
-    if optimizer.peak_lr == preset_lr:
-        optimizer = replace(optimizer, peak_lr=origin.config.optimizer.peak_lr)
+    optimizer = config.optimizer
+    if optimizer.peak_lr is None:
+        optimizer = replace(optimizer, peak_lr=origin.config.optimizer.max_lr)
     # The path, if the user has a file of this name: the packaged model is meant.
     init_from = PRETRAINED_MODEL if is_packaged_model(PRETRAINED_MODEL) else str(MODELS[PRETRAINED_MODEL])
     return replace(config, optimizer=optimizer, init_from=init_from)

@@ -113,7 +113,7 @@ def initialise_weights(
         message, is_all = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
         if not is_all and fit_linear_probe(module.model, data):
             message += "; a linear probe initialises the output layer"
-        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.peak_lr:g}"
+        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.max_lr:g}"
         console.out(message, highlight=False)
         print_known(origin, str(config.init_from), data, console)
     freeze(module.model, config.trainer.freeze)

@@ -33,8 +33,8 @@ def make_optimizer(
     settings = module.config.optimizer
     groups = parameter_groups(module.model, settings)
     if module.auxiliary is not None:
-        groups.append({"params": list(module.auxiliary.parameters()), "lr": settings.peak_lr})
-    optimizer = AdamW(groups, lr=settings.peak_lr, weight_decay=settings.weight_decay, fused=fused)
+        groups.append({"params": list(module.auxiliary.parameters()), "lr": settings.max_lr})
+    optimizer = AdamW(groups, lr=settings.max_lr, weight_decay=settings.weight_decay, fused=fused)
     factor, total = linear_schedule(settings, steps), settings.total_steps or steps
     scale = max(1.0, total / steps)  # a shorter run, like one with a time limit, goes through the whole schedule
     # The progress of the run is that of its steps or of its time limit, whichever is further.
@@ -55,7 +55,7 @@ def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], fl
     """
     total = config.total_steps or steps
     warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
-    end = config.end_lr / config.peak_lr
+    end = config.end_lr / config.max_lr
 
     def factor(step: float) -> float:
         if step < warmup:
@@ -92,7 +92,7 @@ def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list
         if name.startswith("pairs."):
             factor *= settings.structure_lr_factor
         groups[factor].append(parameter)
-    return [{"params": parameters, "lr": settings.peak_lr * factor} for factor, parameters in groups.items()]
+    return [{"params": parameters, "lr": settings.max_lr * factor} for factor, parameters in groups.items()]
 
 
 def freeze(model: GraphTransformer, frozen: str) -> None:

@@ -62,7 +62,7 @@ def search_space(config: RunConfig, tasks: Sequence[Task], epochs: int, mixers: 
             f"--mixers needs training from scratch, but the model is fine-tuned from {config.init_from}: add "
             "--init-from none"
         )
-    rate = config.optimizer.peak_lr
+    rate = config.optimizer.max_lr
     choices: dict[str, tuple[Any, ...]] = {}
     trainer = config.trainer
     if trainer.max_epochs is None and trainer.max_steps is None and trainer.max_minutes is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -124,7 +125,7 @@ def load_pretrained_weights(
     """
     same_level = model.config.level == origin.config.model.level
     same_outputs = model.config.tasks == origin.config.model.tasks  # a Gaussian loss also has standard deviations
-    same_targets = list(tasks) == origin.tasks and same_outputs and same_level
+    same_targets = [*map(_trained_on, tasks)] == [*map(_trained_on, origin.tasks)] and same_outputs and same_level
     same_descriptors = tuple(descriptors) == origin.config.data.descriptors
     same_readout = model.config.readout == origin.config.model.readout
     mlp = model.config.head == "mlp"
@@ -155,6 +156,11 @@ def load_pretrained_weights(
     if differences:
         text += f"; they were trained in another architecture: {', and '.join(differences)}"
     return text, not new
+
+
+def _trained_on(task: Task) -> Task:
+    """Return a target without what says nothing about the labels that the head learned."""
+    return replace(task, unit="", description="", reference=())
 
 
 def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:

@@ -46,7 +46,11 @@ def checkpoint_of(model: GraphTransformer, targets: list[str]) -> Checkpoint:
 def test_same_targets_copy_all_weights(head):
     origin, model = model_of(head=head), model_of(seed=1, head=head)
     origin.target_mean.fill_(3.0)
-    message, is_all = load_pretrained_weights(model, checkpoint_of(origin, ["y"]), regression_tasks(["y"]))
+    checkpoint = checkpoint_of(origin, ["y"])
+    checkpoint.tasks = [
+        replace(checkpoint.tasks[0], unit="eV", description="of a packaged model", reference=(1.0, 2.0))
+    ]
+    message, is_all = load_pretrained_weights(model, checkpoint, regression_tasks(["y"]))
     assert is_all and "including the output head (same targets)" in message
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), origin.state_dict().values(), strict=True)
@@ -344,8 +348,7 @@ def test_initialisation_of_ensemble_members_is_printed(
 
 
 def test_learning_rate_of_the_packaged_model_unless_one_was_set(packaged_model, demo_csv, tiny_config, tmp_path):
-    usual = RunConfig.preset("small").optimizer.peak_lr
-    for value, expected in ((usual, 1e-4), (5e-4, 5e-4)):
+    for value, expected in ((None, 1e-4), (5e-4, 5e-4), (4e-3, 4e-3)):
         train_initialised_from(
             packaged_model, demo_csv, tiny_config, tmp_path, str(value), optimizer={"peak_lr": value}
         )

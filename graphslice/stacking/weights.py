@@ -18,6 +18,8 @@ _MIN_MOLECULES = 5
 _STANDARD_ERRORS = 2.0
 # Number of molecules that the mean loss over targets counts as.
 _SHARED_MOLECULES = 50
+# Limit of a target's loss, relative to that of its best model, in the mean over targets.
+_MAX_RATIO = 1.5
 # A forest of some hundred trees predicts no smaller probability but 0, whose log loss would be infinite.
 _SMALLEST_PROBABILITY = 1e-3
 
@@ -77,8 +79,9 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
 
     The weights of a target are the mean of all choices (multiples of 0.1) whose loss is within two standard errors of
     the best, paired over molecules: few molecules give nearly equal weights. With several targets, the mean loss over
-    targets, relative to the best model of each, counts as much as 50 more molecules, so that a target with few labels
-    has the weights of the others. If one of the models alone has less loss than these weights, the nearest weights with
+    targets, relative to the best model of each (at most 1.5 times it, so that a target that one model predicts almost
+    exactly does not decide for the others), counts as much as 50 more molecules, so that a target with few labels has
+    the weights of the others. If one of the models alone has less loss than these weights, the nearest weights with
     less loss than that model are taken, or that model alone.
 
     Returns:
@@ -88,8 +91,8 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     grid = np.array(list(simplex_grid(_STEPS, models))) / _STEPS
     alone = grid.max(axis=1) == 1
     losses = [np.stack([target.of(choice) for choice in grid]) if target.is_known else None for target in targets]
-    relative = [None if each is None else each / max(each[alone].mean(axis=1).min(), 1e-300) for each in losses]
-    known = [each.mean(axis=1) for each in relative if each is not None]
+    relative = [None if each is None else _relative(each, alone) for each in losses]
+    known = [np.minimum(each.mean(axis=1), _MAX_RATIO) for each in relative if each is not None]
     if not known:
         return np.full((models, len(targets)), 1 / models)
     shared = np.repeat(np.mean(known, axis=0)[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
@@ -106,6 +109,12 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
                 weights = better[((better - weights) ** 2).sum(axis=1).argmin()]
         columns.append(weights)
     return np.stack(columns, axis=1)
+
+
+def _relative(losses: np.ndarray, alone: np.ndarray) -> np.ndarray | None:
+    """Divide losses by that of the best single model; None if it has none."""
+    best = losses[alone].mean(axis=1).min()
+    return losses / best if best > 0 else None
 
 
 def _row_losses(predictions: np.ndarray, y: np.ndarray, kind: str) -> np.ndarray:

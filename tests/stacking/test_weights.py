@@ -131,6 +131,16 @@ def test_a_target_with_few_labels_has_the_weights_of_the_others():
     assert choose_weights([many, many]) == pytest.approx(np.stack([choose_weights([many])[:, 0]] * 2, axis=1), abs=0.1)
 
 
+@pytest.mark.parametrize("error", [0.0, 1e-9, 0.003])
+def test_a_target_that_one_model_predicts_exactly_does_not_decide_for_the_others(error):
+    y, predictions = numbers(120, 0.3, 0.3, 0.9, 0.9)
+    own = HeldOutLosses(predictions, y, "regression")
+    _, others = numbers(120, 0.3, 0.3, 0.3, error)
+    exact = HeldOutLosses(others, y, "regression")
+    alone, together = choose_weights([own])[:, 0], choose_weights([own, exact])
+    assert together[:, 0] == pytest.approx(alone, abs=0.1) and together[3, 1] > 0.9
+
+
 def test_squared_errors_weigh_large_errors_more():
     y = np.zeros(200)
     often, rarely = np.full((200, 1), 1.0), np.where(np.arange(200) % 10 == 0, 7.0, 0.0)[:, None]

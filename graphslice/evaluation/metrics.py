@@ -143,7 +143,16 @@ def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predi
         for t, task, where in each_target(dataset.tasks):
             if task.kind == REGRESSION:
                 labels[:, t] = within_bounds(labels[:, t], bounds[:, t], predictions[:, where][:, 0])
-    return score(name, dataset.name, dataset.tasks, labels, predictions)
+    if name != "loss":
+        return score(name, dataset.name, dataset.tasks, labels, predictions)
+    # The scale is that of the numbers: with the predictions of bounds in it, extreme ones would be rewarded.
+    numbers = dataset.labels(rows)
+    return mean_of_defined(
+        _score_target("log_loss", task, labels[:, t], predictions[:, where])
+        if task.classes
+        else _score_target("mae", task, labels[:, t], predictions[:, where]) / _spread(numbers[:, t])
+        for t, task, where in each_target(dataset.tasks)
+    )
 
 
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
@@ -244,13 +253,21 @@ def _correlation(kind: str) -> Callable[[np.ndarray, np.ndarray], float]:
     def correlation(y: np.ndarray, y_pred: np.ndarray) -> float:
         from scipy import stats
 
-        return getattr(stats, f"{kind}r")(y, y_pred).statistic if len(y) > 1 else np.nan
+        if len(y) < 2 or np.ptp(y) == 0:
+            return np.nan
+        return getattr(stats, f"{kind}r")(y, y_pred).statistic if np.ptp(y_pred) > 0 else 0.0
 
     return correlation
 
 
 def _standardised_mae(y: np.ndarray, y_pred: np.ndarray) -> float:
-    return _mae(y, y_pred) / (y.std() if np.ptp(y) > 0 else 1.0)
+    return _mae(y, y_pred) / _spread(y)
+
+
+def _spread(y: np.ndarray) -> float:
+    """Return the standard deviation of the known labels; 1 if they do not vary."""
+    known = y[~np.isnan(y)]
+    return known.std() if len(known) and np.ptp(known) > 0 else 1.0
 
 
 # --- classification: labels int [R], probabilities float64 [R, K] ---------------------------------

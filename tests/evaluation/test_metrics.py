@@ -5,9 +5,11 @@ from scipy import stats
 from sklearn import metrics as sk
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
+from graphslice.data.dataset import LabelledDataset
+from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import import_ogb_lsc
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import METRICS, check_metric, default_metric, score, scores
+from graphslice.evaluation.metrics import METRICS, check_metric, default_metric, score, scores, selection_score
 from graphslice.tasks import Task, regression_tasks
 
 RANDOM = np.random.default_rng(0)
@@ -39,6 +41,26 @@ def test_r2_of_constant_labels_is_undefined(number):
     """Rounding may make the mean differ from the labels."""
     result = scores("t.csv", regression_tasks("a"), np.full((3, 1), number), np.full((3, 1), number + 0.5))
     assert np.isnan(result["r2"]) and result["loss"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_correlation_of_constant_predictions_is_zero_and_of_constant_labels_undefined(metric):
+    rising, constant = np.arange(4.0)[:, None], np.ones((4, 1))
+    tasks = regression_tasks("a")
+    assert score(metric, "t.csv", tasks, rising, constant) == 0
+    assert np.isnan(score(metric, "t.csv", tasks, constant, rising))
+
+
+def test_loss_does_not_reward_predictions_far_beyond_bounds():
+    numbers = np.array([1.0, 2, 3, 4, np.nan, np.nan])
+    bounds = np.tile([-np.inf, np.inf], (6, 1, 1))
+    bounds[4:, 0] = 5, np.inf
+    dataset = LabelledDataset("t.csv", ["C"] * 6, Labels.of_molecules(numbers[:, None], bounds), regression_tasks("a"))
+    found = []
+    for beyond in (6.0, 600.0):
+        predictions = np.append(numbers[:4] + 0.5, [beyond, beyond])[:, None]
+        found.append(selection_score("loss", dataset, np.arange(6), predictions))
+    assert found == pytest.approx([0.5 * 4 / 6 / numbers[:4].std()] * 2)
 
 
 def test_regression_matches_scikit_learn_and_scipy():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
+from math import ceil, floor, isfinite, log10
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class Explanation:
     def error_bound_text(self) -> str:
         """Bound on the standard errors, ``each ± 0.02 or less (standard error)``; empty if exact or unknown."""
         error = _largest_error(self.errors)
-        return f"each ± {_one_digit(error)} or less (standard error)" if error > 0 else ""
+        return f"each ± {_one_digit(_rounded_up(error))} or less (standard error)" if error > 0 else ""
 
     @property
     def warning(self) -> str:
@@ -201,6 +201,12 @@ def _largest_error(errors: np.ndarray) -> float:
 def _places(error: float) -> int:
     """Return the number of decimals of an error with one significant digit."""
     return -floor(log10(float(f"{error:.0e}")))
+
+
+def _rounded_up(error: float) -> float:
+    """Round an error up to one significant digit."""
+    unit = 10.0 ** floor(log10(error))
+    return ceil(error / unit - 1e-9) * unit
 
 
 def _one_digit(error: float) -> str:

@@ -61,8 +61,14 @@ def test_regression_explanation():
     assert explanation.legend == "contribution to logp, in its unit"
     assert explanation.model_prediction == "" and explanation.notes == ()
     assert explanation.sum == "1.25 = 1.00 (baseline) + 0.25 (atoms)" and explanation.warning == ""
-    assert explanation.error_bound_text == "each ± 0.03 or less (standard error)"
+    assert explanation.error_bound_text == "each ± 0.04 or less (standard error)"
     assert not any(explanation_of(LOGP, [0.5], [1.5], error=error).error_bound_text for error in (0.0, np.nan))
+
+
+@pytest.mark.parametrize(("error", "bound"), [(0.0249, "0.03"), (0.02, "0.02"), (0.096, "0.1"), (9.5, "10")])
+def test_bound_of_errors_is_not_below_them(error, bound):
+    text = explanation_of(LOGP, [0.5], [1.5], error=error).error_bound_text
+    assert text == f"each ± {bound} or less (standard error)"
 
 
 def test_log_transformed_explanation():

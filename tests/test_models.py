@@ -1,6 +1,7 @@
 """The packaged models, evaluated on held-out molecules."""
 
 import csv
+import json
 
 import numpy as np
 import pandas as pd
@@ -68,12 +69,12 @@ def test_commands_accept_packaged_models_by_name(cli, tmp_path, monkeypatch):
 
 def test_training_is_initialised_from_small_by_default(demo_csv, tmp_path):
     config = RunConfig.preset("small")
-    usual = config.optimizer.peak_lr
     config.data.dataset, config.trainer.baselines = str(demo_csv), "off"
     config.trainer.max_steps, config.trainer.accelerator = 1, "cpu"
     train(config, tmp_path / "run")
     made = read_checkpoint(tmp_path / "run").config
-    assert (config.init_from, made.init_from) == (None, PRETRAINED_MODEL) and made.optimizer.peak_lr < usual
+    assert (config.init_from, made.init_from) == (None, PRETRAINED_MODEL)
+    assert made.optimizer.peak_lr < RunConfig.preset("small").optimizer.max_lr
 
 
 def test_summary_prints_a_table_for_each_molecule(cli):
@@ -96,11 +97,31 @@ def test_summary_of_a_file_has_its_first_molecules(cli, tmp_path, monkeypatch):
     assert err == "note: only the first 1 molecules are printed; leave out --summary for all\n"
 
 
-def test_summary_leaves_out_malformed_rows_with_the_reason(cli, tmp_path):
-    (tmp_path / "table.csv").write_text("smiles,y\nCCO,1\nCC,2,3\nC,4\n")
-    code, out, err = cli("predict", "gap", tmp_path / "table.csv", "--summary")
-    assert code == 0 and out.count("dipole") == 2
-    assert "note: row 2 is left out: 3 fields where the header has 2" in err
+def test_summary_has_malformed_rows_with_the_reason(cli, tmp_path):
+    (tmp_path / "table.csv").write_text("smiles,y\nCCO,1\nCC,2,3\noops,4\nC,5\n")
+    code, out, _ = cli("predict", "gap", tmp_path / "table.csv", "--summary", "--json")
+    document = json.loads(out)
+    rows = document["summaries"]
+    assert code == 0 and (document["total"], document["failed"]) == (4, 2)
+    assert [row["error"] is None for row in rows] == [True, False, False, True]
+    assert rows[1]["error"].startswith("3 fields where the header has 2") and rows[1]["targets"] == []
+    (alone,) = json.loads(cli("predict", "gap", "C", "--summary", "--json")[1])["summaries"]
+    assert rows[3]["smiles"] == "C" and rows[3]["targets"][0]["prediction"] == alone["targets"][0]["prediction"]
+
+
+def test_summary_notes_unbounded_intervals(cli):
+    code, out, err = cli("predict", "gap", "CCO", "--summary", "--interval", "99.999")
+    assert code == 0 and "-inf to inf" in out and "are unbounded: 99.999% coverage needs" in err
+
+
+def test_summary_of_a_preprocessed_dataset(cli, tmp_path):
+    (tmp_path / "table.csv").write_text("smiles\nCCO\noops\n")
+    assert cli("featurize", tmp_path / "table.csv", "-o", tmp_path / "table.arrow")[0] == 0
+    code, out, _ = cli("predict", "gap", tmp_path / "table.arrow", "--summary", "--json")
+    assert code == 0 and [row["smiles"] for row in json.loads(out)["summaries"]] == ["CCO", "oops"]
+
+
+def test_summary_of_an_unusable_table_is_an_error(cli, tmp_path):
     (tmp_path / "none.csv").write_text("smiles,y\nCC,2,3\n")
     code, _, err = cli("predict", "gap", tmp_path / "none.csv", "--summary")
     assert code == 2 and "3 fields where the header has 2" in err

@@ -18,7 +18,7 @@ from graphslice.analysis.atom_maps import draw_atoms, draw_overview
 from graphslice.analysis.attribution import graph_of, require_molecule_level
 from graphslice.analysis.formatting import Explanation, explain_targets, match_target
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.store import STORE_SUFFIX
+from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
 from graphslice.errors import InputError
 from graphslice.inference.files import input_columns
@@ -176,7 +176,7 @@ def read_input_molecules(
 
     Args:
         predictor: model; feature columns that it expects are read with the molecules.
-        words: SMILES, and CSV, TSV, Excel, Parquet, SDF and ``.smi`` files or directories of such files.
+        words: SMILES, CSV, TSV, Excel, Parquet, SDF and ``.smi`` files, folders of these, preprocessed datasets.
         smiles_column: SMILES column of the files; the default is that of
             :func:`~graphslice.inference.files.predict_file`.
 
@@ -192,7 +192,10 @@ def read_input_molecules(
             yield InputMolecule(str(word))
             continue
         if path.name.endswith(STORE_SUFFIX):
-            raise InputError(f"{path} is a preprocessed dataset without SMILES: give the CSV that it was made from")
+            if predictor.feature_columns:
+                raise InputError(f"the model reads columns of a table: give the table that {path} was made from")
+            yield from map(InputMolecule, GraphStore.open(path).smiles)
+            continue
         with open_table(path) as table:
             column, features = input_columns(predictor, table, smiles_column, str(path))
             names = predictor.feature_columns

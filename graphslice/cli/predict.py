@@ -78,11 +78,11 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             raise InputError(
                 "--summary prints tables: leave out --out and --nearest, and --smiles-column without a file"
             )
-        notes: list[str] = []
-        features: Columns = {}
         if isinstance(source, Path):
-            source, features = _first_molecules(predictor, source, options.smiles_column, notes)
-        return print_summaries(predictor, source, features, options.interval, notes)
+            rows, features, notes = _first_rows(predictor, source, options.smiles_column)
+        else:
+            rows, features, notes = [(smiles, None) for smiles in source], {}, []
+        return print_summaries(predictor, rows, features, options.interval, notes)
     with file_progress("predicting", source) as advance:
         report = predict_file(
             predictor,
@@ -101,57 +101,64 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     return report_rows(options, report, "have no prediction: see the reasons in column 'error'", columns=columns)
 
 
-def _first_molecules(
-    predictor: Predictor, table: Path, column: str | None, notes: list[str]
-) -> tuple[list[str], Columns]:
-    """Return SMILES and feature columns of the first rows of a file.
-
-    A note is appended for each malformed row, and if there are more.
-    """
+def _first_rows(
+    predictor: Predictor, table: Path, column: str | None
+) -> tuple[list[tuple[str, str | None]], Columns, list[str]]:
+    """Return SMILES and reason of the first rows of a file, the feature columns of those without one, and a note if
+    there are more."""
     from graphslice.analysis.inspection import read_input_molecules
 
     found = list(islice(read_input_molecules(predictor, [table], column), _MAX_SUMMARIES + 1))
-    if len(found) > _MAX_SUMMARIES:
-        notes.append(f"only the first {_MAX_SUMMARIES} molecules are printed; leave out --summary for all")
-    rows = list(enumerate(found[:_MAX_SUMMARIES], 1))
-    notes += [f"row {number} is left out: {molecule.error}" for number, molecule in rows if molecule.error is not None]
-    usable = [molecule for _, molecule in rows if molecule.error is None]
-    if not usable:
-        raise no_usable_row(rows[0][1].error) if rows else InputError(f"{table} has no rows")
+    if not found:
+        raise InputError(f"{table} has no rows")
+    more = len(found) > _MAX_SUMMARIES
+    notes = [f"only the first {_MAX_SUMMARIES} molecules are printed; leave out --summary for all"] if more else []
+    rows = [(molecule.smiles, molecule.error) for molecule in found[:_MAX_SUMMARIES]]
+    usable = [molecule for molecule in found[:_MAX_SUMMARIES] if molecule.error is None]
     columns = {name: [float(one.columns[name][0]) for one in usable] for name in predictor.feature_columns}
-    return [molecule.smiles for molecule in usable], columns
+    return rows, columns, notes
 
 
 def print_summaries(
-    predictor: Predictor, smiles: list[str], columns: Columns, level: float | None, notes: Sequence[str] = ()
+    predictor: Predictor,
+    molecules: Sequence[tuple[str, str | None]],
+    columns: Columns,
+    level: float | None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Print a table of all targets for each molecule, and return the document.
 
     Args:
         predictor: the model.
-        smiles: the molecules.
-        columns: their feature columns, for a model that reads some.
+        molecules: SMILES of each, and the reason if it cannot be predicted.
+        columns: feature columns of those without a reason, for a model that reads some.
         level: coverage of the intervals in percent; None: 90 if the model is calibrated.
         notes: notes to print after the tables.
 
     Raises:
         InputError: if no molecule can be predicted, or the targets are properties of atoms or bonds.
     """
+    from graphslice.inference.files import interval_notes
     from graphslice.inference.summary import summarize
 
     if level is None and predictor.calibration is not None:
         level = 90.0
     with warnings.catch_warnings(record=True) as warned:
-        predictions = predictor.predict(smiles, columns=columns, details=True, interval=level)
-    remarks = [*notes, *(str(each.message) for each in warned)]
-    if all(predictions.errors):
-        raise no_usable_row(predictions.errors[0])
+        usable = [smiles for smiles, reason in molecules if reason is None]
+        predictions = predictor.predict(usable, columns=columns, details=True, interval=level)
+    remarks = [*notes, *(str(each.message) for each in warned), *interval_notes(predictor, level)]
+    found = iter(predictions.errors)
+    errors = [next(found) if reason is None else reason for _, reason in molecules]
+    if all(errors):
+        raise no_usable_row(errors[0])
     documents: list[dict[str, Any]] = []
-    for row, (text, error) in enumerate(zip(smiles, predictions.errors, strict=True)):
+    row = -1  # of the predictions
+    for number, ((text, reason), error) in enumerate(zip(molecules, errors, strict=True), 1):
+        row += reason is None
         targets = summarize(predictions, row) if error is None else []
         documents.append({"smiles": text, "error": error, "targets": [asdict(target) for target in targets]})
         if error is not None:
-            print(f"{text}: {error}\n")
+            print(f"{text or f'row {number}'}: {error}\n")
             continue
         neighbours = predictions.neighbours
         known = ""
@@ -163,11 +170,11 @@ def print_summaries(
                 "similarity": float(neighbours.similarity[row]),
             }
         print(f"{text}{known}", *_summary_lines(targets, level), "", sep="\n")
-    failed = len(smiles) - predictions.errors.count(None)
+    failed = len(errors) - errors.count(None)
     sys.stdout.flush()
     for note in remarks:
         print(f"note: {note}", file=sys.stderr)
-    return {"summaries": documents, "columns": [], "total": len(smiles), "failed": failed, "notes": remarks}
+    return {"summaries": documents, "columns": [], "total": len(errors), "failed": failed, "notes": remarks}
 
 
 def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:

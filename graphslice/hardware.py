@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import re
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+# Microseconds of processor time in each period that a container may use (cgroup v2).
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def default_device() -> str:
@@ -81,7 +85,11 @@ def visible_gpus(accelerator: str) -> list[str]:
 
 def cores() -> int:
     """Return the number of cores that this process may use, which a container or scheduler may limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no such file, or "max" where there is no limit
+        quota, period = map(int, _CPU_QUOTA.read_text().split())
+        count = min(count, max(1, math.ceil(quota / period)))
+    return count
 
 
 def hardware_info() -> dict[str, str | int | None]:

@@ -8,6 +8,11 @@ import os
 # torch reads the variable when it is loaded, so it is set first.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from graphslice.hardware import cores
+
+if (_cores := cores()) < (os.cpu_count() or 1):  # OpenMP does not know the quota of a container
+    os.environ.setdefault("OMP_NUM_THREADS", str(_cores))
+
 import argparse
 import ctypes
 import gc

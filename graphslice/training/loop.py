@@ -152,7 +152,7 @@ class TrainingLoop:
 
         Raises:
             Interrupted: if the run is stopped by a signal.
-            KeyboardInterrupt: if it is stopped by a second signal, at once.
+            KeyboardInterrupt: if it is stopped by a second signal that is Ctrl-C, at once.
         """
         numbers = (signal.SIGTERM, *([signal.SIGINT] if interrupts_are_handled() else []))
         with signals_handled(self._receive_signal, numbers):
@@ -287,11 +287,12 @@ class TrainingLoop:
             self.budget.update(self.fabric.broadcast(self.budget.seconds))
 
     def _receive_signal(self, number: int, frame: object) -> None:
-        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second signal stops it at once.
+        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once.
 
-        An exception that a signal raises anywhere could leave a file half-written, or strike compiled code.
+        An exception that a signal raises anywhere could leave a file half-written, or strike compiled code. A second
+        SIGTERM is no wish of a person: systemd and Slurm send it to all processes, and an ensemble to its members.
         """
-        if self._signals:
+        if self._signals and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._signals.append(number)
 

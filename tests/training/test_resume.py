@@ -135,6 +135,7 @@ def test_last_step_before_a_stop_is_kept(
         calls.append(args)
         if len(calls) == call:
             signal.raise_signal(signal.SIGTERM)  # SIGINT is ignored in the background
+            signal.raise_signal(signal.SIGTERM)  # as members of an ensemble get it from the scheduler and their parent
         return original(*args)
 
     with monkeypatch.context() as patch:

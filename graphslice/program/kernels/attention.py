@@ -17,8 +17,8 @@ from graphslice.program.simd.lanes import (
     float32x16,
     keep_alive,
     load,
+    load_float,
     load_int,
-    load_scalar,
     maximum,
     reduce_max,
     reduce_sum,
@@ -35,11 +35,6 @@ from graphslice.program.simd.small_product import (
 )
 
 # --- softmax of rows ----------------------------------------------------------------------------------------------
-
-
-@njit(inline="always")
-def _scalar(address, offset):
-    return load_scalar(float32x16(), address, offset)
 
 
 @njit(inline="always")
@@ -80,7 +75,7 @@ def _write_scaled(row, factor, width, out, at):
     for block in range(0, aligned, 16):
         store(out, at + block, load(lanes, row, block) * splat(lanes, factor))
     for j in range(aligned, width):
-        store_scalar(out, at + j, _scalar(row, j) * factor)
+        store_scalar(out, at + j, load_float(row, j) * factor)
 
 
 @njit(inline="always")
@@ -91,11 +86,11 @@ def _scores_gradient(grad, weights, width, out):
         sums = sums + load(lanes, grad, j) * load(lanes, weights, j)
     dot = reduce_sum(sums)
     for j in range(aligned, width):
-        dot += _scalar(grad, j) * _scalar(weights, j)
+        dot += load_float(grad, j) * load_float(weights, j)
     for j in range(0, aligned, 16):
         store(out, j, load(lanes, weights, j) * (load(lanes, grad, j) - splat(lanes, dot)))
     for j in range(aligned, width):
-        store_scalar(out, j, _scalar(weights, j) * (_scalar(grad, j) - dot))
+        store_scalar(out, j, load_float(weights, j) * (load_float(grad, j) - dot))
 
 
 # --- path types ----------------------------------------------------------------------------------------------------
@@ -131,7 +126,7 @@ def path_softmax(samples, values, path_types, lengths, out, count, heads, width)
             for j in range(rows):
                 row = _type_row(path_types, b, i, j, width, count) * heads
                 for h in range(heads):
-                    scratch[h * stride + j] = _scalar(values, row + h)
+                    scratch[h * stride + j] = load_float(values, row + h)
             _exponentiate(scores, stride, heads, factors)
             for h in range(heads):
                 _write_scaled(scores + 4 * h * stride, factors[h], width, out, ((b * heads + h) * width + i) * width)
@@ -152,7 +147,7 @@ def path_softmax_gradient(samples, path_types, lengths, weights, grad, grad_valu
             for j in range(rows):
                 row = _type_row(path_types, b, i, j, width, count) * heads
                 for h in range(heads):
-                    store_scalar(grad_values, row + h, _scalar(grad_values, row + h) + scratch[h * width + j])
+                    store_scalar(grad_values, row + h, load_float(grad_values, row + h) + scratch[h * width + j])
     keep_alive(scratch)
 
 
@@ -165,7 +160,7 @@ def path_bias(samples, values, path_types, lengths, out, count, heads, width):
             for j in range(width):
                 row = _type_row(path_types, b, i, j, width, count) * heads
                 for h in range(heads):
-                    bias = _scalar(values, row + h) if j < rows else np.float32(-np.inf)
+                    bias = load_float(values, row + h) if j < rows else np.float32(-np.inf)
                     store_scalar(out, ((b * heads + h) * width + i) * width + j, bias)
 
 
@@ -178,8 +173,8 @@ def path_bias_gradient(samples, path_types, lengths, grad, grad_values, count, h
             for j in range(rows):
                 row = _type_row(path_types, b, i, j, width, count) * heads
                 for h in range(heads):
-                    upstream = _scalar(grad, ((b * heads + h) * width + i) * width + j)
-                    store_scalar(grad_values, row + h, _scalar(grad_values, row + h) + upstream)
+                    upstream = load_float(grad, ((b * heads + h) * width + i) * width + j)
+                    store_scalar(grad_values, row + h, load_float(grad_values, row + h) + upstream)
 
 
 # --- aggregation -----------------------------------------------------------------------------------------------
@@ -217,7 +212,7 @@ def _weights_gradient(grad_of_head, v_of_head, square, flat, keys, at, width, he
         for j in range(0, aligned, 16):
             store(target, i * width + j, load(lanes, row, j))
         for j in range(aligned, width):
-            store_scalar(target, i * width + j, _scalar(row, j))
+            store_scalar(target, i * width + j, load_float(row, j))
     if keys.dropped:
         apply_dropout(flat, 0, width * width, keys, at, out)
 
@@ -276,7 +271,7 @@ def attention(samples, q, k, v, attn_bias, weights, out, heads, width, channels,
                 for j in range(0, aligned, 16):
                     store(row, j, load(lanes, row, j) * splat(lanes, factor) + load(lanes, attn_bias, bias + j))
                 for j in range(aligned, width):
-                    store_scalar(row, j, _scalar(row, j) * factor + _scalar(attn_bias, bias + j))
+                    store_scalar(row, j, load_float(row, j) * factor + load_float(attn_bias, bias + j))
                 for j in range(width, stride):
                     store_scalar(row, j, np.float32(-np.inf))
             _exponentiate(scores, stride, width, factors)

@@ -19,7 +19,7 @@ from graphslice.program.simd.lanes import (
     iota,
     keep_alive,
     load,
-    load_scalar,
+    load_float,
     select_ge,
     splat,
     store,
@@ -35,7 +35,7 @@ def add(samples, a, b, out, size):
     for i in range(0, aligned, 16):
         store(out, i, load(float32x16(), a, i) + load(float32x16(), b, i))
     for i in range(aligned, size):
-        store_scalar(out, i, load_scalar(float32x16(), a, i) + load_scalar(float32x16(), b, i))
+        store_scalar(out, i, load_float(a, i) + load_float(b, i))
 
 
 @kernel
@@ -148,7 +148,7 @@ def apply_dropout(source, first, size, keys, offset, out):
         factors = np.empty(16, np.float32)
         store(address_of(factors), 0, dropout_factors(keys, offset))
         for i in range(size):
-            store_scalar(out, i, load_scalar(lane_type, source, first + i) * factors[i])
+            store_scalar(out, i, load_float(source, first + i) * factors[i])
         keep_alive(factors)
         return
     for block in range(0, size, 16):

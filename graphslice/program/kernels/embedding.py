@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from numba import njit
 
-from graphslice.program.kernels.operands import length_at, number_at
+from graphslice.program.kernels.operands import length_at
 from graphslice.program.run import kernel
-from graphslice.program.simd.lanes import float32x16, load, load_byte, load_short, maximum, select_ge, store
+from graphslice.program.simd.lanes import float32x16, load, load_byte, load_long, load_short, maximum, select_ge, store
 
 
 @njit(inline="always")
@@ -18,7 +18,7 @@ def _add(table, row, source, at, channels):
 
 @njit(inline="always")
 def _feature_row(atoms, atom, feature, starts, count):
-    return min(max(load_byte(atoms, 9 * atom + feature) + number_at(starts, feature), 0), count - 1)
+    return min(max(load_byte(atoms, 9 * atom + feature) + load_long(starts, feature), 0), count - 1)
 
 
 @kernel

@@ -12,7 +12,7 @@ from graphslice.program.simd.lanes import (
     float32x8,
     float32x16,
     load,
-    load_scalar,
+    load_float,
     reduce_sum,
     splat,
     store,
@@ -67,8 +67,8 @@ def add_norm_gradients(
     rows *= samples
     for row in range(rows):
         at_row = row * channels
-        means = splat(lanes, load_scalar(lanes, moments, row))
-        factor = splat(lanes, load_scalar(lanes, moments, rows + row))
+        means = splat(lanes, load_float(moments, row))
+        factor = splat(lanes, load_float(moments, rows + row))
         sums, products = float32x16(), float32x16()
         for c in range(0, channels, 16):
             normed = (load(lanes, total, at_row + c) - means) * factor

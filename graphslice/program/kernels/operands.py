@@ -6,19 +6,13 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-from graphslice.program.simd.lanes import int64x8, load_scalar
-
-
-@njit(inline="always")
-def number_at(address, offset):
-    """Return the int64 at an offset from an address."""
-    return load_scalar(int64x8(), address, offset)
+from graphslice.program.simd.lanes import load_long
 
 
 @njit(inline="always")
 def length_at(lengths, b, width):
     """Return the number of valid rows of sample b, from 0 to N."""
-    return min(max(number_at(lengths, b), 0), width)
+    return min(max(load_long(lengths, b), 0), width)
 
 
 def float_bits(value: float) -> int:

@@ -12,11 +12,11 @@ from graphslice.feature_dims import UNREACHABLE
 from graphslice.program.simd.lanes import (
     address_of,
     float32x8,
-    int64x8,
     keep_alive,
     load,
+    load_float,
     load_int,
-    load_scalar,
+    load_long,
     reduce_sum,
     splat,
     store,
@@ -39,7 +39,7 @@ def valid(addresses, features, rows, paths, entries, bonds):
     """True if all indices are in range and the offsets ascend from 0."""
     bond_rows, distances, offsets, codes = addresses
     for i in range(features):
-        if not 0 <= load_scalar(int64x8(), bond_rows, i) < rows:
+        if not 0 <= load_long(bond_rows, i) < rows:
             return False
     before = 0
     for w in range(paths):
@@ -62,7 +62,7 @@ def _fill_table(bonds, matrices, table, types, positions, heads):
             for c in range(0, heads, 8):
                 total = float32x8()
                 for j in range(heads):
-                    factor = splat(lanes, load_scalar(lanes, bonds, t * heads + j))
+                    factor = splat(lanes, load_float(bonds, t * heads + j))
                     total = total + factor * load(lanes, matrices, (m * heads + j) * heads + c)
                 store(table, (m * types + t) * heads + c, total)
 
@@ -83,7 +83,7 @@ def values(addresses, sizes):
         for c in range(0, heads, 8):
             total = float32x8()
             for f in range(features):
-                total = total + load(lanes, bond, load_scalar(int64x8(), bond_rows, t * features + f) * heads + c)
+                total = total + load(lanes, bond, load_long(bond_rows, t * features + f) * heads + c)
             store(bonds, t * heads + c, total / splat(lanes, np.float32(features)))
     _fill_table(bonds, matrices, table, types, positions, heads)
     for c in range(0, heads, 8):
@@ -94,7 +94,7 @@ def values(addresses, sizes):
         for c in range(0, heads, 8):
             total = float32x8()
             for e in range(first, last):
-                weight = splat(lanes, load_scalar(lanes, weights, e))
+                weight = splat(lanes, load_float(weights, e))
                 total = total + load(lanes, table, load_int(codes, e) * heads + c) * weight
             store(out, (w + 1) * heads + c, load(lanes, spatial, distance + c) + total)
     keep_alive(scratch)
@@ -118,11 +118,11 @@ def gradients(addresses, sizes):
             store(grad_spatial, distance + c, load(lanes, grad_spatial, distance + c) + upstream)
             for e in range(first, last):
                 at = load_int(codes, e) * heads + c
-                weight = splat(lanes, load_scalar(lanes, weights, e))
+                weight = splat(lanes, load_float(weights, e))
                 store(table, at, load(lanes, table, at) + upstream * weight)
     for t in range(types):
         for j in range(heads):
-            grad_bond, factor = float32x8(), splat(lanes, load_scalar(lanes, bonds, t * heads + j))
+            grad_bond, factor = float32x8(), splat(lanes, load_float(bonds, t * heads + j))
             for m in range(positions):
                 for c in range(0, heads, 8):
                     at, upstream = (m * heads + j) * heads + c, load(lanes, table, (m * types + t) * heads + c)
@@ -130,6 +130,6 @@ def gradients(addresses, sizes):
                     grad_bond = grad_bond + upstream * load(lanes, matrices, at)
             value = reduce_sum(grad_bond) / np.float32(features)
             for f in range(features):
-                at = load_scalar(int64x8(), bond_rows, t * features + f) * heads + j
-                store_scalar(grad_bond_table, at, load_scalar(lanes, grad_bond_table, at) + value)
+                at = load_long(bond_rows, t * features + f) * heads + j
+                store_scalar(grad_bond_table, at, load_float(grad_bond_table, at) + value)
     keep_alive(scratch)

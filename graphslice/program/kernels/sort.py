@@ -13,8 +13,8 @@ from graphslice.program.simd.lanes import (
     keep_alive,
     load,
     load_byte,
+    load_float,
     load_int,
-    load_scalar,
     prefetch,
     splat,
     store,
@@ -69,7 +69,6 @@ def column_sort_gradient(samples, grad, rows, grad_x, width, channels):
     By address, because for arrays the compiler emits scatter instructions, which take nearly three times as long as
     single stores.
     """
-    lanes = float32x16()
     for b in range(samples):
         sample, ahead = b * width * channels, _ahead(b, samples, width, channels)
         for first in range(0, channels, 64):  # so few that all rows stay in the cache
@@ -78,20 +77,19 @@ def column_sort_gradient(samples, grad, rows, grad_x, width, channels):
                     prefetch(grad_x + 4 * (at + ahead + c))
                 for c in range(first, min(first + 64, channels)):
                     row = _source_row(rows, at + c, width)
-                    store_scalar(grad_x, sample + row * channels + c, load_scalar(lanes, grad, at + c))
+                    store_scalar(grad_x, sample + row * channels + c, load_float(grad, at + c))
 
 
 @njit(inline="always")
 def _end_of_run(ordered, sample, begin, rows, tie, channels):
     """Return the end of the run of sorted rows that tie in the first channel and begin with a row."""
-    lanes = float32x16()
-    smallest = abs(load_scalar(lanes, ordered, sample))
-    largest = abs(load_scalar(lanes, ordered, sample + (rows - 1) * channels))
+    smallest = abs(load_float(ordered, sample))
+    largest = abs(load_float(ordered, sample + (rows - 1) * channels))
     tolerance = tie * (smallest if smallest > largest else largest)  # nan if there is a nan, which is sorted last
     end = begin + 1
     while end < rows:
         at = sample + end * channels
-        if not load_scalar(lanes, ordered, at) - load_scalar(lanes, ordered, at - channels) <= tolerance:
+        if not load_float(ordered, at) - load_float(ordered, at - channels) <= tolerance:
             break
         end += 1
     return end

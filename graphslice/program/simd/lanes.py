@@ -18,7 +18,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 _ELEMENTS = {"float32": (types.float32, ir.FloatType()), "int32": (types.int32, ir.IntType(32))}
-_ELEMENTS["int64"] = (types.int64, ir.IntType(64))
 _ELEMENTS["float64"] = (types.float64, ir.DoubleType())
 
 
@@ -56,7 +55,7 @@ def _zeros(element: str, count: int):
 
 #: ``float32x16()`` and so on are lanes of zeros; they also serve as the argument ``lane_type`` of :func:`load` etc.
 float32x16, float32x8 = _zeros("float32", 16), _zeros("float32", 8)
-int32x16, int64x8, float64x8 = _zeros("int32", 16), _zeros("int64", 8), _zeros("float64", 8)
+int32x16, float64x8 = _zeros("int32", 16), _zeros("float64", 8)
 
 
 def _pointer(builder, address, offset, element):
@@ -124,30 +123,23 @@ def transpose_block(typing, lane_type, source, source_columns, target, target_co
     return types.void(lane_type, types.intp, types.intp, types.intp, types.intp), generate
 
 
-@intrinsic
-def load_scalar(typing, lane_type, address, offset):
-    """Load the number at ``offset``, of the element type of ``lane_type``."""
-
-    def generate(context, builder, signature, args):
-        return builder.load(_pointer(builder, args[1], args[2], lane_type.llvm.element))
-
-    return lane_type.scalar(lane_type, types.intp, types.intp), generate
-
-
-def _load_integer(bits: int, extend: str):
+def _loader(element: ir.Type, extend: str | None = None):
     @intrinsic
-    def load_integer(typing, address, offset):
+    def load_number(typing, address, offset):
         def generate(context, builder, signature, args):
-            loaded = builder.load(_pointer(builder, *args, ir.IntType(bits)))
-            return getattr(builder, extend)(loaded, ir.IntType(64))
+            loaded = builder.load(_pointer(builder, *args, element))
+            return getattr(builder, extend)(loaded, ir.IntType(64)) if extend else loaded
 
-        return types.int64(types.intp, types.intp), generate
+        return (types.int64 if extend else types.float32)(types.intp, types.intp), generate
 
-    return load_integer
+    return load_number
 
 
-#: Load the unsigned byte or the signed 16-bit or 32-bit integer at an offset from an address as int64.
-load_byte, load_short, load_int = _load_integer(8, "zext"), _load_integer(16, "sext"), _load_integer(32, "sext")
+#: Load the float32 at an offset from an address.
+load_float = _loader(ir.FloatType())
+#: Load the unsigned byte or the signed 16-bit, 32-bit or 64-bit integer at an offset from an address as int64.
+load_byte, load_short = _loader(ir.IntType(8), "zext"), _loader(ir.IntType(16), "sext")
+load_int, load_long = _loader(ir.IntType(32), "sext"), _loader(ir.IntType(64), "sext")
 
 
 @intrinsic

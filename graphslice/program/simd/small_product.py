@@ -17,7 +17,7 @@ from graphslice.program.simd.lanes import (
     float32x16,
     keep_alive,
     load,
-    load_scalar,
+    load_float,
     store,
     store_scalar,
     transpose_block,
@@ -194,8 +194,7 @@ NO_START = Matrix(0, 0)
 @njit(cache=True)
 def transpose(source, rows, columns, out):
     """Write the transpose of ``source``, ``[rows, columns]``, to ``out``; both are :class:`Matrix`."""
-    lane_type = float32x16()
     # In this order the cache lines that are read stay in the L1 cache; those written would not in the other.
     for c in range(columns):
         for j in range(rows):
-            store_scalar(out.address, c * out.stride + j, load_scalar(lane_type, source.address, j * source.stride + c))
+            store_scalar(out.address, c * out.stride + j, load_float(source.address, j * source.stride + c))

@@ -223,23 +223,21 @@ def aggregate_gradients(
 ):
     """Gradients of V and of P (unless 0)."""
     keys, head_dim, pairs = DropoutKeys(dropped, first, second), channels // heads, width * width
-    stride = _padded(width)
-    weights_scratch, v_scratch = np.empty(pairs, np.float32), np.zeros(channels * stride, np.float32)
-    square_scratch, flat = np.empty(width * stride, np.float32), np.empty(pairs, np.float32)
+    stride, flat = _padded(width), np.empty(pairs, np.float32)
+    v_scratch, square_scratch = np.zeros(channels * stride, np.float32), np.empty(width * stride, np.float32)
     v_transposed, square = address_of(v_scratch), Matrix(address_of(square_scratch), stride)
     for b in range(samples):
         if grad_weights:
             transpose(Matrix(v + 4 * b * width * channels, channels), width, channels, Matrix(v_transposed, stride))
         for h in range(heads):
             at, offset = (b * heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
-            weights = Matrix(dropped_weights(attn_weights, at, pairs, keys, address_of(weights_scratch)), width)
+            weights = Matrix(dropped_weights(attn_weights, at, pairs, keys, address_of(flat)), width)
             grad_of_head, target = Matrix(grad + offset, channels), Matrix(grad_v + offset, channels)
             small_product_transposed(weights, grad_of_head, NO_START, target, width, width, head_dim)
             if grad_weights:
                 v_of_head = Matrix(v_transposed + 4 * h * head_dim * stride, stride)
                 out = grad_weights + 4 * at
                 _weights_gradient(grad_of_head, v_of_head, square, address_of(flat), keys, at, width, head_dim, out)
-    keep_alive(weights_scratch)
     keep_alive(v_scratch)
     keep_alive(square_scratch)
     keep_alive(flat)

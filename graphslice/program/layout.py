@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -102,10 +103,7 @@ class Value:
     @property
     def size(self) -> Size:
         """Number of elements of a sample."""
-        size = Size(1)
-        for dim in self.shape:
-            size = size * dim
-        return size
+        return Size(1) * math.prod(self.shape)
 
     def bytes_of(self, width: int) -> int:
         """Return the number of bytes of a sample of N rows."""

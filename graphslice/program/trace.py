@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,6 @@ from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
 
 #: Rules by function: ``rule(trace, *arguments)`` appends kernels and returns the result.
 RULES: dict[Any, Callable[..., Traced]] = {}
-
-Dims: TypeAlias = tuple[Size | int, ...]
 
 
 class _Batch:

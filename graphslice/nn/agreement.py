@@ -78,30 +78,21 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
 def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
     """Compare two steps within the tolerance of rounding in ``dtype``.
 
+    Differences are relative: the largest one of a prediction to the largest prediction, and the L2 norm of that of the
+    gradients to the norm of the gradients.
+
     Returns:
         None if they agree, else a message such as ``"predictions differ by 12%"``.
     """
     prediction_tolerance, gradient_tolerance = _TOLERANCES[dtype]
-    prediction_error, gradient_error = relative_differences(actual, expected)
-    if not prediction_error <= prediction_tolerance:  # true for nan too
-        return f"predictions differ by {100 * prediction_error:.2g}%"
-    if not gradient_error <= gradient_tolerance:
-        return f"gradients differ by {100 * gradient_error:.2g}%"
+    error = _ratio((actual.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
+    if not error <= prediction_tolerance:  # true for nan too
+        return f"predictions differ by {100 * error:.2g}%"
+    pairs = zip(actual.gradients, expected.gradients, strict=True)
+    error = _ratio(_norm(one - other for one, other in pairs), _norm(expected.gradients))
+    if not error <= gradient_tolerance:
+        return f"gradients differ by {100 * error:.2g}%"
     return None
-
-
-def relative_differences(actual: Step, expected: Step) -> tuple[float, float]:
-    """Compute the relative differences of two steps.
-
-    Returns:
-        The largest absolute difference of the predictions over the largest expected absolute prediction, and the L2
-        norm of the difference of the gradients over that of the expected gradients. They are nan or inf if a value is
-        not finite.
-    """
-    prediction_error = _ratio((actual.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
-    pairs = list(zip(actual.gradients, expected.gradients, strict=True))
-    gradient_error = _ratio(_norm(one - other for one, other in pairs), _norm(expected.gradients))
-    return prediction_error, gradient_error
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from graphslice.ops.toolchain import warn_of_missing_compiler
 from graphslice.program.function import OperatorProgram
-from graphslice.program.trace import RULES, Trace, Traced
+from graphslice.program.trace import RULES, Traced
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -225,13 +225,9 @@ def reference_only(but: tuple[Operator, str] | None = None) -> Iterator[None]:
 def operator(reference: Callable[P, R]) -> Operator[P, R]:
     """Make a plain torch function an :class:`Operator` and register it in :data:`OPERATORS` (decorator)."""
     new_operator = OPERATORS[reference.__name__] = Operator(reference)
-    RULES[new_operator] = partial(_trace_reference, new_operator)
+    # By its reference, unless it has kernels of its own.
+    RULES[new_operator] = lambda trace, *args, **kwargs: reference(*args, **kwargs)  # type: ignore[assignment]
     return new_operator
-
-
-def _trace_reference(op: Operator, trace: Trace, *args: Any, **kwargs: Any) -> Any:
-    """Trace an operator without kernels of its own by its reference."""
-    return op.reference(*args, **kwargs)
 
 
 def _common_device_and_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str | None, torch.dtype | None]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from graphslice.ops.aggregate import aggregate
 from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments_valid
 from graphslice.ops.dispatch import operator, triton_runs
-from graphslice.ops.triton_tiles import DTYPES, aggregate_fits, capability
+from graphslice.ops.triton_tiles import DTYPES, MAX_AGGREGATE_ROWS, capability, supports_dtype
 from graphslice.program.function import once_differentiable
 
 if triton_runs():
@@ -44,9 +44,9 @@ def _fits(attn_weights: Tensor, v: Tensor, lengths: Tensor, order: str | Tensor 
     if attn_weights.dim() != 4 or v.dim() != 3 or attn_weights.dtype != v.dtype:
         return False
     (batch, width, channels), heads = v.shape, attn_weights.shape[1]
-    if attn_weights.shape != (batch, heads, width, width) or channels % heads:
+    if attn_weights.shape != (batch, heads, width, width) or channels % heads or width > MAX_AGGREGATE_ROWS:
         return False
-    return sort_arguments_valid(v, lengths, order) and aggregate_fits(width, v.dtype, capability(v.device))
+    return sort_arguments_valid(v, lengths, order) and supports_dtype(v.dtype, capability(v.device))
 
 
 # --- triton ---------------------------------------------------------------------------------------

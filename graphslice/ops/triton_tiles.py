@@ -50,11 +50,6 @@ def capability(device: torch.device) -> int:
     return 10 * major + minor
 
 
-def aggregate_fits(width: int, dtype: torch.dtype, capability: int) -> bool:
-    """True if the kernels of ``Sort_col(P V)`` support samples of ``width`` rows."""
-    return width <= MAX_AGGREGATE_ROWS and supports_dtype(dtype, capability)
-
-
 def supports_dtype(dtype: torch.dtype, capability: int) -> bool:
     """True if kernels with arithmetic support a dtype on a GPU; bfloat16 needs Ampere."""
     return capability >= (_AMPERE if dtype == torch.bfloat16 else MIN_CAPABILITY)

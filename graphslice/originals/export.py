@@ -13,6 +13,7 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError, shown
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.nn.encodings import feature_rows
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.reading import HF_CONFIG, WEIGHT_FILES
 from graphslice.torch_io import torch_bytes
@@ -20,7 +21,7 @@ from graphslice.torch_io import torch_bytes
 #: The formats, and the name of the weight file of each.
 FORMATS = {"huggingface": WEIGHT_FILES[0], "graphormer-v1": "graphormer_v1.pt"}
 
-_FEATURE_ROWS, _DEGREES, _DISTANCES, _POSITIONS = 512, 512, 512, 128
+_DEGREES, _DISTANCES, _POSITIONS = 512, 512, 128
 
 
 def export_checkpoint(
@@ -96,8 +97,8 @@ def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
     weights[f"{last}.weight"] *= std[:, None]
     weights[f"{last}.bias"] = weights[f"{last}.bias"] * std + mean
     if config.embedding_layout == "ogb":
-        weights["atoms.atom.weight"] = _widen_features(weights["atoms.atom.weight"], ATOM_DIMS, 2)
-        weights["pairs.bond.weight"] = _widen_features(weights["pairs.bond.weight"], BOND_DIMS, 3)
+        weights["atoms.atom.weight"] = _widen_features(weights["atoms.atom.weight"], ATOM_DIMS)
+        weights["pairs.bond.weight"] = _widen_features(weights["pairs.bond.weight"], BOND_DIMS)
     weights["pairs.bond.weight"][0] = 0  # the row that the original reads after the end of a path
     for side in ("in", "out"):
         name = f"atoms.{side}_degree.weight"
@@ -110,14 +111,12 @@ def _to_original_layout(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return weights
 
 
-def _widen_features(table: Tensor, dims: tuple[int, ...], first: int) -> Tensor:
+def _widen_features(table: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Spread an embedding table with one row per feature value to 512 rows per feature."""
-    wide = table.new_zeros(_FEATURE_ROWS * len(dims) + 1, table.shape[1])
-    begin = 0
-    for feature, values in enumerate(dims):
-        start = first + _FEATURE_ROWS * feature
-        wide[start : start + values] = table[begin : begin + values]
-        begin += values
+    starts, rows = feature_rows(dims, "graphormer")
+    wide = table.new_zeros(rows, table.shape[1])
+    for start, part in zip(starts, table.split(dims), strict=True):
+        wide[start : start + len(part)] = part
     return wide
 
 
@@ -161,8 +160,8 @@ def _huggingface_settings(config: ModelConfig) -> dict:
         "architectures": ["GraphormerForGraphClassification"],
         "model_type": "graphormer",
         "num_classes": config.tasks,
-        "num_atoms": _FEATURE_ROWS * len(ATOM_DIMS),
-        "num_edges": _FEATURE_ROWS * len(BOND_DIMS),
+        "num_atoms": feature_rows(ATOM_DIMS, "graphormer")[1] - 1,
+        "num_edges": feature_rows(BOND_DIMS, "graphormer")[1] - 1,
         "num_in_degree": _DEGREES,
         "num_out_degree": _DEGREES,
         "num_spatial": max(_DISTANCES, config.num_distances),

@@ -21,12 +21,9 @@ from rdkit import Chem
 
 from graphslice.chem.features import ATOM_FEATURES, BOND_FEATURES, Feature
 
-#: Status of a molecule after :func:`unpack`.
-READ, UNKNOWN = 0, 1
-
 #: Supported versions of the format: major * 1000 + minor * 10 + patch.
 _FIRST_FORMAT, _LAST_FORMAT = 14_000, 16_999
-SLACK = _MARGIN = 32  # upper limit of the bytes of an atom or bond
+SLACK = 32  # upper limit of the bytes of an atom or bond
 _HEADER = 20  # bytes before the number of atoms: a magic number, a tag, three numbers of the version
 _MARK = 0xDEADBEEF
 _MOST_ATOMS = 255  # of more atoms, an atom index takes four bytes
@@ -65,12 +62,12 @@ def _int32(data, offset):
 
 @njit(cache=True, inline="always")
 def _unpack_molecule(data, offset, end, atoms, bonds, bond_features):
-    """Read one molecule into its rows; return READ, or UNKNOWN, which leaves the rows undefined."""
+    """Read one molecule into its rows; return False, which leaves the rows undefined, if it cannot be read."""
     if end - offset < _HEADER + 10 or _int32(data, offset) & 0xFFFFFFFF != _MARK:
-        return UNKNOWN
+        return False
     version = 1000 * _int32(data, offset + 8) + 10 * _int32(data, offset + 12) + _int32(data, offset + 16)
     if not _FIRST_FORMAT <= version <= _LAST_FORMAT:
-        return UNKNOWN
+        return False
     offset += _HEADER
     num_atoms, num_bonds = _int32(data, offset), _int32(data, offset + 4)
     if (
@@ -79,16 +76,16 @@ def _unpack_molecule(data, offset, end, atoms, bonds, bond_features):
         or num_bonds != len(bonds)
         or data[offset + 9] != _BEGIN_ATOMS
     ):
-        return UNKNOWN
+        return False
     degree = np.zeros(num_atoms, np.int64)
     offset = _read_atoms(data, offset + 10, end, atoms, degree)
     if offset >= 0:
         offset = _read_bonds(data, offset, end, bonds, bond_features, degree)
     if offset < 0:
-        return UNKNOWN
+        return False
     for i in range(num_atoms):
         atoms[i, 2] = _DEGREE[min(degree[i], 255)]
-    return READ if _mark_rings(data, offset, end, atoms) else UNKNOWN
+    return _mark_rings(data, offset, end, atoms)
 
 
 @njit(cache=True)
@@ -99,7 +96,7 @@ def _read_atoms(data, offset, end, atoms, degree):
     """
     values = np.empty(len(_ATOM_DEFAULTS), np.int64)
     for i in range(len(atoms)):
-        if offset > end or offset + _MARGIN > len(data):
+        if offset > end or offset + SLACK > len(data):
             return -1
         number, flags, fields = np.int64(data[offset]), data[offset + 1], _int32(data, offset + 2)
         if flags & 0x96 or fields & ~0x1FE:  # a position, a query, a dummy, a monomer, or an unknown extension
@@ -136,7 +133,7 @@ def _read_bonds(data, offset, end, bonds, bond_features, degree):
         return -1
     offset += 1
     for m in range(len(bonds)):
-        if offset > end or offset + _MARGIN > len(data):
+        if offset > end or offset + SLACK > len(data):
             return -1
         begin, finish, flags = np.int64(data[offset]), np.int64(data[offset + 1]), data[offset + 2]
         offset += 3
@@ -182,7 +179,7 @@ def _mark_rings(data, offset, end, atoms):
 
 
 @njit(cache=True)
-def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, status):
+def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, is_read):
     """Read G serialised molecules, with atoms and bonds in their input order.
 
     Args:
@@ -193,12 +190,10 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, status
         atoms: ``uint8 [A, 9]``, filled.
         bonds: ``int32 [M, 2]``, filled; atoms numbered from 0 within their molecule.
         bond_features: ``uint8 [M, 3]``, filled.
-        status: ``uint8 [G]``, filled with ``READ`` or ``UNKNOWN``.
+        is_read: ``bool [G]``, filled: True if there is no molecule, or it was read.
     """
     for g in range(len(starts) - 1):
-        if starts[g] == starts[g + 1]:  # no molecule
-            continue
-        status[g] = _unpack_molecule(
+        is_read[g] = starts[g] == starts[g + 1] or _unpack_molecule(
             data,
             starts[g],
             starts[g + 1],
@@ -227,6 +222,6 @@ def read_binaries(
     """
     data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
     starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
-    status = np.full(len(binaries), READ, np.uint8)
-    unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, status)
-    return np.flatnonzero(status != READ).tolist()
+    is_read = np.empty(len(binaries), bool)
+    unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, is_read)
+    return np.flatnonzero(~is_read).tolist()

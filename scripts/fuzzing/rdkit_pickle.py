@@ -11,7 +11,7 @@ from rdkit import Chem
 
 from fuzzing.mutations import mutated_bytes
 from graphslice.chem.molecule import MolArrays, bond_type_ids, check_molecules
-from graphslice.chem.rdkit_pickle import READ, SLACK, unpack
+from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.chem.renumber import renumber
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
@@ -58,14 +58,14 @@ def _read(data: bytes, atoms: int, bonds: int) -> MolArrays | None:
         np.full((rows + 2 * _MARGIN, *more), 77, dtype)
         for rows, more, dtype in ((atoms, (9,), np.uint8), (bonds, (2,), np.int32), (bonds, (3,), np.uint8))
     ]
-    status = np.full(1, 9, np.uint8)
+    is_read = np.zeros(1, bool)
     ptr = np.array([0, atoms]), np.array([0, bonds])
     bytes_of_all = np.frombuffer(data + bytes(SLACK), np.uint8)
-    unpack(bytes_of_all, np.array([0, len(data)]), ptr[0] + _MARGIN, ptr[1] + _MARGIN, *whole, status)
+    unpack(bytes_of_all, np.array([0, len(data)]), ptr[0] + _MARGIN, ptr[1] + _MARGIN, *whole, is_read)
     for array in whole:
         if (array[:_MARGIN] != 77).any() or (array[len(array) - _MARGIN :] != 77).any():
             raise AssertionError("written outside the molecule")
-    if status[0] != READ:
+    if not data or not is_read[0]:
         return None
     atoms, ends, features = (array[_MARGIN : len(array) - _MARGIN].copy() for array in whole)
     arrays = MolArrays(*ptr, atoms, ends, bond_type_ids(features))

@@ -12,7 +12,7 @@ from unusual_molecules import EXTENDED, UNUSUAL
 from graphslice.chem import rdkit_pickle
 from graphslice.chem.features import molecule_features
 from graphslice.chem.molecule import MolArrays, bond_type_ids, read_smiles
-from graphslice.chem.rdkit_pickle import READ, SLACK, UNKNOWN, unpack
+from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
 
 # Appended to every molecule below: a fragment with many kinds of features.
@@ -42,23 +42,23 @@ def as_arrays(mol: Chem.Mol, atoms: np.ndarray, bonds: np.ndarray, features: np.
     return MolArrays(*ptr, atoms, bonds, bond_type_ids(features))
 
 
-def read_compiled(mol: Chem.Mol, data: bytes | None = None, trailing: bytes = b"") -> tuple[int, MolArrays]:
+def read_compiled(mol: Chem.Mol, data: bytes | None = None, trailing: bytes = b"") -> tuple[bool, MolArrays]:
     """Run the compiled reader on bytes followed by trailing bytes, and check that it writes within bounds only."""
     data = mol.ToBinary(0) if data is None else data
     margin, found = 64, empty(mol)
     larger = [np.pad(a, [(margin, margin), (0, 0)], constant_values=77) for a in found]
-    status = np.full(1, 9, np.uint8)
+    is_read = np.zeros(1, bool)
     unpack(
         np.frombuffer(data + trailing + bytes(SLACK), np.uint8),
         np.array([0, len(data)]),
         np.array([0, mol.GetNumAtoms()]) + margin,
         np.array([0, mol.GetNumBonds()]) + margin,
         *larger,
-        status,
+        is_read,
     )
     for array in larger:
         assert (array[:margin] == 77).all() and (array[len(array) - margin :] == 77).all()
-    return int(status[0]), as_arrays(mol, *(array[margin : len(array) - margin] for array in larger))
+    return bool(is_read[0]), as_arrays(mol, *(array[margin : len(array) - margin] for array in larger))
 
 
 def read_with_rdkit(mol: Chem.Mol) -> MolArrays:
@@ -83,23 +83,23 @@ def with_tail(smiles: str) -> str:
 def test_demo_set_matches_rdkit(demo_smiles):
     for smiles in demo_smiles[::5]:
         mol = parse(smiles)
-        status, found = read_compiled(mol)
-        assert status == READ, smiles
+        is_read, found = read_compiled(mol)
+        assert is_read, smiles
         assert_same(found, read_with_rdkit(mol), smiles)
 
 
 @pytest.mark.parametrize("smiles", [*UNUSUAL.values(), *EXTENDED.values()], ids=[*UNUSUAL, *EXTENDED])
 def test_plain_molecules_match_rdkit(smiles):
     mol = parse(with_tail(smiles))
-    status, found = read_compiled(mol)
-    assert status == (READ if mol.GetNumAtoms() < 256 else UNKNOWN)
-    if status == READ:
+    is_read, found = read_compiled(mol)
+    assert is_read == (mol.GetNumAtoms() < 256)
+    if is_read:
         assert_same(found, read_with_rdkit(mol))
 
 
 @pytest.mark.parametrize("smiles", QUERIES.values(), ids=QUERIES)
 def test_unusual_molecules_are_left_to_rdkit(smiles):
-    assert read_compiled(parse(with_tail(smiles)))[0] == UNKNOWN
+    assert not read_compiled(parse(with_tail(smiles)))[0]
 
 
 @pytest.mark.parametrize("label", ["star_e", "Q_e"])
@@ -114,9 +114,9 @@ def test_python_path_matches_compiled_path(order, demo_smiles, monkeypatch):
     smiles = [*UNUSUAL.values(), "C1CC", *EXTENDED.values(), "", *QUERIES.values(), *demo_smiles[::60]]
     arrays, reasons, _ = read_smiles(smiles, atom_order=order)
 
-    def gives_up(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_types, status):
+    def gives_up(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_types, is_read):
         atoms[:], bonds[:], bond_types[:] = 7, 0, 7
-        status[:] = np.where(np.diff(starts) > 0, UNKNOWN, READ)
+        is_read[:] = np.diff(starts) == 0
 
     monkeypatch.setattr(rdkit_pickle, "unpack", gives_up)
     again, same_reasons, _ = read_smiles(smiles, atom_order=order)
@@ -139,8 +139,8 @@ def test_batch_matches_single_molecules(demo_smiles):
 def test_unsupported_version_is_left_to_rdkit(version):
     mol = parse(NARROW)
     data = mol.ToBinary(0)
-    assert read_compiled(mol, data)[0] == READ
-    assert read_compiled(mol, data[:8] + struct.pack("<3i", *version) + data[20:])[0] == UNKNOWN
+    assert read_compiled(mol, data)[0]
+    assert not read_compiled(mol, data[:8] + struct.pack("<3i", *version) + data[20:])[0]
 
 
 @pytest.mark.parametrize("at", [0, 3, 20, 21, 24, 29])
@@ -148,7 +148,7 @@ def test_a_changed_header_is_left_to_rdkit(at):
     mol = parse(NARROW)
     data = bytearray(mol.ToBinary(0))
     data[at] ^= 0x41
-    assert read_compiled(mol, bytes(data))[0] == UNKNOWN
+    assert not read_compiled(mol, bytes(data))[0]
 
 
 @pytest.mark.parametrize("smiles", [NARROW, "C", "CC", "CCO"])
@@ -158,20 +158,20 @@ def test_truncated_data_is_left_to_rdkit_or_complete(smiles):
     data, expected = mol.ToBinary(0), read_with_rdkit(mol)
     step = max(1, len(data) // 400)
     for cut in [*range(0, len(data), step), len(data) - 1]:
-        status, found = read_compiled(mol, data[:cut])
-        if status == READ:
+        is_read, found = read_compiled(mol, data[:cut])
+        if cut and is_read:
             assert_same(found, expected, str(cut))
         for trailing in (data[cut:], bytes(64), b"\xff" * 64):
             again, _ = read_compiled(mol, data[:cut], trailing)
-            assert again == status, cut
+            assert again == is_read, cut
 
 
 @pytest.mark.parametrize("smiles", [NARROW, "C", "CCO"])
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff" * 500, bytes(500), b"not a molecule" * 40])
 def test_garbage_is_left_to_rdkit(smiles, data):
     mol = parse(smiles)
-    status, found = read_compiled(mol, data)
-    assert status == (UNKNOWN if data else 9)  # an empty range is skipped
+    is_read, found = read_compiled(mol, data)
+    assert is_read == (not data)  # an empty range is no molecule
     assert not data or found.atoms.shape == (mol.GetNumAtoms(), 9)
 
 
@@ -189,9 +189,8 @@ def test_damaged_data_never_gives_invalid_values(smiles, changes, cut, truncate)
         data[at % len(data)] = byte
     if truncate:
         data = data[: 1 + cut % len(data)]
-    status, found = read_compiled(mol, bytes(data))
-    assert status in (READ, UNKNOWN)
-    if status == READ:
+    is_read, found = read_compiled(mol, bytes(data))
+    if is_read:
         assert (found.atoms < ATOM_DIMS).all() and (found.bond_type_ids < NUM_BOND_TYPES).all()
         assert ((found.bonds >= 0) & (found.bonds < mol.GetNumAtoms())).all()
 
@@ -202,4 +201,4 @@ def test_atom_indices_out_of_range_are_left_to_rdkit():
     bonds = data.index(bytes([11, first.GetBeginAtomIdx(), first.GetEndAtomIdx()])) + 1
     for at in (bonds, bonds + 1, data.index(bytes([len(ring), *ring])) + 1):
         for number in (mol.GetNumAtoms(), 255):
-            assert read_compiled(mol, data[:at] + bytes([number]) + data[at + 1 :])[0] == UNKNOWN
+            assert not read_compiled(mol, data[:at] + bytes([number]) + data[at + 1 :])[0]

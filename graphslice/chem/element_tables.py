@@ -112,13 +112,12 @@ _THREE_RING_AREAS: dict[int, dict[tuple[int, ...], float]] = {
 
 def _polar_table() -> tuple[np.ndarray, np.ndarray]:
     areas = {}
-    for in_three_ring in (0, 1):
-        for element, by_kind in _POLAR_AREAS.items():
-            for (neighbours, hydrogens, charge, *bonds), area in by_kind.items():
-                kind = (neighbours, hydrogens, charge, *bonds)
-                area = _THREE_RING_AREAS[element].get(kind, area) if in_three_ring else area
+    for element, by_kind in _POLAR_AREAS.items():
+        for kind, area in by_kind.items():
+            neighbours, hydrogens, charge, *bonds = kind
+            for in_three_ring, value in enumerate((area, _THREE_RING_AREAS[element].get(kind, area))):
                 digits = (element, neighbours, hydrogens, charge + 5, *bonds, in_three_ring)
-                areas[sum(digit << 4 * (len(digits) - 1 - k) for k, digit in enumerate(digits))] = area
+                areas[int("".join(f"{digit:x}" for digit in digits), 16)] = value
     keys = np.array(sorted(areas))
     return keys, np.array([areas[key] for key in keys.tolist()])
 

@@ -43,13 +43,13 @@ def import_checkpoint(
         raise InputError(f"--atom-rows must be {' or '.join(ATOM_ROWS)}, not {shown(atom_rows)}")
     state, settings = read_external_checkpoint(path)
     try:
-        if graphormer_v2.is_graphormer_v2(state):
+        if any(name.endswith(graphormer_v2.ANCHOR) for name in state):
             if mixer not in (None, "softmax"):
                 raise InputError(
                     f"{path} is a Graphormer of fairseq or Hugging Face, whose mixer is softmax, not {mixer}"
                 )
             weights, config, notes = graphormer_v2.convert(state, settings, atom_rows)
-        elif graphormer_v1.is_graphormer_v1(state):
+        elif any(name.endswith(graphormer_v1.ANCHOR) for name in state):
             if atom_rows is not None:
                 raise InputError(
                     f"{path} is a Graphormer v1 or Sliceformer checkpoint: leave out --atom-rows, which is for "

@@ -12,7 +12,8 @@ from graphslice.feature_dims import UNREACHABLE
 from graphslice.nn.mixers import check_mixer
 from graphslice.originals.reading import architecture, parse_dropout, rename_weights
 
-_ANCHOR = "atom_encoder.weight"
+#: End of the name of a weight by which its checkpoints are recognised, unless they are those of Graphormer v2.
+ANCHOR = "atom_encoder.weight"
 #: Original names of weights and GraphSlice's names; of two with one name the last.
 NAMES = {
     "atom_encoder.weight": "atoms.atom.weight",
@@ -43,11 +44,6 @@ LAYER_NAMES = {
 }
 
 
-def is_graphormer_v1(state: dict[str, Tensor]) -> bool:
-    """True if the weights have the names of Graphormer v1 or Sliceformer."""
-    return any(name.endswith(_ANCHOR) for name in state)
-
-
 def convert(
     state: dict[str, Tensor], settings: dict[str, Any], mixer: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
@@ -65,7 +61,7 @@ def convert(
         InputError: if the weights are not those of the mixer.
         KeyError: if weights are missing.
     """
-    weights, _ = rename_weights(state, _ANCHOR, NAMES, LAYER_NAMES, "layers")
+    weights, _ = rename_weights(state, ANCHOR, NAMES, LAYER_NAMES, "layers")
     config = _imported_config(weights, settings, mixer)
     notes = []
     if mixer is None and config.mixer != "softmax":

@@ -14,7 +14,7 @@ from graphslice.config import ModelConfig
 from graphslice.errors import InputError, shown
 from graphslice.originals.reading import architecture, parse_dropout, rename_weights
 
-#: The weight by which its checkpoints are recognised.
+#: End of the name of a weight by which its checkpoints are recognised.
 ANCHOR = "graph_encoder.graph_node_feature.atom_encoder.weight"
 
 #: Original names of weights and GraphSlice's names; those of the output head differ between the two programs.
@@ -58,11 +58,6 @@ _UNUSED_NORM = "graph_encoder.final_layer_norm.weight"
 # Settings that change the computation, and the only supported value of each.
 _FIXED = {"edge_type": "multi_hop", "activation_fn": "gelu", "embed_scale": None, "share_input_output_embed": False}
 _UNREACHABLE = 511
-
-
-def is_graphormer_v2(state: dict[str, Tensor]) -> bool:
-    """True if the weights have the names of Graphormer v2."""
-    return any(name.endswith(ANCHOR) for name in state)
 
 
 def convert(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -66,7 +66,8 @@ class GraphTransformer(nn.Module):
         )
         self.embedding_norm = nn.LayerNorm(config.dim) if config.embedding_norm else nn.Identity()
         self.input_dropout = Dropout(config.input_dropout)
-        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
+        blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
+        self.blocks = cast(Sequence[Block], blocks)
         self.readouts = config.readout.split("+")
         self._check_equivariance()
         self.atomwise = NormedLayer(config.dim, config.dim) if ATOMWISE in self.readouts else None
@@ -85,8 +86,8 @@ class GraphTransformer(nn.Module):
 
     def _check_equivariance(self) -> None:
         """Raise :class:`InputError` if the mixer would break the symmetry of equivalent atoms or bonds."""
-        level, blocks = self.config.level, cast(Iterable[Block], self.blocks)
-        if level != MOLECULE and not all(block.mixer.equivariant for block in blocks):
+        level = self.config.level
+        if level != MOLECULE and not all(block.mixer.equivariant for block in self.blocks):
             raise InputError(
                 f"model.mixer {self.config.mixer} is not permutation-equivariant: symmetric {level}s would get "
                 f"different predictions depending on their index; for --level {level} choose another mixer, such as "
@@ -97,11 +98,10 @@ class GraphTransformer(nn.Module):
         """Draw all weights from normal distributions, as ``init`` of :class:`ModelConfig` describes; biases are 0."""
         layers, balanced = self.config.layers, self.config.init == "balanced"
         atom_modules = set(self.atoms.modules())
-        blocks = cast(Iterable[Block], self.blocks)
         bond_tables = {
-            table for block in blocks if block.messages for table in (block.messages.bond, block.messages.ring)
+            table for block in self.blocks if block.messages for table in (block.messages.bond, block.messages.ring)
         }
-        branch_outputs = {linear for block in blocks for linear in block.output_maps()}
+        branch_outputs = {linear for block in self.blocks for linear in block.output_maps()}
         output_head = self.head.output if isinstance(self.head, MLPHead) else self.head
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -217,8 +217,7 @@ class GraphTransformer(nn.Module):
             batch: B molecules.
             values: result of ``self.pairs.path_values``, if it is known already.
         """
-        blocks = cast(Iterable[Block], self.blocks)
-        reads = {name for block in blocks for name in block.mixer.reads}
+        reads = {name for block in self.blocks for name in block.mixer.reads}
         settings = {"mixer_name": self.config.mixer, "bonds": self.config.bond_messages}
         return self.pairs(batch, sorted(reads), values=values, **settings)
 

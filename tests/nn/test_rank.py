@@ -3,24 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from mixer_samples import without_projections
 
 from graphslice.analysis.rank_collapse import one_inf_norm
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 
 SORTING = ["slice-ascend", "slice-interleave", "csp"]
-
-
-def plain(name: str, dim: int, heads: int = 1, weight: torch.Tensor | None = None, **own):
-    """Create a mixer in float64 with value projection ``weight`` (default: identity) and no output projection."""
-    mixer = build_mixer(name, dim, heads, **own).double().eval()
-    with torch.no_grad():
-        for linear in (mixer.value, mixer.output):
-            linear.weight.copy_(torch.eye(dim))
-            linear.bias.zero_()
-        if weight is not None:
-            mixer.value.weight.copy_(weight.T)
-    return mixer
 
 
 def residuals(name: str, layers: int, seed: int) -> list[float]:
@@ -31,7 +20,8 @@ def residuals(name: str, layers: int, seed: int) -> list[float]:
     norms = []
     for layer in range(1, layers + 1):
         weight = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))[0]
-        mixer = plain(name, dim, weight=weight, layer=layer, layers=layers)
+        mixer = without_projections(build_mixer(name, dim, 1, layer=layer, layers=layers).double().eval())
+        mixer.value.weight.data = weight.T
         if name == "softmax":
             with torch.no_grad():
                 for linear in (mixer.query, mixer.key):

@@ -83,7 +83,7 @@ def test_hooks_run_and_their_result_is_used(name):
 
     def zero(module, inputs, output):
         calls.append(module)
-        return tuple(torch.zeros_like(part) for part in output) if isinstance(output, tuple) else 0 * output
+        return 0 * output
 
     block.get_submodule(name).register_forward_hook(zero)
     assert not torch.allclose(block(x, context), before, rtol=0, atol=1e-7)

@@ -65,8 +65,7 @@ def check(op: Operator, backend: str, dtype: torch.dtype, case: Case) -> None:
     with torch.no_grad():
         without_grad = op.using(backend)(*args)
     rows = ... if case.valid is None else case.valid
-    for one, other in zip(without_grad if isinstance(without_grad, tuple) else (without_grad,), actual, strict=False):
-        torch.testing.assert_close(one[rows], other[rows], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(without_grad[rows], actual[0][rows], rtol=0, atol=0, equal_nan=True)
 
 
 # Numbers of heads and channels per head: 16 divides their product.
@@ -98,9 +97,7 @@ def test_operator_compiles(name):
     torch._dynamo.reset()
     actual = torch.compile(op, backend="eager", fullgraph=True)(*case.args)
     rows = ... if case.valid is None else case.valid
-    outs = (out if isinstance(out, tuple) else (out,) for out in (actual, op(*case.args)))
-    for one, other in zip(*outs, strict=True):
-        torch.testing.assert_close(one[rows], other[rows], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual[rows], op(*case.args)[rows], rtol=1e-4, atol=1e-5)
 
 
 def largest_cases() -> list:
@@ -161,10 +158,9 @@ def test_non_contiguous_upstream_gradients(name, backend, dtype, case):
     leaves = [arg for arg in args if is_float(arg)]
 
     def gradients(expanded: bool) -> tuple[Tensor, ...]:
-        outs = OPERATORS[name].using(backend)(*args)
-        outs = outs if isinstance(outs, tuple) else (outs,)
-        upstream = [torch.full((), 0.5, dtype=out.dtype).expand(out.shape) for out in outs]
-        return torch.autograd.grad(outs, leaves, upstream if expanded else [grad.contiguous() for grad in upstream])
+        out = OPERATORS[name].using(backend)(*args)
+        upstream = torch.full((), 0.5, dtype=out.dtype).expand(out.shape)
+        return torch.autograd.grad(out, leaves, upstream if expanded else upstream.contiguous())
 
     torch.testing.assert_close(gradients(True), gradients(False), rtol=0, atol=0, equal_nan=True)
 
@@ -181,6 +177,4 @@ def test_operator_has_cases_and_supports_empty_batch(name):
         arg[:0] if isinstance(arg, Tensor) and arg.dim() and len(arg) == len(first) and argument not in SHARED else arg
         for argument, arg in zip(names_of(name), case.args, strict=False)
     ]
-    out = OPERATORS[name](*empty)
-    token = name == "path_values"  # the graph token has a row
-    assert len(out[0] if isinstance(out, tuple) else out) == token
+    assert len(OPERATORS[name](*empty)) == (name == "path_values")  # the graph token has a row

@@ -84,14 +84,13 @@ class SavedProgram:
         path_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
         self._program, self._buffers, self._max_path = program, buffers, max_path
-        names = [source for _, _, source in program.inputs]
         weights = {
             str(source): tuple(map(int, value.shape))
             for value, _, source in program.inputs
             if isinstance(source, str) and "." in source and source not in buffers
         }
         self.shapes = weights | {name: path_shapes[name] for name in PATH_WEIGHTS}
-        self._sources = [str(name) for name in names]
+        self._sources = [str(source) for _, _, source in program.inputs]
 
     def run(self, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute the readouts of a batch.

@@ -52,18 +52,15 @@ def _packed(values, rows, valid, flip, INFINITY: tl.constexpr):
     ``flip`` is -1 for descending columns, else 0; it does not apply to the padding.
     """
     if values.dtype == tl.float32:
-        bits = values.to(tl.int32, bitcast=True)
-        bits = tl.where((bits & 0x7FFFFFFF) > INFINITY, 0x7FFFFFFF, bits)
-        bits = tl.where((bits & 0x7FFFFFFF) == 0, 0, bits)
-        keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) ^ flip
-        keys = tl.where(valid, keys, 0x7FFFFFFF)
+        bits, magnitude, sign = values.to(tl.int32, bitcast=True), 0x7FFFFFFF, 31
+    else:
+        bits, magnitude, sign = values.to(tl.int16, bitcast=True).to(tl.int32), 0x7FFF, 15
+    bits = tl.where((bits & magnitude) > INFINITY, magnitude, bits)
+    bits = tl.where((bits & magnitude) == 0, 0, bits)
+    keys = tl.where(valid, (bits ^ ((bits >> sign) & magnitude)) ^ flip, magnitude)
+    if values.dtype == tl.float32:
         return (keys.to(tl.int64) << 32) | rows
     else:
-        bits = values.to(tl.int16, bitcast=True).to(tl.int32)
-        bits = tl.where((bits & 0x7FFF) > INFINITY, 0x7FFF, bits)
-        bits = tl.where((bits & 0x7FFF) == 0, 0, bits)
-        keys = (bits ^ ((bits >> 15) & 0x7FFF)) ^ flip
-        keys = tl.where(valid, keys, 0x7FFF)
         return (keys << 16) | rows
 
 

@@ -74,9 +74,14 @@ def full_disk():
 # --- small dataset, small run, OGB folders, command line ------------------------------------------
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Use one thread: faster for tiny models, especially on busy machines, and sums have a fixed order."""
+# Faster for tiny models, especially on busy machines, and sums have a fixed order.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Return to one thread after a test that changed their number."""
+    yield
     torch.set_num_threads(1)
 
 

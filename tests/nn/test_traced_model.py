@@ -124,15 +124,9 @@ def test_prediction_does_not_depend_on_the_batch():
             torch.testing.assert_close(traced(model, batch_of([text]))[0], batch_output[i], rtol=1e-5, atol=1e-6)
 
 
-@pytest.fixture
-def three_threads():
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
-def test_parallel_matches_serial(mixer, three_threads):
+def test_parallel_matches_serial(mixer):
+    torch.set_num_threads(3)
     model, batch = model_of(mixer, **dict.fromkeys(RATES, 0.2)), batch_of(["C" * 19] * 12)
 
     def step():

@@ -124,10 +124,7 @@ def test_result_is_independent_of_number_of_threads(name, monkeypatch):
     args = arguments(case, torch.float32, torch.device("cpu"))
     for count in (1, 3):
         torch.set_num_threads(count)
-        try:
-            actual.append(outputs_and_gradients(OPERATORS[name].using("numba"), args))
-        finally:
-            torch.set_num_threads(1)
+        actual.append(outputs_and_gradients(OPERATORS[name].using("numba"), args))
     assert [len(ends) for ends in ranges] == ([] if name == "path_values" else [1, 3])  # path_values has no samples
     leaves = [name for name, arg in zip(names_of(name), args, strict=False) if is_float(arg)]
     for argument, one, other in zip(["result", *leaves], *actual, strict=True):

@@ -203,8 +203,6 @@ def small_groups(monkeypatch):
     """Process few samples at once, so that a program runs for several groups, on up to three cores."""
     monkeypatch.setattr(layout, "_GROUP_ROWS", 8)
     monkeypatch.setattr(run, "_MIN_ROWS", 1)
-    yield
-    torch.set_num_threads(1)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,7 +15,7 @@ from graphslice.data.batch_samplers import eval_batches
 from graphslice.data.store import GraphStore
 from graphslice.inference.output_head import STATISTICS, embedding_width, head_shapes, predict_targets, with_descriptors
 from graphslice.inference.program_cache import load_program
-from graphslice.program.saved import SavedProgram
+from graphslice.program.saved import MAX_ROWS, SavedProgram
 from graphslice.threads import map_one_core_each
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class CompiledNetworks:
         self, store: GraphStore, rows: np.ndarray, use: Callable[[np.ndarray, list[np.ndarray]], None]
     ) -> np.ndarray:
         """Call ``use`` with the indices of each batch and the embeddings by each member; return indices left out."""
-        fits = store.sizes[rows] < self._program.max_rows  # the graph token is a row too
+        fits = store.sizes[rows] < MAX_ROWS  # the graph token is a row too
         small, settings = np.flatnonzero(fits), self._config.collate_settings
 
         def embed_batch(batch: list[int]) -> None:

@@ -23,12 +23,10 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.function import run_program
 from graphslice.program.layout import ATOMS, N, Size
 from graphslice.program.run import Program, programs_enabled
-from graphslice.program.saved import PATH_WEIGHTS
+from graphslice.program.saved import MAX_ROWS, PATH_WEIGHTS
 from graphslice.program.trace import Trace, ValuesUnknown
 from graphslice.threads import single_threaded_torch
 
-# Maximum number of rows: a sample stays in the L2 cache.
-_MAX_ROWS = 256
 # Shapes and dtypes of the inputs of a program: attributes of a batch.
 _INPUTS: dict[str, tuple[tuple, torch.dtype]] = {
     "atoms": ((ATOMS, 9), torch.uint8),
@@ -110,7 +108,7 @@ def _applies(batch: GraphBatch) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and len(batch) > 0
-        and batch.path_types.shape[1] < _MAX_ROWS
+        and batch.path_types.shape[1] < MAX_ROWS
         and (batch.atoms.dtype, batch.degrees.dtype, batch.lengths.dtype) == (torch.uint8, torch.uint8, torch.int64)
         and not is_observed()
         and all(op.has_backend("numba") for op in OPERATORS.values() if "numba" in op.backends)

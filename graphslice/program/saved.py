@@ -13,6 +13,8 @@ from graphslice.program.kernels import path_values
 from graphslice.program.layout import Argument, Operand, Size, Value
 from graphslice.program.run import KERNELS, Input, Program, address
 
+#: Most rows of a molecule, graph token included, so that it stays in the L2 cache.
+MAX_ROWS = 256
 #: Weights from which :func:`path_biases` computes the biases of path types.
 PATH_WEIGHTS = ("pairs.token.weight", "pairs.spatial.weight", "pairs.bond.weight", "pairs.position.weight")
 
@@ -71,10 +73,7 @@ class SavedProgram:
 
     Attributes:
         shapes: shapes of the weights that it reads, by name in the state dict.
-        max_rows: most rows of a molecule, graph token included.
     """
-
-    max_rows = 256
 
     def __init__(
         self,

@@ -52,8 +52,8 @@ def export_checkpoint(
     else:
         state, settings = _v1_names(weights), {}
     if not overwrite:
-        for existing in (Path(folder) / FORMATS[layout], Path(folder) / HF_CONFIG):
-            if existing.exists():
+        for name in (FORMATS[layout], HF_CONFIG) if layout == "huggingface" else (FORMATS[layout],):
+            if (existing := Path(folder) / name).exists():
                 raise InputError(f"{existing} already exists: choose another --out, or give --overwrite")
     return _write(Path(folder), layout, state, settings)
 

@@ -163,6 +163,7 @@ def test_sort_that_the_file_does_not_name_is_reported(tmp_path, cli):
 
 
 def test_hyperparameters_of_graphormer_v1_are_read(tmp_path):
+    (tmp_path / "config.json").write_text("a file that this format does not write")
     path = export_checkpoint(trained(head="linear"), tmp_path, "graphormer-v1")[0]
     assert import_checkpoint(path).config.model.max_path == 5
     theirs = {"multi_hop_max_dist": 20, "dropout_rate": 0.2, "intput_dropout_rate": 0.0, "attention_dropout_rate": 0.3}

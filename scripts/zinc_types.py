@@ -24,7 +24,7 @@ from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.chem.parse import canonical_ranks
 from graphslice.data.parse_rows import parse_splits
-from graphslice.data.store import StoreInfo, StoreRows
+from graphslice.data.store_schema import StoreInfo, record_batch
 from split_check import check_split
 
 ORDERS = (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE)
@@ -88,9 +88,9 @@ def main() -> None:
     targets = table["score"].to_numpy(float)[:, None]
     arrays = MolArrays.from_graphs(graphs)
     # Without SMILES, which would give a model more than the features of the benchmark.
-    rows = StoreRows(arrays, [None] * len(graphs), None, targets, split, keys=hash_molecules(arrays))
+    rows = record_batch(schema, arrays, [None] * len(graphs), None, targets, split, keys=hash_molecules(arrays))
     with pa.OSFile(str(options.out), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(rows.record_batch(schema))
+        writer.write_batch(rows)
     print(f"{options.out}: {len(graphs):,} molecules, {len(types)} types of atoms")
 
 

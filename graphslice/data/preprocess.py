@@ -32,7 +32,8 @@ from graphslice.data.infer_tasks import infer_tasks
 from graphslice.data.ogb_lsc import OGB_FOLDERS
 from graphslice.data.parse_rows import labelled_rows, parse_chunk
 from graphslice.data.splits import SPLIT_METHODS
-from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, StoreRows
+from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo
+from graphslice.data.store_schema import record_batch
 from graphslice.data.tables import open_table, read_chunks, table_files
 from graphslice.errors import InputError
 from graphslice.package_data import default_cache
@@ -117,8 +118,7 @@ def to_record_batch(
             reasons[row] = reason
     descriptors = {name: computed[name] for name in info.descriptors}
     keys = hash_molecules(arrays)
-    stored = StoreRows(arrays, reasons, rows.smiles, rows.targets, rows.split, descriptors, keys, order)
-    return stored.record_batch(info.schema())
+    return record_batch(info.schema(), arrays, reasons, rows.smiles, rows.targets, rows.split, descriptors, keys, order)
 
 
 # --- one process at a time ------------------------------------------------------------------------

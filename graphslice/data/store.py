@@ -26,8 +26,7 @@ from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import check_contents
 from graphslice.data.store_schema import FEATURES as FEATURES
-from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column
-from graphslice.data.store_schema import StoreRows as StoreRows
+from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column, record_batch
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS
 
@@ -206,10 +205,9 @@ class GraphStore(Sequence[MolGraph]):
         with pa.ipc.new_file(sink, schema) as writer:
             for start in range(0, len(arrays), BATCH_ROWS):
                 rows = slice(start, start + BATCH_ROWS)
-                part = StoreRows(arrays[rows], errors[rows])
-                part.descriptors = {name: values[rows] for name, values in descriptors.items()}
-                part.order = None if order is None else order[ptr[start] : ptr[start + len(part.arrays)]]
-                writer.write_batch(part.record_batch(schema))
+                part, values = arrays[rows], {name: column[rows] for name, column in descriptors.items()}
+                part_order = None if order is None else order[ptr[start] : ptr[start + len(part)]]
+                writer.write_batch(record_batch(schema, part, errors[rows], descriptors=values, order=part_order))
         return cls(sink.getvalue())
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -147,11 +147,21 @@ def _descriptor_type(name: str) -> pa.DataType:
     return pa.list_(pa.field("item", pa.from_numpy_dtype(kind.dtype), nullable=False), len(kind.names))
 
 
-@dataclass
-class StoreRows:
-    """G rows of a store.
+def record_batch(
+    schema: pa.Schema,
+    arrays: MolArrays,
+    errors: Sequence[str | None],
+    smiles: Sequence[str] | None = None,
+    targets: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    descriptors: Mapping[str, np.ndarray] | None = None,
+    keys: MoleculeHashes | None = None,
+    order: np.ndarray | None = None,
+) -> pa.RecordBatch:
+    """Convert G rows of a store to Arrow.
 
-    Attributes:
+    Args:
+        schema: as built by :meth:`StoreInfo.schema`.
         arrays: the molecules; those without atoms are null.
         errors: for each row None or an error message.
         smiles: for each row its SMILES, or None for all if unknown.
@@ -162,44 +172,29 @@ class StoreRows:
         keys: identity and family hashes of the molecules; None to compute them when they are needed.
         order: ``uint16 [S, 2]``, order of the atoms or bonds of all rows, as
             :func:`~graphslice.chem.molecule.read_smiles` returns it; None for graphs, and without this column.
+
+    Raises:
+        InputError: if the rows have more than 2,147,483,647 atoms or bonds.
     """
-
-    arrays: MolArrays
-    errors: Sequence[str | None]
-    smiles: Sequence[str] | None = None
-    targets: np.ndarray | None = None
-    split: np.ndarray | None = None
-    descriptors: Mapping[str, np.ndarray] = field(default_factory=dict)
-    keys: MoleculeHashes | None = None
-    order: np.ndarray | None = None
-
-    def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Convert the rows to Arrow; ``schema`` as built by :meth:`StoreInfo.schema`.
-
-        Raises:
-            InputError: if the rows have more than 2,147,483,647 atoms or bonds.
-        """
-        arrays, rows = self.arrays, len(self.arrays)
-        if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
-            raise InputError(f"{rows:,} rows have more than 2,147,483,647 atoms or bonds: lower graph.max_atoms")
-        columns = [text_array([None] * rows if self.smiles is None else self.smiles), *_molecule_arrays(arrays)]
-        columns.append(text_array(self.errors))
-        if self.targets is not None and "targets" in schema.names:
-            columns.append(_fixed_size_lists(self.targets, schema.field("targets").type))
-        split = np.full(rows, NO_SPLIT, np.int8) if self.split is None else self.split
-        numbers = number_array(split, valid=split != NO_SPLIT)
-        columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
-        no_keys = [pa.nulls(rows, pa.uint64())] * 2
-        columns += no_keys if self.keys is None else map(number_array, (self.keys.identity, self.keys.family))
-        if "order" in schema.names:
-            columns.append(_order_array(self.order, schema.metadata[b"graphslice.level"].decode(), arrays))
-        for name, values in self.descriptors.items():
-            kind = schema.field(descriptor_column(name)).type
-            if pa.types.is_fixed_size_list(kind):
-                columns.append(_fixed_size_lists(values, kind))
-            else:
-                columns.append(number_array(values.astype(np.float32, copy=False)))
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = len(arrays)
+    if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
+        raise InputError(f"{rows:,} rows have more than 2,147,483,647 atoms or bonds: lower graph.max_atoms")
+    columns = [text_array([None] * rows if smiles is None else smiles), *_molecule_arrays(arrays), text_array(errors)]
+    if targets is not None and "targets" in schema.names:
+        columns.append(_fixed_size_lists(targets, schema.field("targets").type))
+    split = np.full(rows, NO_SPLIT, np.int8) if split is None else split
+    numbers = number_array(split, valid=split != NO_SPLIT)
+    columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
+    columns += [pa.nulls(rows, pa.uint64())] * 2 if keys is None else map(number_array, (keys.identity, keys.family))
+    if "order" in schema.names:
+        columns.append(_order_array(order, schema.metadata[b"graphslice.level"].decode(), arrays))
+    for name, values in (descriptors or {}).items():
+        kind = schema.field(descriptor_column(name)).type
+        if pa.types.is_fixed_size_list(kind):
+            columns.append(_fixed_size_lists(values, kind))
+        else:
+            columns.append(number_array(values.astype(np.float32, copy=False)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _molecule_arrays(arrays: MolArrays) -> list[pa.Array]:

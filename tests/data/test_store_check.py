@@ -17,7 +17,8 @@ from graphslice.data.dataset import LabelledRows
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
 from graphslice.data.splits import SPLITS
-from graphslice.data.store import GraphStore, StoreInfo, StoreRows, column_starts
+from graphslice.data.store import GraphStore, StoreInfo, column_starts
+from graphslice.data.store_schema import record_batch
 
 SMILES = ["CCO", "oops", "c1ccccc1O", "C"]
 INFO = StoreInfo("some data", "", ("y",))
@@ -27,14 +28,11 @@ def arrays() -> MolArrays:
     return MolArrays.from_graphs([smiles_to_graph(text) for text in SMILES if text != "oops"])
 
 
-def batch_of(molecules: MolArrays) -> pa.RecordBatch:
-    return stored(molecules).record_batch(INFO.schema())
-
-
-def stored(molecules: MolArrays, **columns) -> StoreRows:
+def batch_of(molecules: MolArrays, info: StoreInfo = INFO, **columns) -> pa.RecordBatch:
     rows = len(molecules)
-    keys = MoleculeHashes(*np.zeros((2, rows), np.uint64))
-    return StoreRows(molecules, [None] * rows, ["C"] * rows, np.zeros((rows, 1)), keys=keys, **columns)
+    columns |= {"smiles": ["C"] * rows, "targets": np.zeros((rows, 1))}
+    columns["keys"] = MoleculeHashes(*np.zeros((2, rows), np.uint64))
+    return record_batch(info.schema(), molecules, [None] * rows, **columns)
 
 
 def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **options) -> Path:
@@ -160,7 +158,7 @@ def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, tmp_path):
 def test_invalid_order_raises(rows, place, tmp_path):
     info = replace(INFO, level="atom")
     order = np.array([[place, 0], [1, 1], [2, 2], *[[0, 0]] * 8], np.uint16)
-    batch = stored(arrays(), order=order).record_batch(info.schema())
+    batch = batch_of(arrays(), info, order=order)
     if rows < 3:
         values, at = batch.column("order").values, batch.schema.get_field_index("order")
         lists = pa.ListArray.from_arrays(
@@ -241,7 +239,7 @@ def test_misaligned_columns_raise(shift, tmp_path):
 def test_invalid_descriptors_raise(name, array, tmp_path):
     info = StoreInfo("some data", "", ("y",), descriptors=("morgan", "own"))
     values = {"morgan": np.zeros((3, 2048), np.uint8), "own": np.zeros(3, np.float32)}
-    batch = stored(arrays(), descriptors=values).record_batch(info.schema())
+    batch = batch_of(arrays(), info, descriptors=values)
     metadata = {"graphslice.descriptors": '["morgan", "own"]'}
     GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=metadata))
     at = batch.schema.get_field_index(f"descriptor {name}")

@@ -22,7 +22,8 @@ from graphslice.chem.molecule import read_smiles
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.preprocess import featurize_dataset
-from graphslice.data.store import GraphStore, StoreInfo, StoreRows
+from graphslice.data.store import GraphStore, StoreInfo
+from graphslice.data.store_schema import record_batch
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.inference.embedding import embed_file
@@ -327,7 +328,7 @@ def graphs(demo_rows, tmp_path):
     arrays, *_ = read_smiles(demo_rows["smiles"][:5])
     schema = StoreInfo().schema()
     with pa.ipc.new_file(str(tmp_path / "in.arrow"), schema) as writer:
-        writer.write_batch(StoreRows(arrays, [None] * 5, keys=hash_molecules(arrays)).record_batch(schema))
+        writer.write_batch(record_batch(schema, arrays, [None] * 5, keys=hash_molecules(arrays)))
     return tmp_path / "in.arrow"
 
 

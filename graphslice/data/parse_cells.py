@@ -25,29 +25,24 @@ NO_WORDS = frozenset({"no", "n", "false", "f", "inactive", "negative", "neg", "0
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Apply :func:`parse_numbers` to a column of a chunk; cells of malformed rows are empty."""
-    numbers, empty = parse_numbers(chunk.column(column))
-    if malformed := list(malformed_rows(chunk)):
-        numbers, empty = numbers.copy(), empty.copy()
-        numbers[malformed], empty[malformed] = np.nan, True
-    return numbers, empty
-
-
-def parse_numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """Parse a column of numbers, texts, or values whose text is a number. True and False are words.
 
     Returns:
-        ``float64 [R]``, nan where there is no number; ``bool [R]``, true for empty cells.
+        ``float64 [R]``, nan where there is no number; ``bool [R]``, true for empty cells and those of malformed rows.
     """
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        numbers = column.cast(pa.float64(), safe=False).to_numpy()
-        return numbers, np.isnan(numbers)
-    cells = texts(column)
-    numbers = np.array([parse_number(cell) for cell in cells], dtype=np.float64)
-    empty = np.zeros(len(cells), bool)
-    for row in np.flatnonzero(np.isnan(numbers)).tolist():
-        empty[row] = cells[row].strip().lower() in _NO_VALUE
+    cells = chunk.column(column)
+    if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
+        numbers = cells.cast(pa.float64(), safe=False).to_numpy()
+        empty = np.isnan(numbers)
+    else:
+        words = texts(cells)
+        numbers = np.array([parse_number(word) for word in words], dtype=np.float64)
+        empty = np.zeros(len(words), bool)
+        for row in np.flatnonzero(np.isnan(numbers)).tolist():
+            empty[row] = is_empty(words[row])
+    if malformed := list(malformed_rows(chunk)):
+        numbers = numbers.copy()
+        numbers[malformed], empty[malformed] = np.nan, True
     return numbers, empty
 
 

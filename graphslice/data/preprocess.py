@@ -168,7 +168,7 @@ def _shards_from_rows(
     path: Path, chunks: Iterable[LabelledRows], info: StoreInfo, pool: Pool, progress: Progress
 ) -> Iterator[Path]:
     for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
-        shard = _shard(path, number)
+        shard = _shard_folder(path) / f"{number:06}.arrow"
         shard_info = replace(info, source="", fingerprint=rows.digest())  # the same rows under any name
         if _existing_store(shard, shard_info) is None:
             with atomic_write(shard) as temporary:
@@ -188,17 +188,13 @@ def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo,
                 progress(len(table))
 
     for number, table in enumerate(rechunk(counted(), BATCH_ROWS, pa.concat_tables)):
-        shard = _shard(path, number)
+        shard = _shard_folder(path) / f"{number:06}.arrow"
         # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it in
         # two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
         table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
         with atomic_write(shard) as temporary:
             _write(temporary, schema, table.to_batches())
         yield shard
-
-
-def _shard(path: Path, number: int) -> Path:
-    return _shard_folder(path) / f"{number:06}.arrow"
 
 
 def _shard_folder(path: Path) -> Path:

@@ -47,12 +47,8 @@ def as_table(frame: Any, indices: Sequence[int] | None = None) -> pa.Table:
         columns = [table.column(index) for index in indices]
     else:
         columns = [_cells(frame.iloc[:, index]) for index in indices]
-    return pa.table([_decode_categories(column) for column in columns], names=[names[index] for index in indices])
-
-
-def _decode_categories(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Convert a dictionary-encoded column to its value type."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    decoded = [one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in columns]
+    return pa.table(decoded, names=[names[index] for index in indices])
 
 
 def _cells(column: Any) -> pa.Array | pa.ChunkedArray:

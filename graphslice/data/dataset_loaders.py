@@ -30,7 +30,7 @@ from graphslice.data.infer_tasks import check_transforms, infer_target, infer_ta
 from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_rows import error_context, parse_chunks
-from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, decode_splits, present_splits
+from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, decode_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.store_dataset import dataset_from_store
 from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order
@@ -202,7 +202,7 @@ def _dataset_from_rows(
     invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
     splits = None
     if columns.split is not None:
-        splits = decode_splits(rows.split, usable_mask(len(rows), rejected), present_splits(rows.split))
+        splits = decode_splits(rows.split, usable_mask(len(rows), rejected))
     held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
     dataset = LabelledDataset(
         name, rows.smiles, rows.labels, list(tasks), rejected, invalid_labels, splits, columns=rows.columns

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 #: Names of the splits. Stores contain indices into this tuple, so its order must never change.
@@ -27,9 +25,9 @@ def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
     return codes
 
 
-def decode_splits(codes: np.ndarray, usable: np.ndarray, names: Iterable[str]) -> Splits:
-    """Return the rows of the named splits that are ``usable``, ``bool [R]``: the inverse of :func:`encode_splits`."""
-    return {name: np.flatnonzero((codes == SPLITS.index(name)) & usable) for name in names}
+def decode_splits(codes: np.ndarray, usable: np.ndarray) -> Splits:
+    """Return the rows of each present split that are ``usable``, ``bool [R]``: the inverse of :func:`encode_splits`."""
+    return {name: np.flatnonzero((codes == SPLITS.index(name)) & usable) for name in present_splits(codes)}
 
 
 def present_splits(codes: np.ndarray) -> list[str]:

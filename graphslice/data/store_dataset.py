@@ -57,7 +57,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
         rejected = reject_unlabelled(Labels.of_molecules(targets), rejected, invalid_labels)
     splits = None
     if config.split not in SPLIT_METHODS and present:
-        splits = decode_splits(numbers, usable_mask(len(store), rejected), present)
+        splits = decode_splits(numbers, usable_mask(len(store), rejected))
     return LabelledDataset(
         store.info.source if is_pcqm4m else store.name,
         store.smiles,

@@ -11,7 +11,7 @@ def test_decode_splits_inverts_encode_splits():
     assert numbers.dtype == np.int8 and numbers.tolist() == [-1, 0, 3, -1, 0, -1]
     assert present_splits(numbers) == ["train", "test-dev"]
     usable = np.array([True, False, True, True, True, True])
-    decoded = {split: rows.tolist() for split, rows in decode_splits(numbers, usable, ["train", "test-dev"]).items()}
+    decoded = {split: rows.tolist() for split, rows in decode_splits(numbers, usable).items()}
     assert decoded == {"train": [4], "test-dev": [2]}
 
 

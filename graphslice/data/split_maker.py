@@ -119,7 +119,7 @@ class GroupedRows:
 
     Attributes:
         rows: ``int64 [R]``, in ascending order.
-        groups: ``int64 [R]``, group index of each row; rows of one group stay in one part.
+        groups: ``[R]``, integer that identifies the group of each row; rows of one group stay in one part.
         labels: ``float64 [R, K]``, class indices of the classification targets, nan where unknown.
         stratified: balance the classes over the parts.
     """
@@ -380,8 +380,7 @@ class SplitMaker:
                     f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use --split scaffold"
                 )
             groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
-        _, group_ids = np.unique(groups, return_inverse=True)
-        return GroupedRows(self.rows, group_ids, self.labels, stratified=self.method == "random")
+        return GroupedRows(self.rows, groups, self.labels, stratified=self.method == "random")
 
     def _count_groups(self, grouped: GroupedRows) -> str:
         return pluralize(len(np.unique(grouped.groups)), "molecule" if self.method == "random" else self.method)

@@ -27,17 +27,14 @@ class ListLengths:
 
     Attributes:
         sizes: for each sampled list, its length and the numbers of atoms and bonds of its molecule.
-        lists: true if there was any list, even with an invalid SMILES.
     """
 
     sizes: list[tuple[int, int, int]] = field(default_factory=list)
-    lists: bool = False
 
     def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
         """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
         with rdkit_messages_blocked():
             for text, numbers in zip(smiles, lists, strict=True):
-                self.lists = True
                 if len(self.sizes) >= _SAMPLE_ROWS and len(self.levels) == 1:
                     return
                 with suppress(MoleculeError):

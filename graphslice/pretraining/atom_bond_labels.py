@@ -53,7 +53,7 @@ def read_label_lists(
                     lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
                     invalid |= {rows + row for row, cell in others if row not in cells and not is_empty(cell)}
                 rows += len(chunk)
-    levels = {name: lengths[name].level(name) for name in names if lengths[name].lists}
+    levels = {name: lengths[name].level(name) for name in names if lists[name]}
     labels = {}
     for level in dict.fromkeys(levels.values()):
         columns = {name: lists[name] for name in names if levels.get(name) == level}

@@ -9,19 +9,12 @@ import openpyxl
 import pandas as pd
 import pyarrow as pa
 import pytest
+from whole_tables import read_table
 
 from graphslice.config import DataConfig
 from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
 from graphslice.data.excel import split_sheet
-from graphslice.data.tables import (
-    count_rows,
-    file_columns,
-    is_table_name,
-    open_table,
-    table_files,
-    texts,
-    write_table,
-)
+from graphslice.data.tables import count_rows, is_table_name, open_table, table_files, write_table
 from graphslice.errors import InputError
 
 ROWS = [
@@ -59,10 +52,8 @@ def edit(path: Path, part: str, old: str, new: str) -> None:
             archive.writestr(name, data)
 
 
-def read(path: Path | str, rows: int = 2) -> tuple[list[str], list[list[str]]]:
-    with open_table(Path(path), rows) as table:
-        chunks = [file_columns(chunk) for chunk in table.chunks]
-        return table.columns, [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)]
+def read(path: Path | str) -> tuple[list[str], list[list[str]]]:
+    return read_table(path, 2)[:2]
 
 
 def test_cells_are_texts_as_in_a_csv_export(tmp_path):

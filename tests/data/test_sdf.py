@@ -6,10 +6,11 @@ import io
 import pytest
 from rdkit import Chem
 from rdkit.Chem import AllChem
+from whole_tables import read_table
 
 from graphslice.config import DataConfig
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.tables import count_rows, malformed_rows, open_table, texts
+from graphslice.data.tables import count_rows, malformed_rows, open_table
 from graphslice.errors import InputError
 from graphslice.pretraining.atom_bond_labels import read_label_lists
 
@@ -18,17 +19,6 @@ SMILES = ["C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].CC(=O)[O-]", "[2H]OC", "c1cc[nH]c
 BENZENE = Chem.MolToMolBlock(Chem.MolFromSmiles("c1ccccc1"))
 # A carbon with five bonds.
 FIVE_BONDS = Chem.MolToMolBlock(Chem.MolFromSmiles("CC(C)(C)(C)C", sanitize=False), kekulize=False)
-
-
-def read(path, rows: int = 3) -> tuple[list[str], list[list[str]], dict[int, str]]:
-    """Columns, rows and the reasons for malformed rows of a table."""
-    cells, reasons, first = [], {}, 0
-    with open_table(path, rows) as table:
-        for chunk in table.chunks:
-            reasons |= {first + row: reason for row, reason in malformed_rows(chunk).items()}
-            first += len(chunk)
-            cells += [list(row) for row in zip(*map(texts, chunk.columns[:-1]), strict=True)]
-        return table.columns, cells, reasons
 
 
 def record(block: str = BENZENE, **properties: str) -> str:
@@ -58,7 +48,7 @@ def test_molecules_titles_and_properties_are_those_that_were_written(tmp_path, n
     opener = gzip.open if name.endswith(".gz") else open
     with opener(tmp_path / name, "wt") as file:
         file.write(written(SMILES, v3000=v3000, conformers=conformers))
-    columns, cells, reasons = read(tmp_path / name)
+    columns, cells, reasons = read_table(tmp_path / name, 3)
     assert columns == ["smiles", "name", "y"] and not reasons
     assert [row[0] for row in cells] == [Chem.CanonSmiles(one) for one in SMILES]
     assert [row[1:] for row in cells] == [[f"molecule {n}", str(n / 2)] for n in range(len(SMILES))]
@@ -68,7 +58,7 @@ def test_properties_are_those_of_rdkit(tmp_path):
     text = record(**{"A b": "1", "two lines": "first\n>second", "<odd>": "x", "spaces": " 1 \n \nrest", "empty": ""})
     text += BENZENE + "> 25 <melting point> (7)\n>1000\n\n>  <A b>\r\n-2.5\r\n\r\n$$$$\n"
     (tmp_path / "t.sdf").write_text(text)
-    columns, cells, reasons = read(tmp_path / "t.sdf")
+    columns, cells, reasons = read_table(tmp_path / "t.sdf")
     expected = [mol.GetPropsAsDict() for mol in Chem.ForwardSDMolSupplier(io.BytesIO(text.encode()))]
     names = dict.fromkeys(name for properties in expected for name in properties)
     assert columns == ["smiles", *names] and not reasons
@@ -78,14 +68,14 @@ def test_properties_are_those_of_rdkit(tmp_path):
 
 def test_missing_properties_are_empty_and_no_titles_give_no_column(tmp_path):
     (tmp_path / "t.sdf").write_text(record(a="1") + record(b="2") + record())
-    columns, cells, _ = read(tmp_path / "t.sdf", rows=1)
+    columns, cells, _ = read_table(tmp_path / "t.sdf", rows=1)
     assert columns == ["smiles", "a", "b"]
     assert cells == [["c1ccccc1", "1", ""], ["c1ccccc1", "", "2"], ["c1ccccc1", "", ""]]
 
 
 def test_properties_called_smiles_or_name_are_kept_with_the_structure(tmp_path):
     (tmp_path / "t.sdf").write_text(record("title" + BENZENE, smiles="C", name="methane", SMILES="N"))
-    columns, cells, _ = read(tmp_path / "t.sdf")
+    columns, cells, _ = read_table(tmp_path / "t.sdf")
     assert columns == ["smiles", "name", "smiles_property", "name_property", "SMILES"]
     assert cells == [["c1ccccc1", "title", "C", "methane", "N"]]
 
@@ -94,7 +84,7 @@ def test_unreadable_records_keep_their_place_properties_and_a_reason(tmp_path):
     broken = BENZENE.replace("  6  6  0", "  9  6  0")
     text = record(y="0") + record(FIVE_BONDS, y="1") + record(broken, y="2") + "$$$$\n" + record("\n\n\nhello\n", y="4")
     (tmp_path / "t.sdf").write_text(text + record(y="5"))
-    columns, cells, reasons = read(tmp_path / "t.sdf")
+    columns, cells, reasons = read_table(tmp_path / "t.sdf", 3)
     assert [row[columns.index("y")] for row in cells] == ["0", "1", "2", "", "4", "5"]
     assert [row[0] for row in cells] == ["c1ccccc1", "", "", "", "", "c1ccccc1"]
     assert reasons.keys() == {1, 2, 3, 4}
@@ -109,7 +99,7 @@ def test_every_cut_of_a_file_is_noticed_or_leaves_whole_records(tmp_path):
     first = len(record(y="1"))
     for end in range(first + 1, len(text)):
         (tmp_path / "t.sdf").write_text(text[:end])
-        _, cells, reasons = read(tmp_path / "t.sdf")
+        _, cells, reasons = read_table(tmp_path / "t.sdf")
         if not text[first:end].strip() or text[:end].endswith("$$$$"):
             assert not reasons
         else:
@@ -119,28 +109,28 @@ def test_every_cut_of_a_file_is_noticed_or_leaves_whole_records(tmp_path):
 
 def test_mol_block_alone_needs_no_end_of_record(tmp_path):
     (tmp_path / "t.sdf").write_text(BENZENE)
-    assert read(tmp_path / "t.sdf")[1:] == ([["c1ccccc1"]], {})
+    assert read_table(tmp_path / "t.sdf")[1:] == ([["c1ccccc1"]], {})
 
 
 def test_cut_gzip_file_is_an_input_error(tmp_path):
     data = gzip.compress(written(SMILES).encode())
     (tmp_path / "t.sdf.gz").write_bytes(data[: len(data) // 2])
     with pytest.raises(InputError, match=r"cannot read .*t\.sdf\.gz"):
-        read(tmp_path / "t.sdf.gz")
+        read_table(tmp_path / "t.sdf.gz")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "\r\n"])
 def test_empty_file_is_an_input_error(tmp_path, text):
     (tmp_path / "t.sdf").write_text(text)
     with pytest.raises(InputError, match="is empty"):
-        read(tmp_path / "t.sdf")
+        read_table(tmp_path / "t.sdf")
 
 
 def test_endless_record_is_an_input_error(tmp_path, monkeypatch):
     monkeypatch.setattr("graphslice.data.sdf.LONGEST", 5_000)
     (tmp_path / "t.sdf").write_text(record(y="1") + BENZENE * 100)
     with pytest.raises(InputError, match=r"record 2 \(line \d+\) has more than 5,000 characters"):
-        read(tmp_path / "t.sdf")
+        read_table(tmp_path / "t.sdf")
 
 
 def test_other_encodings_and_line_ends_are_read(tmp_path):

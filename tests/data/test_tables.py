@@ -10,32 +10,21 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from whole_tables import read_table
 
-from graphslice.data.tables import (
-    TableStream,
-    count_rows,
-    file_columns,
-    is_table_name,
-    malformed_rows,
-    open_table,
-    table_files,
-    texts,
-    write_table,
-)
+from graphslice.data.tables import count_rows, file_columns, is_table_name, open_table, table_files, write_table
 from graphslice.errors import InputError
 
 
 def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
-    """Read columns and rows, and check the sizes of the chunks."""
+    """Read columns and rows, and check the sizes and columns of the chunks."""
     with open_table(path, rows) as table:
-        assert isinstance(table, TableStream)
-        chunks = list(table.chunks)
-    assert not any(map(malformed_rows, chunks))
-    chunks = [file_columns(chunk) for chunk in chunks]
+        chunks = [file_columns(chunk) for chunk in table.chunks]
     assert all(chunk.column_names == table.columns for chunk in chunks)
     assert all(len(chunk) == rows for chunk in chunks[:-1]) and 0 < len(chunks[-1]) <= rows
-    cells = [list(row) for chunk in chunks for row in zip(*(texts(c) for c in chunk.columns), strict=True)]
-    return table.columns, cells
+    columns, cells, malformed = read_table(path, rows)
+    assert not malformed
+    return columns, cells
 
 
 def copy(source, out, rows: int = 2) -> None:
@@ -226,28 +215,20 @@ def test_folder_is_read_in_order_of_names(tmp_path):
     for rows in (3, 8192):
         with open_table(folder, rows) as table:
             assert table.columns == ["smiles", "n"] and table.estimated_rows > 0
-            chunks = [file_columns(chunk) for chunk in table.chunks]
-        assert max(map(len, chunks)) <= rows
-        assert [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)] == expected
+            assert max(map(len, table.chunks)) <= rows
+        assert read_table(folder, rows)[1] == expected
     assert count_rows(folder) == 29
 
 
 def test_folder_with_several_formats(tmp_path):
     fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.parquet": "smiles,y\nC,1\n"})
-    with open_table(tmp_path) as table:
-        chunks = map(file_columns, table.chunks)
-        cells = [list(row) for chunk in chunks for row in zip(*map(texts, chunk.columns), strict=True)]
-    assert cells == [["C", "1"], ["N", "2"], ["O", "3"]]
+    assert read_table(tmp_path)[1] == [["C", "1"], ["N", "2"], ["O", "3"]]
 
 
 @pytest.mark.parametrize("empty", ["smiles,y\n", ""])
 def test_empty_text_shards_are_skipped(empty, tmp_path):
     fill(tmp_path, {"a.csv": empty, "b.csv": "smiles,y\nN,2\n", "c.csv": empty, "d.csv": "smiles,y\nO,3\n"})
-    with open_table(tmp_path) as table:
-        cells = [
-            list(row) for chunk in table.chunks for row in zip(*map(texts, file_columns(chunk).columns), strict=True)
-        ]
-    assert cells == [["N", "2"], ["O", "3"]]
+    assert read_table(tmp_path)[1] == [["N", "2"], ["O", "3"]]
     for name in ("b.csv", "d.csv"):
         (tmp_path / name).unlink()
     with pytest.raises(InputError, match=r"a\.csv (has no rows|is empty)"):

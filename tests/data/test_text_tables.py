@@ -18,23 +18,13 @@ import pyarrow.csv
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from whole_tables import read_table
 
 from graphslice.config import DataConfig
 from graphslice.data import text_tables
 from graphslice.data.dataset_loaders import dataset_from_table
-from graphslice.data.tables import file_columns, malformed_rows, open_table, texts, write_table
+from graphslice.data.tables import file_columns, malformed_rows, open_table, write_table
 from graphslice.errors import InputError
-
-
-def read(path: Path, rows: int = 8192) -> tuple[list[str], list[list[str]], dict[int, str]]:
-    """Read columns, rows, and the reasons by malformed row."""
-    cells: list[list[str]] = []
-    malformed: dict[int, str] = {}
-    with open_table(path, rows) as table:
-        for chunk in table.chunks:
-            malformed |= {len(cells) + row: reason for row, reason in malformed_rows(chunk).items()}
-            cells += map(list, zip(*map(texts, file_columns(chunk).columns), strict=True))
-    return table.columns, cells, malformed
 
 
 def quote_error(line: int) -> str:
@@ -114,18 +104,18 @@ MALFORMED = {
 def test_malformed_rows_have_reasons(name, rows, tmp_path):
     content, cells, malformed = MALFORMED[name]
     (tmp_path / "t.csv").write_bytes(content)
-    assert read(tmp_path / "t.csv", rows)[1:] == (cells, malformed)
+    assert read_table(tmp_path / "t.csv", rows)[1:] == (cells, malformed)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content))
-    assert read(tmp_path / "t.csv.gz", rows)[1] == cells
+    assert read_table(tmp_path / "t.csv.gz", rows)[1] == cells
 
 
 def test_long_record_is_read_up_to_limit(tmp_path, monkeypatch):
     """A record with many lines is read completely unless it is longer than the limit."""
     note = "line\n" * 20_000
     (tmp_path / "t.csv").write_text(f'smiles,n\nC,"{note}"\nN,2\n')
-    assert read(tmp_path / "t.csv") == (["smiles", "n"], [["C", note], ["N", "2"]], {})
+    assert read_table(tmp_path / "t.csv") == (["smiles", "n"], [["C", note], ["N", "2"]], {})
     monkeypatch.setattr(text_tables, "LONGEST", 60_000)
-    _, cells, malformed = read(tmp_path / "t.csv")
+    _, cells, malformed = read_table(tmp_path / "t.csv")
     assert malformed[0] == quote_error(2)
     assert cells[0] == ["C", "line"] and cells[1] == ["line", ""] and cells[-1] == ["N", "2"]
 
@@ -140,7 +130,7 @@ def test_wrong_quotes_in_all_lines_take_linear_time(tmp_path, monkeypatch):
         return line
 
     (tmp_path / "t.csv").write_text("smiles,n,m\n" + 'C",1,"2\n' * 2000 + "N,3,4\n")
-    _, cells, malformed = read(tmp_path / "t.csv")
+    _, cells, malformed = read_table(tmp_path / "t.csv")
     assert cells == [['C"', "1", "2"]] * 2000 + [["N", "3", "4"]]
     assert malformed == {row: quote_error(row + 2) for row in range(2000)}
     assert len(parsed) < 10 * 2000
@@ -155,7 +145,7 @@ def test_cxsmiles_extension_is_not_name():
 def test_field_limit_of_csv_module_is_restored(tmp_path):
     (tmp_path / "t.csv").write_text(f"smiles,n\nC,{'x' * 300_000}\n")
     before = csv.field_size_limit()
-    assert len(read(tmp_path / "t.csv")[1][0][1]) == 300_000
+    assert len(read_table(tmp_path / "t.csv")[1][0][1]) == 300_000
     assert csv.field_size_limit() == before
 
 
@@ -164,7 +154,7 @@ def test_malformed_rows_of_folder_name_file(tmp_path):
     (tmp_path / "a.csv").write_text("smiles,y\nC,1\nN\n")
     (tmp_path / "b.tsv").write_text("smiles\ty\nO\t2\t3\n")
     pd.DataFrame({"smiles": ["F"], "y": [4]}).to_parquet(tmp_path / "c.parquet")
-    columns, cells, malformed = read(tmp_path)
+    columns, cells, malformed = read_table(tmp_path)
     assert columns == ["smiles", "y"] and cells == [["C", "1"], ["N", ""], ["O", "2"], ["F", "4"]]
     assert malformed == {
         1: "1 field where the header has 2 (line 3 of a.csv)",
@@ -245,11 +235,11 @@ def test_well_formed_tables_are_read_and_written(rows, delimiter, end, size):
     """Every cell is read as by another reader, also after the table is written and read again."""
     header = [f"column {i}" for i in range(len(rows[0]))]
     with file_of(as_csv([header, *rows], delimiter, end)) as path:
-        first_read = read(path, size)
+        first_read = read_table(path, size)
         with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
             for chunk in table.chunks:
                 sink.write(file_columns(chunk))
-        second_read = read(path.with_name("again.csv"))
+        second_read = read_table(path.with_name("again.csv"))
         assert read_with_arrow(path, delimiter) == rows
     assert first_read == (header, rows, {}) and second_read == (header, rows, {})
 
@@ -264,13 +254,13 @@ def test_arbitrary_bytes_give_rows_or_one_line_error(content, name, size):
     """The rows do not depend on the size of chunks and blocks; without quotes there are as many rows as lines."""
     with file_of(content, name) as path:
         try:
-            columns, cells, malformed = read(path)
+            columns, cells, malformed = read_table(path)
         except InputError as error:
             assert name in str(error) and "\n" not in str(error)
             return
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(text_tables, "_BLOCK_RECORDS", size)
-            assert read(path, size) == (columns, cells, malformed)
+            assert read_table(path, size) == (columns, cells, malformed)
     assert all(len(row) == len(columns) for row in cells)
     assert set(malformed) <= set(range(len(cells))) and all(malformed.values())
     assert all(name in reason and "\n" not in reason for reason in malformed.values())
@@ -293,7 +283,7 @@ def test_arbitrary_labels_give_label_or_reason(content, name, targets):
         except InputError as error:
             assert name in str(error) and "\n" not in str(error)
             return
-        rows = read(path)[1]
+        rows = read_table(path)[1]
     labelled = np.isfinite(dataset.targets).all(axis=1)
     assert len(dataset) == len(dataset.smiles) == len(rows)
     assert [row in dataset.rejected for row in range(len(rows))] == (~labelled).tolist()

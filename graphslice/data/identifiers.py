@@ -62,16 +62,14 @@ def identifier_columns(
         names = _infer(chunks, [one for one, n in Counter(columns).items() if n == 1 and one not in used])
     else:
         names = [requested] if requested in columns else split_words(requested)
-        _check_requested(names, columns, used, name)
+        for one in names:
+            require_column(one, columns, name)
+            if one in used or one.lower() in _RESERVED:
+                raise InputError(
+                    f"--id-column: {one!r} cannot be an identifier, since files of a run have that column too"
+                )
+        check_unique(columns, names, name)
     return {one: [text for chunk in written or chunks for text in texts(chunk.column(one))] for one in names}
-
-
-def _check_requested(names: Sequence[str], columns: Sequence[str], used: Collection[str | None], name: str) -> None:
-    for one in names:
-        require_column(one, columns, name)
-        if one in used or one.lower() in _RESERVED:
-            raise InputError(f"--id-column: {one!r} cannot be an identifier, since files of a run have that column too")
-    check_unique(columns, names, name)
 
 
 def _infer(chunks: Sequence[pa.Table], columns: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ In all functions ``columns`` are the names of all columns of the table, and ``na
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +83,7 @@ def find_columns(
         raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
     requested = config.auxiliary_columns
-    auxiliary = [column for column in requested if column in columns]
+    auxiliary = tuple(column for column in requested if column in columns)
     for column in () if config.auxiliary_file else requested:
         require_column(column, columns, name, "auxiliary column")
     used = [smiles, *targets, *filter(None, [split, weights]), *features]
@@ -91,8 +91,7 @@ def find_columns(
         if column in used:
             raise InputError(f"{name}: {column!r} cannot be an auxiliary column and have another role")
     check_unique(columns, [*used, *auxiliary], name)
-    roles = LabelColumns(smiles, targets, split, tuple(features), level=config.level, decimal=config.decimal)
-    return replace(roles, weights=weights, auxiliary=tuple(auxiliary))
+    return LabelColumns(smiles, targets, split, tuple(features), (), config.level, weights, auxiliary, config.decimal)
 
 
 def require_column(

@@ -134,9 +134,7 @@ def test_ogb_and_pyg_have_no_feature_columns(make_ogb, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch):
-    for module in ("store", "preprocess"):
-        monkeypatch.setattr(f"graphslice.data.{module}.BATCH_ROWS", 4)  # two record batches
+def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch, shards_of_four):
     monkeypatch.setattr("graphslice.data.featurize._DESCRIPTOR_TASK_ROWS", 1)
     names = ["t", "rdkit2d", "t2", "morgan"]
     data = DataConfig(str(table), targets="y", features=",".join(names))

@@ -433,9 +433,6 @@ def test_split_of_store_is_used(split, tmp_path):
 
 def test_store_without_split_column(tmp_path):
     assert stored(tmp_path, {"smiles": ["C"], "y": [1]}, "y").splits is None
-
-
-def test_missing_split_of_store_is_rejected(tmp_path):
     with pytest.raises(InputError, match="split"):
         stored(tmp_path, {"smiles": ["C"], "y": [1]}, "y", split="split")
 
@@ -446,6 +443,7 @@ def test_missing_split_of_store_is_rejected(tmp_path):
         (None, {}, r"t\.arrow has no labels: run graphslice featurize with --targets"),
         ("y,z", {"targets": "yy"}, r"no target 'yy' .did you mean 'y'.*it has 'y', 'z'"),
         ("y,z", {"targets": "y,gap"}, "no target 'gap'"),
+        ("y,z", {"targets": "y,y"}, "twice"),
         (
             "y,z",
             {"split": "fold"},
@@ -456,11 +454,6 @@ def test_missing_split_of_store_is_rejected(tmp_path):
 def test_unusable_stores_are_rejected(labels, settings, reason, tmp_path):
     with pytest.raises(InputError, match=reason):
         stored(tmp_path, TABLE, labels, **settings)
-
-
-def test_repeated_target_of_store_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="twice"):
-        stored(tmp_path, TABLE, "y,z", targets="y,y")
 
 
 def test_store_fingerprint_depends_on_targets_and_molecules(tmp_path):

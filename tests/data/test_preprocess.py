@@ -112,7 +112,6 @@ def test_shard_of_other_rows_or_settings_is_rebuilt(change, tmp_path, shards_of_
             "order": ("atom_order", "input"),
             "limit": ("max_atoms", 20),
             "target": ("targets", ("z",)),
-            "source": ("source", "other data"),
         }[change]
         info = StoreInfo(**{**vars(INFO), name: value})
     parsed.clear()

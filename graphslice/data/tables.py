@@ -225,15 +225,11 @@ def count_rows(path: Path) -> int | None:
 
 @contextmanager
 def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
+    is_parquet, is_sdf = _has_suffix(path, PARQUET_SUFFIXES), _has_suffix(path, SDF_SUFFIXES)
+    opener = _open_parquet if is_parquet else _open_sdf if is_sdf else _open_text
     with ExitStack() as stack:
         with _convert_read_errors(path):
-            table = (
-                _open_parquet(path, rows, stack)
-                if _has_suffix(path, PARQUET_SUFFIXES)
-                else _open_sdf(path, rows, stack)
-                if _has_suffix(path, SDF_SUFFIXES)
-                else _open_text(path, rows, stack)
-            )
+            table = opener(path, rows, stack)
         try:
             yield table
         except NoSmilesColumnError as error:

@@ -31,12 +31,10 @@ def parquet_batches(file: ParquetFile, path: Path, rows: int) -> Iterator[pa.Rec
         InputError: for a cell that is longer than :data:`~graphslice.data.text_tables.LONGEST`, or a file that expands
             too much.
     """
-    expansion = Expansion(path)
     groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
     columns = [group.column(c) for group in groups for c in range(group.num_columns)]
-    if sum(column.total_uncompressed_size for column in columns) > expansion.left:
-        expansion.add(expansion.left + 1, "according to its footer")
-    row = 0
+    Expansion(path).add(sum(column.total_uncompressed_size for column in columns), "according to its footer")
+    row, expansion = 0, Expansion(path)
     for batch in file.iter_batches(_rows_at_once(file, path, rows)):
         if batch.nbytes > LONGEST:
             _check_cells(batch, row, path)

@@ -37,7 +37,6 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
         raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
     names, auxiliary = _store_target_names(store, config)
     columns = feature_column_names(config.descriptors)
-    store.check_descriptors(columns)
     numbers = store.split
     present = present_splits(numbers)
     if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):

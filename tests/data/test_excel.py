@@ -94,11 +94,8 @@ def test_sheet_is_the_named_one_or_the_first(tmp_path, name):
     path = Path(f"{path}:{name}") if name else path
     assert read(path)[1] == [["CC" if name == "Sheet 2" else "C"]]
     assert is_table_name(str(path)) and table_files(path) == [path] and count_rows(path) is None
-    assert load_labels(write(tmp_path / "u.xlsx", ROWS), name="Sheet 1") == ["CCO", "C", "N"]
-
-
-def load_labels(path: Path, name: str) -> list[str]:
-    return list(load_dataset(DataConfig(dataset=f"{path}:{name}", targets="y")).smiles)
+    path = write(tmp_path / "u.xlsx", ROWS)
+    assert load_dataset(DataConfig(dataset=f"{path}:Sheet 1", targets="y")).smiles == ["CCO", "C", "N"]
 
 
 def test_hidden_first_sheet_is_passed_over(tmp_path):

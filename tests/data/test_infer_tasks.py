@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.infer_tasks import infer_tasks, infer_tasks_from_values
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, Task
 
@@ -190,9 +191,6 @@ def test_labels_are_class_indices(tmp_path):
 
 
 def test_store_keeps_classes(tmp_path):
-    from graphslice.config import GraphConfig
-    from graphslice.data.preprocess import featurize_dataset
-
     pd.DataFrame({"smiles": list("CNOF"), "y": ["yes", "no", "no", ""], "z": [0, 1, 1, 0]}).to_csv(
         tmp_path / "t.csv", index=False
     )

@@ -138,7 +138,7 @@ def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray,
         cell = cell_text(chunk.column(target), row)
         if wrong[row] and (bound := parse_bound(cell)) is not None:
             bounds[row] = bound
-            if not (np.abs(bounds[row][np.isfinite(bounds[row])]) <= MAX_MAGNITUDE).all():
+            if np.abs(bound).min() > MAX_MAGNITUDE:  # also of one that float64 does not hold
                 reasons[row] = f"is too large: {cell!r}"
             continue
         problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"

@@ -476,20 +476,20 @@ def test_target_named_split_is_not_split_column():
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_bounds_among_numbers_are_labels(suffix, tmp_path):
-    cells = ["1.5", "> 10", "", " <0.01 ", ">=50", "\u22643", ">1e19", "~4", ">abc"]
-    frame = pd.DataFrame({"smiles": ["C" * n for n in range(1, 10)], "y": cells})
+    cells = ["1.5", "> 10", "", " <0.01 ", ">=50", "\u22643", ">1e19", "~4", ">abc", "<-1e400"]
+    frame = pd.DataFrame({"smiles": ["C" * n for n in range(1, 11)], "y": cells})
     path = tmp_path / f"t.{suffix}"
     frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
     dataset = load_dataset(DataConfig(dataset=str(path)))
     assert dataset.target_names == ["y"] and dataset.tasks[0].kind == "regression"
     inf = np.inf
-    bounds = dataset.bounds(np.arange(9))[:, 0].tolist()
+    bounds = dataset.bounds(np.arange(10))[:, 0].tolist()
     assert bounds[:6] == [[-inf, inf], [10, inf], [-inf, inf], [-inf, 0.01], [50, inf], [-inf, 3]]
-    assert bounds[6:] == [[-inf, inf]] * 3
+    assert bounds[6:] == [[-inf, inf]] * 4
     assert np.isnan(dataset.targets[1:]).all() and dataset.targets[0] == 1.5
-    assert set(dataset.rejected) == {2, 6, 7, 8}
+    assert set(dataset.rejected) == {2, 6, 7, 8, 9}
     assert dataset.rejected[2] == "no target value" and "too large: '>1e19'" in dataset.rejected[6]
-    assert "not a finite number: '>abc'" in dataset.rejected[8]
+    assert "not a finite number: '>abc'" in dataset.rejected[8] and "too large: '<-1e400'" in dataset.rejected[9]
 
 
 def test_bounds_count_in_the_fingerprint(tmp_path):

@@ -21,7 +21,7 @@ from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabe
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.infer_tasks import infer_tasks
 from graphslice.data.labels import Labels
-from graphslice.data.parse_rows import error_context, parse_chunks
+from graphslice.data.parse_rows import parse_chunks
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
 from graphslice.tasks import MULTICLASS, Task
@@ -88,9 +88,8 @@ def _parse(table: _Table, tasks: Sequence[Task]) -> tuple[LabelledRows, list[str
     """
     present = [a for a, task in enumerate(tasks) if task.name in table.columns.auxiliary]
     used = [tasks[a] for a in present]
-    roles = replace(table.columns, targets=[task.name for task in used], tasks=tuple(used), split=None, weights=None)
-    with error_context(table.name):
-        rows = LabelledRows.join(list(parse_chunks(table.chunks, replace(roles, descriptors=()))))
+    roles = LabelColumns(table.columns.smiles, [task.name for task in used], None, tasks=tuple(used))
+    rows = LabelledRows.join(list(parse_chunks(table.chunks, roles, table.name)))
     bounds = 0 if rows.labels.bounds is None else int(is_bounded(rows.labels.bounds).sum())
     notes = [f"{table.name}: {bounds:,} bounds in auxiliary columns are not learned"] if bounds else []
     if wrong := rows.invalid_labels:

@@ -29,7 +29,7 @@ from graphslice.data.identifiers import identifier_columns
 from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
 from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
-from graphslice.data.parse_rows import error_context, parse_chunks
+from graphslice.data.parse_rows import parse_chunks
 from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, decode_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.store_dataset import dataset_from_store
@@ -193,8 +193,7 @@ def _dataset_from_rows(
     name: str,
 ) -> LabelledDataset:
     features = FeatureColumns(columns.descriptors)
-    with error_context(name):
-        rows = LabelledRows.join(list(parse_chunks(chunks, columns, features)))
+    rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, features)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
     notes = [*(class_notes(chunks, tasks) if columns.level == MOLECULE else []), *features.notes()]

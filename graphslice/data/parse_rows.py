@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,27 +36,24 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
     """Read the labelled rows of a table, chunk by chunk; raises InputError as open_table and :func:`parse_chunk`."""
-    with open_table(path) as table, error_context(str(path)):
-        yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns)
-
-
-@contextmanager
-def error_context(name: str) -> Iterator[None]:
-    """Add the name of the table to the message of any :class:`InputError` that lacks it."""
-    try:
-        yield
-    except InputError as error:
-        raise error if name in str(error) else InputError(f"{name}: {error}") from None
+    with open_table(path) as table:
+        yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns, str(path))
 
 
 def parse_chunks(
-    chunks: Iterable[pa.Table], columns: LabelColumns, features: FeatureColumns | None = None
+    chunks: Iterable[pa.Table], columns: LabelColumns, name: str, features: FeatureColumns | None = None
 ) -> Iterator[LabelledRows]:
-    """Apply :func:`parse_chunk` to consecutive chunks of a table, from its first row."""
+    """Apply :func:`parse_chunk` to consecutive chunks of the table ``name``, from its first row.
+
+    The name is added to the message of any :class:`InputError` that lacks it.
+    """
     first_row = 0
-    for chunk in chunks:
-        yield parse_chunk(chunk, columns, first_row, features)
-        first_row += len(chunk)
+    try:
+        for chunk in chunks:
+            yield parse_chunk(chunk, columns, first_row, features)
+            first_row += len(chunk)
+    except InputError as error:
+        raise error if name in str(error) else InputError(f"{name}: {error}") from None
 
 
 def parse_chunk(

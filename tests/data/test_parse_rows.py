@@ -396,8 +396,8 @@ def test_every_row_needs_split_if_there_are_no_targets():
 
 def test_row_numbers_continue_across_chunks():
     chunks = [pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]}) for word in ("test", "nowhere")]
-    with pytest.raises(InputError, match="row 6: 'split' is 'nowhere'"):
-        list(parse_chunks(chunks, LabelColumns("smiles", [], "split")))
+    with pytest.raises(InputError, match=r"t\.csv: row 6: 'split' is 'nowhere'"):
+        list(parse_chunks(chunks, LabelColumns("smiles", [], "split"), "t.csv"))
 
 
 def test_invalid_utf8_is_decoded_as_latin1():

@@ -195,6 +195,7 @@ def test_record_batches_of_the_wrong_size_raise(tmp_path):
     ("name", "value"),
     [("max_atoms", v) for v in ("abc", "-1", "0", "65536", "true", "1e2", '"5"', "9" * 5000, "[" * 100_000)]
     + [("targets", v) for v in ("7", '"y"', "[1]", "{}", "[]", '["y", "z"]', "\udcff")]
+    + [("descriptors", v) for v in ("7", "[1]", '{"a": 1}', "x", '["morgan"]')]
     + [("atom_order", "random")],
 )
 def test_invalid_metadata_raises(name, value, tmp_path):
@@ -245,9 +246,3 @@ def test_invalid_descriptors_raise(name, array, tmp_path):
     at = batch.schema.get_field_index(f"descriptor {name}")
     wrong = batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
     assert_damaged(write(tmp_path / "s.arrow", wrong, metadata=metadata))
-
-
-@pytest.mark.parametrize("value", ["7", "[1]", '{"a": 1}', "x", '["morgan"]'])
-def test_invalid_descriptor_names_raise(value, tmp_path):
-    metadata = {"graphslice.descriptors": value}
-    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))

@@ -168,35 +168,22 @@ def dataset_from_chunks(
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
     written, chunks = chunks, [plain_numbers(chunk, columns.decimal) for chunk in chunks]
-    class_columns: list[str] = []
+    notes: list[str] = []
     if not columns.targets:
         target, class_columns = infer_target(chunks, columns, config, name)
         columns = replace(columns, targets=[target])
+        if class_columns:
+            notes.append(
+                f"only {target!r} is predicted; to predict columns of classes too, name all targets with --targets: "
+                f"{quoted_list(class_columns, quote=quote_item)}"
+            )
     tasks = rename_tasks(columns.targets, tasks)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
-    dataset = _dataset_from_rows(chunks, written, replace(columns, tasks=tuple(tasks)), tasks, config, name)
-    if not class_columns:
-        return dataset
-    note = (
-        f"only {columns.targets[0]!r} is predicted; to predict columns of classes too, name all targets with "
-        f"--targets: {quoted_list(class_columns, quote=quote_item)}"
-    )
-    return replace(dataset, notes=(note, *dataset.notes))
-
-
-def _dataset_from_rows(
-    chunks: Sequence[pa.Table],
-    written: Sequence[pa.Table],
-    columns: LabelColumns,
-    tasks: Sequence[Task],
-    config: DataConfig,
-    name: str,
-) -> LabelledDataset:
-    features = FeatureColumns(columns.descriptors)
+    columns, features = replace(columns, tasks=tuple(tasks)), FeatureColumns(columns.descriptors)
     rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, features)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
-    notes = [*(class_notes(chunks, tasks) if columns.level == MOLECULE else []), *features.notes()]
+    notes += [*(class_notes(chunks, tasks) if columns.level == MOLECULE else []), *features.notes()]
     rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
     invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
     splits = None
@@ -204,7 +191,7 @@ def _dataset_from_rows(
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected))
     held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
     dataset = LabelledDataset(
-        name, rows.smiles, rows.labels, list(tasks), rejected, invalid_labels, splits, columns=rows.columns
+        name, rows.smiles, rows.labels, tasks, rejected, invalid_labels, splits, columns=rows.columns
     )
     used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
     identifiers = identifier_columns(chunks, used, config.id_column, name, written)

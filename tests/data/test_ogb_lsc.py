@@ -300,18 +300,10 @@ def test_split_of_other_types_is_rejected(rows, make_ogb, tmp_path, offline):
 def test_environment_cannot_let_split_run_code(make_ogb, tmp_path, offline, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     file = make_ogb(tmp_path) / "split_dict.pt"
-    torch.save({"train": RunsCode(tmp_path / "mark")}, file)
+    torch.save({"train": _Malicious(tmp_path / "mark")}, file)
     with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
         load_pcqm4m("pcqm4m", tmp_path)
     assert not (tmp_path / "mark").exists()
-
-
-class RunsCode:
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return self.mark.touch, ()
 
 
 def test_safe_globals_are_removed_after_loading(make_ogb, tmp_path, offline):

@@ -62,7 +62,7 @@ def batch_arrays(
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)
-    if len(rows) and not lengths.all():
+    if not lengths.all():
         raise InputError(f"row {rows[lengths.argmin()]} of {store.name} has no molecule: leave it out of the batch")
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))

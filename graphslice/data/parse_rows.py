@@ -196,7 +196,7 @@ def _parse_label_row(cells: Sequence[object], targets: Sequence[str]) -> np.ndar
         raise ValueError(f"targets differ in length: {examples}")
     length = next(iter(lengths), 0)
     columns = [np.full(length, np.nan) if numbers is None else numbers for numbers in lists]
-    return np.stack(columns, axis=1) if columns else np.empty((0, 0))
+    return np.stack(columns, axis=1)
 
 
 def _encode_classes(labels: Labels, tasks: Sequence[Task], rejected: dict[int, str]) -> tuple[Labels, dict[int, str]]:

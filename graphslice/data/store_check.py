@@ -36,8 +36,7 @@ def check_contents(path: Path, batches: int, max_atoms: int) -> None:
         ValueError, pyarrow.ArrowException: if the compiled code must not read the contents.
     """
     with ThreadPoolExecutor(max(1, min(batches, cores(), _MOST_THREADS))) as pool:
-        for _ in pool.map(lambda number: _check_batch(path, number, max_atoms), range(batches)):
-            pass
+        list(pool.map(lambda number: _check_batch(path, number, max_atoms), range(batches)))
 
 
 def _check_batch(path: Path, number: int, max_atoms: int) -> None:

@@ -200,8 +200,7 @@ def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice
         cells = [trial.number, trial.state, setup.objective.metric, value, round(trial.seconds, 1)]
         cells += [len(choice.seeds) if choice is not None and mean != "" else 0, mean, chosen, trial.reason]
         rows.append([*cells, *(trial.params.get(name, "") for name in options)])
-    with atomic_write(path) as new:
-        write_csv(new, head, rows)
+    write_csv(path, head, rows)
 
 
 def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> RunResult:

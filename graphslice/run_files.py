@@ -292,15 +292,10 @@ def check_not_overwriting(
         raise InputError(f"{folder} holds no run, but a {name}, which the run would overwrite: choose another --out")
 
 
-def _held_out_runs(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(f"{HELD_OUT}*") if _HELD_OUT.fullmatch(path.name))
-
-
 def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
     """Return which of some files, a log or a member no run wrote; None if there is none, or the folder holds a run."""
     existing = [name for name in sorted(names) if (folder / name).exists()]
-    folders = (*find_members(folder), *_logs(folder), *_held_out_runs(folder))
-    existing += [str(path.relative_to(folder)) for path in folders]
+    existing += [str(path.relative_to(folder)) for path in _subfolders(folder)]
     return existing[0] if existing and not _is_started(folder) else None
 
 
@@ -317,9 +312,10 @@ def _is_started(folder: Path) -> bool:
     return False
 
 
-def _logs(folder: Path) -> list[Path]:
-    """Return the log directories of a run."""
-    return sorted((folder / _LOGS).glob("version_*"))
+def _subfolders(folder: Path) -> list[Path]:
+    """Return the directories that a run writes: of its members, logs, and networks without a fold."""
+    held_out = (path for path in folder.glob(f"{HELD_OUT}*") if _HELD_OUT.fullmatch(path.name))
+    return [*find_members(folder), *sorted((folder / _LOGS).glob("version_*")), *sorted(held_out)]
 
 
 def remove_run(folder: Path, keep: str | None = None) -> None:
@@ -329,7 +325,7 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
     """
     if not _is_started(folder):
         return
-    for written in (*find_members(folder), *_logs(folder), *_held_out_runs(folder)):
+    for written in _subfolders(folder):
         shutil.rmtree(written, ignore_errors=True)
     if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
         (folder / _LOGS).rmdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -112,9 +111,8 @@ class GraphBatch:
         return torch.bincount(self.atom_bond_index[:, 0], minlength=len(self))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> GraphBatch:
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        changed: dict[str, Any] = {k: None if v is None else function(v) for k, v in values.items()}
-        return GraphBatch.unchecked(**changed)
+        present = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return GraphBatch.unchecked(**{name: function(tensor) for name, tensor in present.items()})
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> GraphBatch:
         """Copy the batch to another device."""

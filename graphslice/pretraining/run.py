@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -59,7 +58,7 @@ def pretrain(
     """
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)
-    launched, machines = launched_processes(os.environ)
+    launched, machines = launched_processes()
     several = (launched or 1) * machines > 1
     if overwrite and several and (out / CORPUS).exists():  # other processes would use the old one
         raise InputError(

@@ -8,7 +8,6 @@ the molecules and the machine (:func:`complete_config`): initial weights, learni
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,7 +166,7 @@ def _choose_refit(trainer: TrainerConfig, data: DataConfig, dataset: LabelledDat
         "--baselines on": trainer.baselines == "off",
         "molecules without a validation set of their own": "valid" in (dataset.splits or {}),
         "a run that no time limit or patience ends": trainer.max_minutes is not None or trainer.patience is not None,
-        "a single device": trainer.devices not in ("auto", "1") or (launched_processes(os.environ)[0] or 1) > 1,
+        "a single device": trainer.devices not in ("auto", "1") or (launched_processes()[0] or 1) > 1,
         "a single model, no ensemble or cross-validation": trainer.ensemble > 1 or data.is_cross_validation,
     }
     needed = next((name for name, is_met in obstacles.items() if is_met), None)

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     """
     accelerator = default_device() if settings.accelerator == "auto" else settings.accelerator
     gpus = torch.cuda.device_count() if accelerator in ("cuda", "gpu") and torch.cuda.is_available() else 0
-    launched, machines = launched_processes(os.environ)
+    launched, machines = launched_processes()
     note = None
     interactive = hasattr(sys, "ps1")  # in a notebook or Python prompt, further processes cannot be launched
     if settings.devices.isascii() and settings.devices.isdigit() and int(settings.devices) > 0:
@@ -102,15 +102,13 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     return Devices(accelerator, count, machines, precision, note)
 
 
-def launched_processes(environment: Mapping[str, str]) -> tuple[int | None, int]:
-    """Detect the processes that ``torchrun`` or ``srun`` launched.
-
-    Args:
-        environment: environment variables of this process.
+def launched_processes() -> tuple[int | None, int]:
+    """Detect the processes that ``torchrun`` or ``srun`` launched, by the environment variables of this process.
 
     Returns:
         The number of processes per machine (None without such a launcher), and the number of machines.
     """
+    environment = os.environ
     if "LOCAL_WORLD_SIZE" in environment:  # torchrun, possibly within a Slurm job
         return int(environment["LOCAL_WORLD_SIZE"]), int(environment.get("GROUP_WORLD_SIZE", 1))
     if "SLURM_NTASKS" not in environment or environment.get("SLURM_JOB_NAME") in ("bash", "interactive"):

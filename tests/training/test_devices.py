@@ -132,8 +132,9 @@ def test_more_devices_than_molecules_per_batch_are_rejected(gpus):
     ],
     ids=["none", "torchrun", "torchrun in a job", "srun", "srun of one", "shell in a job", "job without srun"],
 )
-def test_launched_processes_are_detected(environment, expected):
-    assert launched_processes(environment) == expected
+def test_launched_processes_are_detected(environment, expected, monkeypatch):
+    monkeypatch.setattr("os.environ", environment)
+    assert launched_processes() == expected
 
 
 def test_launcher_determines_the_number_of_devices(gpus, monkeypatch):

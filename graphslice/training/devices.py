@@ -76,12 +76,9 @@ def choose_devices(settings: TrainerConfig) -> Devices:
         )
     else:
         count = launched or (1 if interactive else worthwhile_gpus(gpus, settings.batch_size))
-        if gpus > 1 and launched is None and count < gpus:
-            reason = (
-                "a notebook trains on one"
-                if interactive
-                else f"a batch of {settings.batch_size} molecules is too small for more"
-            )
+        if launched is None and count < gpus:
+            too_small = f"a batch of {settings.batch_size} molecules is too small for more"
+            reason = "a notebook trains on one" if interactive else too_small
             note = f"{count} of {gpus} GPUs used: {reason}; override with --trainer.devices"
     if count * machines > settings.batch_size:
         raise InputError(

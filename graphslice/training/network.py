@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.inference.predictor import Predictor
 from graphslice.run_files import BEST, LAST
-from graphslice.tasks import Task
 from graphslice.threads import single_threaded_torch
 from graphslice.training.complete_config import CompleteConfig, run_steps
 from graphslice.training.devices import make_fabric
@@ -39,10 +38,11 @@ def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
     return PropertyModule(complete.config, tasks, data.train_labels, complete.metric, labels, complete.devices.total)
 
 
-def fold_steps(complete: CompleteConfig, tasks: Sequence[Task], rows: int) -> int:
-    """Number of steps of the training without a fold."""
+def fold_steps(complete: CompleteConfig, rest: MoleculeData) -> int:
+    """Number of steps of the training without a fold; ``rest``: the other molecules."""
+    rows = len(rest.network_rows)
     steps_per_epoch = batches_per_epoch(rows, complete.config.trainer.batch_size, 1)
-    return run_steps(complete.config, tasks, rows, steps_per_epoch)
+    return run_steps(complete.config, rest.dataset.tasks, rows, steps_per_epoch)
 
 
 def train_without(
@@ -63,13 +63,13 @@ def train_without(
         part, console, after_epoch: as for :class:`TrainingLoop`.
     """
     rest = data.without(fold)
-    steps = fold_steps(complete, data.dataset.tasks, len(rest.network_rows))
     fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
     if not (folder / BEST).exists():
         folder.mkdir(exist_ok=True)
         last = folder / LAST if (folder / LAST).exists() else None
         module = new_module(complete, rest)
         initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
+        steps = fold_steps(complete, rest)
         run_loop(last, fabric, module, rest, folder, steps, console, part=part, after_epoch=after_epoch)
     return Predictor(read_checkpoint(folder / BEST), fabric.device)
 

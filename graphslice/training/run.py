@@ -161,8 +161,7 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
     """Divide the work into the trainings without each fold, and the final one."""
     if not folds:
         return [Part()]
-    tasks = data.dataset.tasks
-    steps = [fold_steps(complete, tasks, len(data.without(fold).network_rows)) for fold in folds]
+    steps = [fold_steps(complete, data.without(fold)) for fold in folds]
     total, before = sum(steps) + complete.steps, np.cumsum([0, *steps]).tolist()
     parts = [
         Part(f"network without fold {number} of {FOLDS}", done, total - done - count)

@@ -13,7 +13,6 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.config import RunConfig
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.inference.predictor import Predictor
@@ -68,7 +67,7 @@ def train_without(
         folder.mkdir(exist_ok=True)
         last = folder / LAST if (folder / LAST).exists() else None
         module = new_module(complete, rest)
-        initialise_weights(complete.config, module, rest, last is None, Console(quiet=True))
+        initialise_weights(module, rest, last is None, Console(quiet=True))
         steps = fold_steps(complete, rest)
         run_loop(last, fabric, module, rest, folder, steps, console, part=part, after_epoch=after_epoch)
     return Predictor(read_checkpoint(folder / BEST), fabric.device)
@@ -100,10 +99,9 @@ def _all_devices(fabric: Fabric) -> Iterator[None]:
         raise
 
 
-def initialise_weights(
-    config: RunConfig, module: PropertyModule, data: MoleculeData, fresh: bool, console: Console
-) -> None:
+def initialise_weights(module: PropertyModule, data: MoleculeData, fresh: bool, console: Console) -> None:
     """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
+    config = module.config
     if module.model.descriptors is not None:
         module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
     if config.origin is None:

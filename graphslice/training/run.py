@@ -127,7 +127,7 @@ def run(
         complete = replace(complete, config=config)
     config, devices, metric = complete.config, complete.devices, complete.metric
     module = new_module(complete, data)
-    initialise_weights(config, module, data, last is None, console)
+    initialise_weights(module, data, last is None, console)
     with quiet_lightning():
         fabric = make_fabric(devices, out, fresh=fresh)
         if fresh and is_first_process():

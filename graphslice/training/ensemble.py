@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
@@ -16,7 +15,6 @@ from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
@@ -60,16 +58,12 @@ from graphslice.training.run import (
     run,
 )
 
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
-
 
 def train_ensemble(
     members: dict[str, RunConfig],
     config: RunConfig,
     dataset: LabelledDataset,
     out: Path,
-    graphs: list[Data] | None,
     *,
     fresh: bool,
     command: str | None = None,
@@ -81,7 +75,6 @@ def train_ensemble(
         members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
         config, dataset, fresh, command, console: as in :func:`~graphslice.training.run.run`.
         out: run directory; each member gets a subdirectory.
-        graphs: PyG graphs, if the molecules are not in ``config.data``.
 
     Returns:
         The run directory, the scores and the training totals.
@@ -122,7 +115,7 @@ def train_ensemble(
         console.out(f"each model is fine-tuned from {start}", highlight=False)
         print_known(read_checkpoint(start), str(complete.config.init_from), data, console)
     try:
-        train_members(members, out, complete.metric, console, graphs, dataset.target_names)
+        train_members(members, dataset, out, complete.metric, console)
     except KeyboardInterrupt:
         raise Interrupted from None
     return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
@@ -136,17 +129,16 @@ def _check_begun(out: Path, names: Sequence[str]) -> None:
     check_one_run(begun, configs)
 
 
-def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, target_names: Sequence[str]) -> None:
+def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | None) -> None:
     """Train an ensemble member, or continue it where it was stopped; errors as of :func:`train_ensemble`.
 
     Args:
         config: configuration of the member.
         folder: run directory of the member.
-        graphs: PyG graphs, if the molecules are not in ``config.data``.
-        target_names: names of the targets of ``graphs``.
+        dataset: labelled molecules; None if they are to be loaded.
     """
     with locked(folder, wait=ENDING):
-        dataset = load_dataset(config.data) if graphs is None else dataset_from_pyg(graphs, target_names, config.data)
+        dataset = load_dataset(config.data) if dataset is None else dataset
         fresh = not (folder / CONFIG).exists()
         if not fresh:  # its saved configuration includes the initial weights and learning rate
             config = replace(read_config(folder), data=config.data)
@@ -154,25 +146,17 @@ def train_member(config: RunConfig, folder: Path, graphs: list[Data] | None, tar
 
 
 def train_members(
-    members: dict[str, RunConfig],
-    out: Path,
-    metric: str,
-    console: Console,
-    graphs: list[Data] | None,
-    target_names: Sequence[str],
+    members: dict[str, RunConfig], dataset: LabelledDataset, out: Path, metric: str, console: Console
 ) -> None:
     """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
 
-    Arguments and errors are those of :func:`train_ensemble` and :func:`train_member`; ``metric`` selects the best epoch
-    of each member. The same call continues a training that was interrupted.
+    Arguments and errors are those of :func:`train_ensemble`; ``metric`` selects the best epoch of each member. The same
+    call continues a training that was interrupted.
     """
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
-    tasks = {
-        name: (config, out / name, graphs, target_names)
-        for name, config in members.items()
-        if not is_finished(out / name)
-    }
+    given = None if dataset.graphs is None else dataset  # PyG data, which cannot be loaded again
+    tasks = {name: (config, out / name, given) for name, config in members.items() if not is_finished(out / name)}
     jobs = min(len(gpus) or cores(), len(tasks))
     console.print(f"training {len(members)} models, {jobs} at a time", highlight=False)
     with closing(in_processes(train_member, tasks, jobs, gpus)) as ended:

@@ -86,7 +86,7 @@ def train(
         with quiet_lightning():
             make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
         given = config
-        dataset, config, graphs = _load_dataset(config, out, data, target_names)
+        dataset, config = _load_dataset(config, out, data, target_names)
         config = fit_to_dataset(config, dataset)
         check_tasks(config, dataset.tasks)
         if is_first_process():
@@ -97,7 +97,7 @@ def train(
                 "another --out"
             )
         if members := member_configs(config):
-            return train_ensemble(members, config, dataset, out, graphs, fresh=True, command=command, console=console)
+            return train_ensemble(members, config, dataset, out, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
 
 
@@ -147,18 +147,17 @@ def _belongs_to_run(checkpoint: Path, folder: Path) -> bool:
 
 def _load_dataset(
     config: RunConfig, out: Path, data: Iterable[Data] | DataFrame | None, targets: Sequence[str] | None
-) -> tuple[LabelledDataset, RunConfig, list[Data] | None]:
-    """Return the dataset, the configuration with which it can be loaded again, and the graphs if it cannot."""
+) -> tuple[LabelledDataset, RunConfig]:
+    """Return the dataset, and the configuration with which it can be loaded again unless it is PyG data."""
     if data is None:
-        return load_dataset(config.data), config, None
+        return load_dataset(config.data), config
     if is_frame(data):  # a copy of the data frame is saved in the run directory
         columns = config.data if targets is None else replace(config.data, targets=join_names(list(targets)))
         saved = replace(columns, dataset=str(out.resolve() / MOLECULES))
-        return dataset_from_frame(data, columns), replace(config, data=saved), None
+        return dataset_from_frame(data, columns), replace(config, data=saved)
     if isinstance(data, str | Path):
         raise InputError(f"data must be a data frame or PyG graphs: set config.data.dataset to the file {str(data)!r}")
-    graphs = list(data)  # every ensemble member needs them, but an iterator can be read only once
-    return dataset_from_pyg(graphs, targets, config.data), config, graphs
+    return dataset_from_pyg(data, targets, config.data), config
 
 
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
@@ -192,10 +191,9 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
                 f"{folder} holds a model that was not trained there (imported or saved): no run to continue"
             )
         targets = target_names(config.data.targets, ())
-        data = None if data is None else list(data)
         dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)
         if dataset.fingerprint() != config.data.fingerprint:
             raise InputError(f"the data of {folder} has changed since the run was started: start a new run instead")
         if members := member_configs(config):
-            return train_ensemble(members, config, dataset, folder, data, fresh=False, console=console)
+            return train_ensemble(members, config, dataset, folder, fresh=False, console=console)
         return run(config, dataset, folder, fresh=False, console=console)

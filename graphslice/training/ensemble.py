@@ -60,7 +60,6 @@ from graphslice.training.run import (
 
 
 def train_ensemble(
-    members: dict[str, RunConfig],
     config: RunConfig,
     dataset: LabelledDataset,
     out: Path,
@@ -72,7 +71,6 @@ def train_ensemble(
     """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
 
     Args:
-        members: configurations from :func:`~graphslice.training.complete_config.member_configs`.
         config, dataset, fresh, command, console: as in :func:`~graphslice.training.run.run`.
         out: run directory; each member gets a subdirectory.
 
@@ -87,8 +85,9 @@ def train_ensemble(
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         reason = "each member of an ensemble or cross-validation trains on a single device"
         raise InputError(f"{reason}: leave out --trainer.devices")
-    # Rows of the same molecule are not merged: every member is evaluated on the original rows.
+    members = member_configs(config)
     first = next(iter(members.values()))
+    # Rows of the same molecule are not merged: every member is evaluated on the original rows.
     data = load_molecule_data(replace(first, data=replace(first.data, duplicates="keep")), dataset, console)
     if not fresh:
         _check_begun(out, list(members))

@@ -34,7 +34,7 @@ from graphslice.run_files import (
     read_config,
 )
 from graphslice.tasks import Task
-from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset, member_configs
+from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.ensemble import train_ensemble
 from graphslice.training.losses import check_losses
@@ -96,8 +96,8 @@ def train(
                 f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
                 "another --out"
             )
-        if members := member_configs(config):
-            return train_ensemble(members, config, dataset, out, fresh=True, command=command, console=console)
+        if config.num_models > 1:
+            return train_ensemble(config, dataset, out, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
 
 
@@ -194,6 +194,6 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)
         if dataset.fingerprint() != config.data.fingerprint:
             raise InputError(f"the data of {folder} has changed since the run was started: start a new run instead")
-        if members := member_configs(config):
-            return train_ensemble(members, config, dataset, folder, fresh=False, console=console)
+        if config.num_models > 1:
+            return train_ensemble(config, dataset, folder, fresh=False, console=console)
         return run(config, dataset, folder, fresh=False, console=console)

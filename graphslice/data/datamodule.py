@@ -236,7 +236,7 @@ class MoleculeData:
         """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
 
         Families of molecules, and with these splits scaffolds or clusters, are in one fold. Fewer families than folds
-        leave folds empty.
+        make fewer folds.
         """
         return self._split_maker().inner_folds(self.splits["train"], folds)
 

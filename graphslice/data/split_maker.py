@@ -352,11 +352,12 @@ class SplitMaker:
             folds: number of folds.
 
         Returns:
-            The rows of each fold, ascending; none where there are fewer groups than folds.
+            The rows of each fold, ascending; fewer folds if there are fewer groups.
         """
         want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
         random = np.random.default_rng([self.seed, *b"inner folds"])
-        return self._grouped().subset(rows).partition(want, random, training=False)
+        parts = self._grouped().subset(rows).partition(want, random, training=False)
+        return [part for part in parts if len(part)]
 
     def _split_off_validation(
         self, grouped: GroupedRows, total_rows: int, rng: np.random.Generator

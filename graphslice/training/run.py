@@ -55,7 +55,7 @@ from graphslice.training.loop import TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.network import fold_steps, initialise_weights, new_module, run_loop, train_without
 from graphslice.training.progress import Part
-from graphslice.training.stack import FOLDS, Stack, held_out_folds
+from graphslice.training.stack import FOLDS, Stack, num_held_out
 
 
 @dataclass
@@ -134,7 +134,7 @@ def run(
             init_run_directory(out, config, data, command)
         print_data_summary(console, data)
         _describe_run(console, module, complete, fabric)
-        folds = held_out_folds(data) if config.trainer.refit == "on" else []
+        folds = data.inner_folds(FOLDS)[: num_held_out(data)] if config.trainer.refit == "on" else []
         stack = Stack(data, folds, console) if config.trainer.baselines == "on" and is_first_process() else None
         parts = _parts(complete, data, folds)
         networks = [

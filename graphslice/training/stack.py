@@ -69,12 +69,6 @@ class HeldOut:
     difficulty: dict[str, np.ndarray]
 
 
-def held_out_folds(data: MoleculeData) -> list[np.ndarray]:
-    """Return the folds of the training set that are held out in turn: ``int64`` rows of each."""
-    folds = [fold for fold in data.inner_folds(FOLDS) if len(fold)]
-    return folds[: num_held_out(data)]
-
-
 def num_held_out(data: MoleculeData) -> int:
     """Return how many of the folds of the training set are held out, 1 to :data:`FOLDS`."""
     return int(np.clip(np.ceil(FOLDS * _ENOUGH_ROWS / max(1, len(data.splits["train"]))), 1, FOLDS))

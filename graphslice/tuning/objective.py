@@ -59,7 +59,7 @@ class Objective:
 
     def __init__(self, config: RunConfig, data: MoleculeData, console: Console) -> None:
         self.data, self.console = data.without_test_set(), console
-        self.folds = [fold for fold in self.data.inner_folds(FOLDS) if len(fold)]
+        self.folds = self.data.inner_folds(FOLDS)
         if len(self.folds) < 2:
             raise InputError(
                 f"{data.dataset.name}: its {len(data.splits['train'])} training rows are of one family or scaffold, so "

@@ -30,7 +30,8 @@ from graphslice.tasks import (
     regression_indices,
 )
 
-# Default loss of each task type.
+# Task type of each loss, and default loss of each task type.
+_KINDS = {**dict.fromkeys(("mae", "mse", "huber", GAUSSIAN), REGRESSION), "bce": BINARY, "cross-entropy": MULTICLASS}
 _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
 
 
@@ -93,7 +94,7 @@ class Loss(nn.Module):
             targets, columns, table = (getattr(self, prefix + part) for part in ("targets", "outputs", "weights"))
             true, predicted = labels[:, targets], outputs[:, columns]
             known = ~torch.isnan(true)
-            limits = None if bounds is None or name not in _CENSORED else bounds[:, targets]
+            limits = None if bounds is None or _KINDS[name] != REGRESSION else bounds[:, targets]
             if limits is not None:
                 censored = ~known & torch.isfinite(limits).any(dim=2)
                 nearest = predicted[:, : len(targets)].detach().clamp(limits[..., 0], limits[..., 1])
@@ -139,13 +140,11 @@ def _loss_name(task: Task, name: str, tasks: Sequence[Task]) -> str:
 
     Raises :class:`InputError` if it suits no target.
     """
-    regression = dict.fromkeys(("mae", "mse", "huber", GAUSSIAN), REGRESSION)
-    kinds = {**regression, "bce": BINARY, "cross-entropy": MULTICLASS}
-    if name != "auto" and not any(kinds[name] == one.kind for one in tasks):
+    if name != "auto" and not any(_KINDS[name] == one.kind for one in tasks):
         raise InputError(
-            f"trainer.loss {name} is for {kinds[name]} targets, but {task.name!r} is {task.kind}: leave it out"
+            f"trainer.loss {name} is for {_KINDS[name]} targets, but {task.name!r} is {task.kind}: leave it out"
         )
-    return name if name != "auto" and kinds[name] == task.kind else _DEFAULTS[task.kind]
+    return name if _KINDS.get(name) == task.kind else _DEFAULTS[task.kind]
 
 
 def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
@@ -220,8 +219,6 @@ _ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
     "bce": partial(functional.binary_cross_entropy_with_logits, reduction="none"),
     "cross-entropy": _cross_entropy,
 }
-# Losses of labels that may be bounds.
-_CENSORED = ("mae", "mse", "huber", GAUSSIAN)
 assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)
 
 

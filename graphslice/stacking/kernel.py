@@ -179,10 +179,11 @@ def fit_kernel(
         chosen = _stratified_sample(y if kind != "regression" else np.zeros(len(y)), seed)
         x, y, weights = x[chosen], y[chosen], None if weights is None else weights[chosen]
     training = _prepare(x, counts)
-    if (y == y[0]).all():
-        return _constant(y[0], kind, classes, training)
-    kernel = kernel_matrix(training["rows"], training["z"])
+    is_constant = (y == y[0]).all()
+    kernel = np.empty((0, 0)) if is_constant else kernel_matrix(training["rows"], training["z"])
     if kind == "regression":
+        if is_constant:
+            return _machine(training, np.zeros((len(y), 1)), y[:1], np.empty((2, 0)), NUMBER)
         knots, scores = label_scores(y, kind)
         model = fit_regression(kernel, scores, weights)
         coefficients = np.zeros((len(y), 1))
@@ -323,15 +324,6 @@ def _machine(
         knots=np.ascontiguousarray(knots),
         link=np.array([link]),
     )
-
-
-def _constant(label: float, kind: str, classes: int, training: Mapping[str, Any]) -> KernelMachine:
-    """Return a constant prediction, for rows that all have the same label."""
-    intercepts = np.array([label if kind == "regression" else _SURE if label == 1 else -_SURE])
-    if kind == "multiclass":
-        intercepts = np.where(np.arange(classes) == label, _SURE, -_SURE)
-    coefficients = np.zeros((len(training["rows"]), len(intercepts)))
-    return _machine(training, coefficients, intercepts, np.empty((2, 0)), NUMBER if kind == "regression" else LOGISTIC)
 
 
 # --- compiled --------------------------------------------------------------------------------------

@@ -143,11 +143,9 @@ class Objective:
     def network_score(self, network: Predictor, rows: np.ndarray) -> float:
         """Return the metric of a network alone on some rows; nan if it is undefined there."""
         predicted = network.predict_store(self.data.store, rows)
-        return (
-            selection_score(self.metric, self.data.dataset, rows, predicted)
-            if np.isfinite(predicted).all()
-            else float("nan")
-        )
+        if not np.isfinite(predicted).all():
+            return float("nan")
+        return selection_score(self.metric, self.data.dataset, rows, predicted)
 
     def _held_out(self, seed: int) -> list[int]:
         """Return the indices of the folds that are held out with a seed."""

@@ -73,15 +73,8 @@ def test_failed_call_does_not_stop_the_others():
 
 def test_first_failure_is_seen_by_a_caller_that_stops(tmp_path):
     """Also if the second call has failed by then."""
-    failing = in_processes(
-        process_functions.run,
-        {
-            "a": (process_functions.raise_input_error,),
-            "b": (process_functions.raise_input_error,),
-            "c": (process_functions.raise_input_error,),
-        },
-        jobs=2,
-    )
+    tasks = dict.fromkeys("abc", (process_functions.raise_input_error,))
+    failing = in_processes(process_functions.run, tasks, jobs=2)
     with pytest.raises(RuntimeError, match="no such data"), contextlib.closing(failing) as ended:
         for _, reason in ended:
             time.sleep(1)

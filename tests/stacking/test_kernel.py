@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import norm, rankdata, spearmanr
 from sklearn.svm import SVC, SVR
 
 from graphslice import threads
@@ -65,8 +65,6 @@ def test_kernel_matches_the_formula():
 
 def test_regression_matches_scikit_learn():
     """On normal scores of the labels: the ranks of predictions are those of scikit-learn's decision values."""
-    from scipy.stats import norm, rankdata, spearmanr
-
     new = inputs(30, seed=1)
     scores = norm.ppf((rankdata(Y) - 0.5) / len(Y))
     model = SVR(kernel="precomputed", C=3.0, epsilon=0.1).fit(slow_kernel(X, X, X), scores)

@@ -112,8 +112,6 @@ def test_members_of_an_ensemble_have_one_scale(configured, molecules, tmp_path):
 
 
 def test_a_model_that_is_trained_further_keeps_its_scale(configured, molecules, tmp_path):
-    from dataclasses import replace
-
     labels = np.exp(0.1 * molecules[1])  # for which nothing would be chosen
     train(configured(labels, {"transform": "log"}), tmp_path / "first", console=QUIET)
     output = io.StringIO()

@@ -41,8 +41,7 @@ def default_cache() -> Path:
     if directory := os.environ.get("GRAPHSLICE_CACHE"):
         return Path(directory)
     with suppress(OSError, RuntimeError):  # there may be no home
-        base = os.environ.get("XDG_CACHE_HOME")
-        folder = (Path(base) if base else Path.home() / ".cache") / "graphslice"
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "graphslice")
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder

@@ -18,7 +18,7 @@ from tiny import TINY
 
 import graphslice as gs
 from graphslice import InputError
-from graphslice.hub import is_hub_model, local_path, pinned_name
+from graphslice.hub import _download, is_hub_model, local_path, pinned_name
 
 hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -121,8 +121,6 @@ class _Requests(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch, tmp_path) -> Iterator[Hub]:
-    from graphslice import hub as ours
-
     with Hub() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
@@ -134,10 +132,10 @@ def server(monkeypatch, tmp_path) -> Iterator[Hub]:
             "HF_HUB_DISABLE_PROGRESS_BARS": True,
         }.items():
             monkeypatch.setattr(constants, name, value)
-        ours._download.cache_clear()
+        _download.cache_clear()
         yield server
         server.shutdown()
-    ours._download.cache_clear()
+    _download.cache_clear()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -179,15 +177,13 @@ def test_the_commit_is_printed_and_kept_by_a_fine_tuned_model(shared, demo_csv, 
 
 
 def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatch):
-    from graphslice import hub as ours
-
     expected = gs.load("hf://user/tiny").predict(SMILES)
-    ours._download.cache_clear()
+    _download.cache_clear()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     np.testing.assert_array_equal(gs.load(f"hf://user/tiny@{shared}").predict(SMILES), expected)
     best = Path(local_path(f"hf://user/tiny@{shared}")) / "best.ckpt"
     best.unlink()
-    ours._download.cache_clear()
+    _download.cache_clear()
     with pytest.raises(
         InputError,
         match=r"cannot reach http://127\.0\.0\.1:1, and there is no complete copy of hf://user/tiny on this machine",
@@ -196,10 +192,8 @@ def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatc
 
 
 def test_with_an_error_of_the_server_a_complete_copy_is_used(shared, server, monkeypatch):
-    from graphslice import hub as ours
-
     expected = gs.load("hf://user/tiny").predict(SMILES)
-    ours._download.cache_clear()
+    _download.cache_clear()
     monkeypatch.setattr(server, "down", True)
     np.testing.assert_array_equal(gs.load(f"hf://user/tiny@{shared}").predict(SMILES), expected)
 

@@ -76,8 +76,7 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
     if fresh:
         config = _choose_init_from(config, data.store, data.splits["train"])
     devices, count = choose_devices(config.trainer), len(data.network_rows)
-    steps_per_epoch = batches_per_epoch(count, config.trainer.batch_size, devices.total)
-    steps = run_steps(config, data.dataset.tasks, count, steps_per_epoch, continued=config.trainer.refit == "on")
+    steps = run_steps(config, data.dataset.tasks, count, devices.total, continued=config.trainer.refit == "on")
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
 
@@ -212,7 +211,7 @@ def default_epochs(molecules: int, steps_per_epoch: int, epochs: int = _EPOCHS) 
 
 
 def run_steps(
-    config: RunConfig, tasks: Sequence[Task], molecules: int, steps_per_epoch: int, continued: bool = False
+    config: RunConfig, tasks: Sequence[Task], molecules: int, devices: int = 1, continued: bool = False
 ) -> int:
     """Return the length of a training in optimiser steps, unless its time limit ends it earlier.
 
@@ -220,10 +219,11 @@ def run_steps(
         config: configuration of the run.
         tasks: the targets.
         molecules: size of the training set.
-        steps_per_epoch: optimiser steps per epoch.
+        devices: number of devices, which share the molecules.
         continued: the training continues from a network that was trained without a fold of the training set.
     """
     settings = config.trainer
+    steps_per_epoch = batches_per_epoch(molecules, settings.batch_size, devices)
     epochs = settings.max_epochs
     if epochs is None:
         limited = settings.max_steps is not None or settings.max_minutes is not None

@@ -13,7 +13,6 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
-from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.inference.predictor import Predictor
 from graphslice.run_files import BEST, LAST
@@ -39,9 +38,7 @@ def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
 
 def fold_steps(complete: CompleteConfig, rest: MoleculeData) -> int:
     """Number of steps of the training without a fold; ``rest``: the other molecules."""
-    rows = len(rest.network_rows)
-    steps_per_epoch = batches_per_epoch(rows, complete.config.trainer.batch_size, 1)
-    return run_steps(complete.config, rest.dataset.tasks, rows, steps_per_epoch)
+    return run_steps(complete.config, rest.dataset.tasks, len(rest.network_rows))
 
 
 def train_without(

@@ -50,7 +50,7 @@ def test_more_molecules_never_give_fewer_steps(molecules):
     ],
 )
 def test_run_ends_at_the_first_limit(limits, steps):
-    assert run_steps(RunConfig(trainer=TrainerConfig(**limits)), regression_tasks(["y"]), 200, 7) == steps
+    assert run_steps(RunConfig(trainer=TrainerConfig(batch_size=32, **limits)), regression_tasks(["y"]), 200) == steps
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_run_ends_at_the_first_limit(limits, steps):
     ],
 )
 def test_trainings_of_a_refitted_run_are_shorter(init_from, limits, continued, epochs):
-    config = RunConfig(trainer=TrainerConfig(refit="on", **limits), init_from=init_from)
-    assert run_steps(config, regression_tasks(["y"]), 200, 7, continued) == epochs * 7
+    config = RunConfig(trainer=TrainerConfig(refit="on", batch_size=32, **limits), init_from=init_from)
+    assert run_steps(config, regression_tasks(["y"]), 200, continued=continued) == epochs * 7
 
 
 def test_classes_alone_are_fine_tuned_for_fewer_epochs():
-    config = RunConfig(trainer=TrainerConfig(refit="on"), init_from="small")
+    config = RunConfig(trainer=TrainerConfig(refit="on", batch_size=10), init_from="small")
     active, mass = Task("active", BINARY, ("no", "yes")), Task("mass")
-    assert [run_steps(config, [active], 200, 20, continued) for continued in (False, True)] == [200, 120]
-    assert run_steps(config, [active, mass], 200, 20) == 400
+    assert [run_steps(config, [active], 200, continued=continued) for continued in (False, True)] == [200, 120]
+    assert run_steps(config, [active, mass], 200) == 400

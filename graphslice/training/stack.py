@@ -103,7 +103,6 @@ def cross_fit(
         The stacked predictions ``float32 [R, W]``, the weighted standard deviation of the models ``float32 [R, T]``,
         and the weights chosen on all molecules ``float64 [M, T]``.
     """
-
     dataset, tasks, molecules = data.dataset, data.dataset.tasks, molecule_ids(data.store, rows)
     labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
 
@@ -166,7 +165,7 @@ class Stack:
         # In a resumed run the checkpoint may already have a stack and a calibration.
         network = Predictor(replace(read_checkpoint(folder), stacking=None, calibration=None), device)
         parts, held_out, weights = self._predict_held_out(list(fold_networks) or [network], metric)
-        if alone := bool((weights[0] >= _NETWORK_ALONE).all()):
+        if (weights[0] >= _NETWORK_ALONE).all():
             weights = np.zeros_like(weights)
             weights[0] = 1
             # The network alone has no disagreement of parts by which intervals could be scaled.
@@ -187,7 +186,7 @@ class Stack:
             }
             for split, (rows, by_model) in predictions.items()
         }
-        self.console.print(_describe_weights(weights, list(parts), dataset.tasks, alone), highlight=False)
+        self.console.print(_describe_weights(weights, list(parts), dataset.tasks), highlight=False)
         without = [task.name for task, weight in zip(dataset.tasks, weights[0], strict=True) if weight == 0]
         if without and data.config.data.auxiliary_columns:
             note = f"the network has no weight for {quoted_list(without)}: the auxiliary columns, which train it, have "
@@ -219,12 +218,9 @@ class Stack:
         return by_model, HeldOut(rows, stacked, difficulty | {PARTS_STD: spread}), weights
 
 
-def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task], alone: bool) -> str:
-    """Describe the weights ``float64 [M, T]`` of M models for T targets, by their mean over targets.
-
-    ``alone``: the network predicts alone.
-    """
-    if alone:
+def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task]) -> str:
+    """Describe the weights ``float64 [M, T]`` of M models for T targets, by their mean over targets."""
+    if not weights[1:].any():
         return "weighted ensemble: 100% network (other models add little and are not used)"
     shares = ", ".join(
         f"{100 * share:.0f}% {NAMES[name]}"

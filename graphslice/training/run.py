@@ -144,8 +144,7 @@ def run(
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        arguments = fabric, module, data, out, complete.steps, console
-        loop = run_loop(last, *arguments, profile=profile, part=parts[-1])
+        loop = run_loop(last, fabric, module, data, out, complete.steps, console, profile=profile, part=parts[-1])
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     training = _training_summary(module, fabric, loop)

@@ -84,12 +84,15 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
         InputError: if a checkpoint cannot be read or is of another run than the configuration in its directory, the
             ensemble is incomplete, or its members differ in their targets or in how they read molecules.
     """
-    path = local_path(path)
+    path = Path(local_path(path))
     folders = find_models(path)
-    if folders == [Path(path)]:
+    if folders == [path]:
         checkpoint = read_checkpoint(path)
-        if is_finished(Path(path)) and (Path(path) / CONFIG).is_file():
-            _check_config(Path(path), checkpoint.config)
+        if is_finished(path) and (path / CONFIG).is_file():
+            saved, trained = read_config(path).data, checkpoint.config.data
+            if (saved.fingerprint, saved.targets) != (trained.fingerprint, trained.targets):
+                config = path / CONFIG
+                raise InputError(f"{config} and {BEST} are of different runs: copy the whole run directory again")
         return [checkpoint]
     checkpoints = [read_checkpoint(folder) for folder in folders]
     for folder, checkpoint in zip(folders, checkpoints, strict=True):
@@ -97,9 +100,9 @@ def read_checkpoints(path: str | Path) -> list[Checkpoint]:
         if different := [name for name in expected if settings[name] != expected[name]]:
             raise InputError(
                 f"{folder} and {folders[0]} differ in their targets or in how they read molecules "
-                f"({', '.join(different)}): remove the one that does not belong to this run, and {_resume(Path(path))}"
+                f"({', '.join(different)}): remove the one that does not belong to this run, and {_resume(path)}"
             )
-    if is_finished(Path(path)):  # not for ensembles that a user assembled from several runs
+    if is_finished(path):  # not for ensembles that a user assembled from several runs
         check_one_run(folders, [checkpoint.config for checkpoint in checkpoints])
     return checkpoints
 
@@ -125,13 +128,6 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
         return None
     tasks, kinds = checkpoints[0].tasks, calibration_kinds(checkpoints)
     return read_part(folder / ENSEMBLE_CALIBRATION, tasks, kinds)
-
-
-def _check_config(folder: Path, trained: RunConfig) -> None:
-    """Raise :class:`InputError` if the configuration and the checkpoint of a run directory are of different runs."""
-    data = read_config(folder).data
-    if any(getattr(data, name) != getattr(trained.data, name) for name in ("fingerprint", "targets")):
-        raise InputError(f"{folder / CONFIG} and {BEST} are of different runs: copy the whole run directory again")
 
 
 def _is_complete(folder: Path) -> bool:

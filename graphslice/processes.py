@@ -65,9 +65,12 @@ def in_processes(
             while waiting and len(running) < jobs:
                 key, arguments = waiting.pop(0)
                 gpu = least_used_gpu(gpus, [taken for *_, taken in running.values()])
+                share = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
+                if gpu is not None:
+                    share["CUDA_VISIBLE_DEVICES"] = gpu
                 # An interrupt during the start is delayed until the process is in `running`, so that it is stopped too.
                 with _interrupts_blocked():
-                    child = Child(context, _child_environment(cores() // jobs, gpu))
+                    child = Child(context, share)
                     running[child.pipe] = key, child, gpu
                 child.start(error_of_call, function, *arguments)
             # The wait is short, since an interrupt just before it is only handled after it.
@@ -254,11 +257,6 @@ def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | No
     """
     counts = Counter(taken)
     return min(gpus, key=lambda gpu: counts[gpu], default=None)
-
-
-def _child_environment(cores: int, gpu: str | None) -> dict[str, str]:
-    """Return the environment variables that limit the threads and GPUs of a process."""
-    return {"OMP_NUM_THREADS": str(max(1, cores))} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
 
 
 @contextmanager

@@ -50,8 +50,7 @@ class Loss(nn.Module):
 
     def __init__(self, tasks: Sequence[Task], config: TrainerConfig, labels: np.ndarray) -> None:
         super().__init__()
-        names = [_loss_name(task, config.loss, tasks) for task in tasks]
-        weights = _target_weights(config.target_weights, [task.name for task in tasks])
+        names, weights = _loss_names(config.loss, tasks), _target_weights(config.target_weights, tasks)
         balanced = config.class_weights == "balanced"
         if balanced and not any(task.classes for task in tasks):
             raise InputError("--trainer.class_weights balanced needs a target of classes, but all are numbers")
@@ -113,9 +112,8 @@ class Loss(nn.Module):
 
 def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
     """Raise :class:`InputError` if the loss suits no target, or a weight is given for an unknown target."""
-    for task in tasks:
-        _loss_name(task, config.loss, tasks)
-    _target_weights(config.target_weights, [task.name for task in tasks])
+    _loss_names(config.loss, tasks)
+    _target_weights(config.target_weights, tasks)
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:
@@ -135,21 +133,22 @@ def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:
     return np.where(counts > 0, counts.sum() / (max(present, 1) * np.maximum(counts, 1)), 0.0)
 
 
-def _loss_name(task: Task, name: str, tasks: Sequence[Task]) -> str:
-    """Return the loss of a target: the configured one if it suits the task type, else the default.
+def _loss_names(name: str, tasks: Sequence[Task]) -> list[str]:
+    """Return the loss of each target: the configured one if it suits the task type, else the default.
 
     Raises :class:`InputError` if it suits no target.
     """
-    if name != "auto" and not any(_KINDS[name] == one.kind for one in tasks):
+    if name != "auto" and all(_KINDS[name] != task.kind for task in tasks):
+        first = tasks[0]
         raise InputError(
-            f"trainer.loss {name} is for {_KINDS[name]} targets, but {task.name!r} is {task.kind}: leave it out"
+            f"trainer.loss {name} is for {_KINDS[name]} targets, but {first.name!r} is {first.kind}: leave it out"
         )
-    return name if _KINDS.get(name) == task.kind else _DEFAULTS[task.kind]
+    return [name if _KINDS.get(name) == task.kind else _DEFAULTS[task.kind] for task in tasks]
 
 
-def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
+def _target_weights(text: str | None, tasks: Sequence[Task]) -> list[float]:
     """Parse target weights in the format ``NAME=2,NAME=0.5``; the weight of other targets is 1."""
-    weights = dict.fromkeys(names, 1.0)
+    weights = {task.name: 1.0 for task in tasks}
     for part in split_words(text or ""):
         name, _, value = (word.strip() for word in part.rpartition("="))
         try:
@@ -157,7 +156,7 @@ def _target_weights(text: str | None, names: Sequence[str]) -> list[float]:
         except ValueError:
             weight = -1.0
         if name not in weights:
-            raise InputError(f"trainer.target_weights: {name!r} is no target{nearest(name, names, quote_item)}")
+            raise InputError(f"trainer.target_weights: {name!r} is no target{nearest(name, weights, quote_item)}")
         if not 0 <= weight < float("inf"):
             raise InputError(
                 f"trainer.target_weights: the weight of {name!r} must be a non-negative number, not {value!r}"

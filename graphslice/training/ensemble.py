@@ -15,7 +15,6 @@ from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.splits import SPLITS
 from graphslice.ensemble_check import check_folder, check_one_run
 from graphslice.errors import InputError
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
@@ -226,7 +225,7 @@ def _describe_members(
     member_metrics = [read_metrics(folder) for folder in folders]
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
     baselines = [own.get("baselines", {}) if own["metric"] == metric else {} for own in member_metrics]
-    for split in SPLITS[1:3]:
+    for split in ("valid", "test"):
         scores = [{NETWORK: scores[split]} for scores in members.values() if split in scores]
         if all(split in by_model for by_model in baselines):
             scores = [by_model[split] for by_model in baselines]

@@ -149,27 +149,25 @@ def test_folder_with_the_same_features_is_continued(tmp_path, tiny_config, demo_
 
 def test_folder_with_other_targets_is_rejected(tmp_path, other_labels):
     (tmp_path / "c").mkdir()
-    config, target = other_labels
-    compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
-    config.data.targets = "other"
-    with pytest.raises(InputError, match=f"holds a run with data.targets {target}, not other"):
-        compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+    compare(other_labels, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+    other_labels.data.targets = "other"
+    with pytest.raises(InputError, match=r"holds a run with data\.targets gap_ev, not other"):
+        compare(other_labels, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
 
 
 def test_folder_with_changed_labels_is_rejected(tmp_path, other_labels):
-    config, target = other_labels
-    compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
-    table = pd.read_csv(config.data.dataset)
-    table.assign(**{target: table[target] + 1}).to_csv(config.data.dataset, index=False)
+    compare(other_labels, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+    table = pd.read_csv(other_labels.data.dataset)
+    table.assign(gap_ev=table["gap_ev"] + 1).to_csv(other_labels.data.dataset, index=False)
     with pytest.raises(InputError, match=r"the data of the run in .* has changed"):
-        compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+        compare(other_labels, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
 
 
 @pytest.fixture
 def other_labels(demo_rows, tiny_config, tmp_path):
-    """A configuration whose dataset also has a column ``other``, and the name of the target."""
+    """A configuration whose dataset also has a column ``other``."""
     demo_rows.assign(other=np.arange(len(demo_rows)) * 0.1).to_csv(tmp_path / "my.csv", index=False)
-    return tiny_config(tmp_path / "my.csv", data={"targets": "gap_ev"}), "gap_ev"
+    return tiny_config(tmp_path / "my.csv", data={"targets": "gap_ev"})
 
 
 # --- results ------------------------------------------------------------------------------------

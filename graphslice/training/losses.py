@@ -50,10 +50,9 @@ class Loss(nn.Module):
 
     def __init__(self, tasks: Sequence[Task], config: TrainerConfig, labels: np.ndarray) -> None:
         super().__init__()
+        check_losses(config, tasks)
         names, weights = _loss_names(config.loss, tasks), _target_weights(config.target_weights, tasks)
         balanced = config.class_weights == "balanced"
-        if balanced and not any(task.classes for task in tasks):
-            raise InputError("--trainer.class_weights balanced needs a target of classes, but all are numbers")
         slices = output_slices(tasks)
         self._groups: list[tuple[str, str]] = []  # name of the loss, and prefix of its buffers
         groups: dict[tuple[str, int], list[int]] = {}  # one loss each; multiclass targets are alone
@@ -111,9 +110,11 @@ class Loss(nn.Module):
 
 
 def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` if the loss suits no target, or a weight is given for an unknown target."""
+    """Raise :class:`InputError` if the loss or the class weights suit no target, or a target weight is invalid."""
     _loss_names(config.loss, tasks)
     _target_weights(config.target_weights, tasks)
+    if config.class_weights == "balanced" and not any(task.classes for task in tasks):
+        raise InputError("--trainer.class_weights balanced needs a target of classes, but all are numbers")
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:

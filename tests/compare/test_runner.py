@@ -51,7 +51,14 @@ def test_invalid_mixer_settings_are_rejected(mixers, reason, tmp_path, tiny_conf
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize(("key", "value", "reason"), [("metric", "foo", "unknown metric"), ("loss", "bce", "bce")])
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("metric", "foo", "unknown metric"),
+        ("loss", "bce", "bce"),
+        ("class_weights", "balanced", "needs a target of classes"),
+    ],
+)
 def test_metric_or_loss_unsuitable_for_the_targets_is_rejected(key, value, reason, tmp_path, tiny_config, demo_csv):
     with pytest.raises(InputError, match=reason):
         compare(tiny_config(demo_csv, trainer={key: value}), parse_variants("slice-max"), 1, "1epochs", tmp_path / "c")

@@ -125,7 +125,7 @@ def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figu
         caption += "coloured by their share of the row."
     axes = new_panel(SQUARE, title=summary)
     draw_predictions(axes, task, y, values)
-    return Figure([to_svg(axes, f"{split}: {title}, {summary}{details}")], caption + note, _capital(split))
+    return Figure(to_svg(axes, f"{split}: {title}, {summary}{details}"), caption + note, _capital(split))
 
 
 @report_style()
@@ -153,7 +153,7 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     caption += (
         f"the line marks perfect calibration. Bars show the number of molecules per bin, at most {int(counts.max()):,}."
     )
-    return Figure([to_svg(axes, f"{split}: reliability of {task.name}, {summary}")], caption, _capital(split))
+    return Figure(to_svg(axes, f"{split}: reliability of {task.name}, {summary}"), caption, _capital(split))
 
 
 @report_style()
@@ -179,7 +179,7 @@ def histogram(task: Task, labels_by_split: dict[str, np.ndarray]) -> Figure:
         median = plain(float(np.median(labels_by_split[split])))
         summary.append(f"{split_name(split)} ({drawn}) n = {len(labels_by_split[split]):,}, median {median}")
     text = f"Labels of {task.name}: {'; '.join(summary)}."
-    return Figure([to_svg(axes, text)], text)
+    return Figure(to_svg(axes, text), text)
 
 
 @report_style()
@@ -204,7 +204,7 @@ def score_histogram(values: np.ndarray, label: str) -> Figure:
     axes.bar(edges[:-1] + widths / 2, counts, 0.95 * widths, color=COLOURS["c1"], alpha=0.75)
     middle = f"median {number(float(np.median(values)))}"
     return Figure(
-        [to_svg(axes, f"{label} of {len(values)} targets, {middle}")], f"{_capital(label)} of the targets; {middle}."
+        to_svg(axes, f"{label} of {len(values)} targets, {middle}"), f"{_capital(label)} of the targets; {middle}."
     )
 
 
@@ -236,7 +236,7 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
     ]
     summary += [f"1: {number(means[-1])} (n = {counts[-1]})"] if counts[-1] else []
     caption = "Mean error by similarity, with its standard error; the numbers above the bars count the molecules."
-    return Figure([to_svg(axes, "mean error by similarity: " + "; ".join(summary))], caption)
+    return Figure(to_svg(axes, "mean error by similarity: " + "; ".join(summary)), caption)
 
 
 @report_style()
@@ -257,7 +257,7 @@ def error_by_std(std: np.ndarray, error: np.ndarray, label: str) -> Figure:
     caption = (
         f"Error against the standard deviation over the models; the line has means of {len(bins)} equally large groups."
     )
-    return Figure([to_svg(axes, f"error against standard deviation, {summary}")], caption)
+    return Figure(to_svg(axes, f"error against standard deviation, {summary}"), caption)
 
 
 def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, *, dots: bool = False) -> None:

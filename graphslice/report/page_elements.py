@@ -19,9 +19,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Figure:
-    """One drawing, or two related ones, with a title and a caption."""
+    """A drawing with a title and a caption."""
 
-    svgs: Sequence[Markup]
+    svg: Markup
     caption: str
     title: str = ""
 

@@ -40,7 +40,7 @@ def test_errors_of_all_task_kinds_match_manual_computation():
 def test_bars_show_mean_error_of_each_similarity_bin():
     similarity = np.array([0.05, 0.31, 0.39, 1.0, 1 - 1e-9, 0.999])
     error = np.array([1.0, 2.0, 4.0, 0.5, 1.5, 7.0])
-    svg = error_by_similarity(similarity, error, "absolute error").svgs[0]
+    svg = error_by_similarity(similarity, error, "absolute error").svg
     label = re.search('aria-label="([^"]*)"', svg)[1]
     assert label.endswith(
         "0.0 to 0.2: 1.00 (n = 1); 0.3 to 0.4: 3.00 (n = 2); 0.9 to below 1: 7.00 (n = 1); 1: 1.00 (n = 2)"
@@ -58,7 +58,7 @@ def test_axes_of_extreme_values_are_finite(values, log):
     task = Task("y", transform="log" if log else "none")
     y = np.array(values)
     for figure in (target_figures(task, y, y[:, None], "test")[0], histogram(task, {"train": y})):
-        (svg,) = figure.svgs
+        svg = figure.svg
         assert not re.search(r"[ =\">](nan|inf)", svg.split(">", 1)[1])
         assert len(ElementTree.fromstring(svg).findall(".//text")) >= 4
 
@@ -73,7 +73,7 @@ def test_axis_labels_are_escaped_and_shortened():
 
 def test_plots_use_only_the_colours_of_the_page_and_are_deterministic():
     y = np.random.default_rng(0).normal(size=100)
-    first, second = (target_figures(Task("y"), y, y[:, None], "test")[0].svgs[0] for _ in range(2))
+    first, second = (target_figures(Task("y"), y, y[:, None], "test")[0].svg for _ in range(2))
     assert first == second and "var(--c1)" in first and not re.search(r"#[0-9a-f]{6}|http|<style", first)
     assert sum(path.count("h0") for path in re.findall(r' d="(.*?)"', first)) == 100
 
@@ -120,7 +120,7 @@ def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
     tasks = [Task(name), Task(name, "binary", (name + "1", "no")), Task(name, "multiclass", (name + "1", "b", "c"))]
     y, values = np.array([[0.0] * 3, [1.0] * 3]), np.array([[0.2, 0.2, 0.5, 0.3, 0.2], [0.9, 0.9, 0, 1, 0]], np.float32)
     for task, true, where in zip(tasks, y.T, (slice(1), slice(1, 2), slice(2, 5)), strict=True):
-        assert all(figure.svgs for figure in target_figures(task, true, values[:, where], "test"))
+        assert all(figure.svg for figure in target_figures(task, true, values[:, where], "test"))
     plot_predicted_vs_true(tmp_path / "plot.png", tasks, y, values)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
@@ -128,7 +128,7 @@ def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
 @pytest.mark.parametrize("name", ["Solubility [log mol/L]", "IC50, uM", "C_{max} $/$ (mg·L⁻¹)"])
 def test_axes_have_the_header_with_its_unit(name):
     y = np.array([0.0, 1.0, 2.0])
-    svg = target_figures(Task(name), y, y[:, None], "test")[0].svgs[0]
+    svg = target_figures(Task(name), y, y[:, None], "test")[0].svg
     assert f">true {name}<" in svg and f">predicted {name}<" in svg
 
 
@@ -138,7 +138,7 @@ def test_confusion_matrix_of_many_classes_counts_every_molecule(count):
     draw = np.random.default_rng(0)
     y = draw.integers(0, count, 500).astype(float)
     probabilities = draw.dirichlet(np.ones(count), 500).astype(np.float32)
-    (matrix,), _ = (figure.svgs for figure in target_figures(task, y, probabilities, "test"))
+    matrix, _ = (figure.svg for figure in target_figures(task, y, probabilities, "test"))
     names, cells = confusion_matrix(task, y, probabilities)
     size = min(count, 10)
     assert re.findall(r">(\d+)</text>", matrix) == [str(cell) for cell in cells.ravel()]

@@ -52,7 +52,7 @@ def test_selected_trial_is_first_in_the_table(tmp_path):
 @pytest.mark.parametrize(("metric", "best"), [("mae", "0.4"), ("auroc", "0.7")])
 def test_best_so_far_follows_the_direction_of_the_metric(tmp_path, metric, best):
     (figures,) = parts(search_section(write(tmp_path, TRIALS, metric)), Figures)
-    assert f"by trial; at the end {best}" in figures.figures[0].svgs[0]
+    assert f"by trial; at the end {best}" in figures.figures[0].svg
 
 
 def test_single_trial_and_no_complete_trial(tmp_path):

@@ -264,7 +264,7 @@ def training_section(run: Run) -> Section:
     figures = []
     if losses := [curve.loss for curve in curves if len(curve.loss[0])]:
         svg = learning_curves(losses, "training loss", [None] * len(losses))
-        figures.append(Figure([svg], "Loss on the training set, mean of each epoch.", "Training"))
+        figures.append(Figure(svg, "Loss on the training set, mean of each epoch.", "Training"))
     if valid := [(curve.valid, curve.best) for curve in curves if len(curve.valid[0])]:
         label = f"validation {metric.label}"
         svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid])
@@ -274,7 +274,7 @@ def training_section(run: Run) -> Section:
             f"{lines}Validation {metric.label} of the network alone. The marked epoch ({at}) was selected; it has "
         )
         caption += "the best mean over itself and up to four preceding epochs."
-        figures.append(Figure([svg], caption, "Validation"))
+        figures.append(Figure(svg, caption, "Validation"))
     section.parts.append(Figures(figures))
     return section
 

@@ -52,7 +52,7 @@ def _history(trials: list[dict[str, str]], metric: Metric) -> Figure:
     draw_dots(axes, x[chosen], y[chosen], "c2", large=True)
     caption = f"{metric.label} of every complete trial, and the best so far. Trial 0 has the defaults; the selected "
     caption += "trial is marked."
-    return Figure([to_svg(axes, f"best {metric.label} by trial; at the end {number(float(so_far[-1]))}")], caption)
+    return Figure(to_svg(axes, f"best {metric.label} by trial; at the end {number(float(so_far[-1]))}"), caption)
 
 
 def _as_number(text: str) -> float:

@@ -9,17 +9,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-
-def _import_numba_without_scipy() -> None:
-    if "scipy" in sys.modules:
-        return
+if "scipy" not in sys.modules:
     sys.modules["scipy"] = None  # type: ignore[assignment]  # marks it as not installed
     try:
         import_module("numba.np.arraymath")  # looks for the BLAS
     finally:
         del sys.modules["scipy"]
-
-
-_import_numba_without_scipy()
 for _name in ("files", "embedding"):
     import_module(f"graphslice.inference.{_name}")

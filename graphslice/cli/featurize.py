@@ -10,10 +10,10 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import (
+    FEATURES,
     STANDARDIZE,
     add_decimal_option,
     add_engine_options,
-    add_features_option,
     add_smiles_column,
     file_progress,
 )
@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_smiles_column(parser, "default: detected by its name")
     parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
     add_decimal_option(parser)
-    add_features_option(parser)
+    parser.add_argument("--features", help=FEATURES)
     parser.add_argument("--split", help="column with train, valid or test (default: split, if there is one)")
     parser.add_argument("--standardize", help=STANDARDIZE)
     add_engine_options(parser)

@@ -46,6 +46,8 @@ _DECIMAL = "decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5
 # Endings of files that are no tables; a word with one of them is no SMILES.
 _OTHER_FILES = (".txt", ".mol", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
 
+#: Help of --features.
+FEATURES = "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas"
 # Options by group title and name; a name is that of the DataConfig field that it sets.
 _DATA_OPTIONS = {
     "columns and tasks": {
@@ -55,7 +57,7 @@ _DATA_OPTIONS = {
         "transform": "none, log or rank, or TARGET=log,...: scale of training; predictions keep the unit of the target "
         "(default: chosen for each target by inner validation)",
         "decimal": f"{_DECIMAL} (default: such cells are errors)",
-        "features": "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas",
+        "features": FEATURES,
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
         "id_column": "columns that identify the rows in files and in the report, separated by commas (default: up to "
         "three columns that are not used otherwise, with names that end in id or name, or with unique values)",
@@ -255,11 +257,6 @@ def add_smiles_column(parser: Any, where: str = "default: as in training, else d
 def add_decimal_option(parser: ArgumentParser, default: str = "such cells are errors") -> None:
     """Add --decimal; ``default`` describes its default."""
     parser.add_argument("--decimal", help=f"{_DECIMAL} (default: {default})")
-
-
-def add_features_option(parser: ArgumentParser) -> None:
-    """Add --features."""
-    parser.add_argument("--features", help=_DATA_OPTIONS["columns and tasks"]["features"])
 
 
 def _base_config(

@@ -342,7 +342,7 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
                 ``"raise"``, or ``X`` holds no molecules or lacks feature columns.
         """
         molecules, _ = _read(X)
-        model = self.model_ if self.__sklearn_is_fitted__() else self.fit(X).model_
+        model = self.model_ if hasattr(self, "model_") else self.fit(X).model_
         store = model.featurize_molecules(X if is_frame(X) else molecules)
         if self.invalid == "raise" and store.errors:
             row = min(store.errors)
@@ -353,11 +353,8 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return ``object [C]``, the names ``embedding_0``, ``embedding_1``, ...; ``input_features`` are ignored."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         return np.array([embedding_column(number) for number in range(self.model_.networks.width)], dtype=object)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

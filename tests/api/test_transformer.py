@@ -10,6 +10,7 @@ from rdkit import Chem
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -46,6 +47,8 @@ def test_embeddings_of_every_container_equal_those_of_the_model(X, expected):
 
 
 def test_transform_needs_no_fit_and_ignores_labels(expected):
+    with pytest.raises(NotFittedError, match="not fitted yet"):  # it loads no model
+        gs.GraphSliceTransformer().get_feature_names_out()
     np.testing.assert_array_equal(gs.GraphSliceTransformer(device="cpu").transform(SMILES), expected)
     np.testing.assert_array_equal(gs.GraphSliceTransformer(device="cpu").fit_transform(SMILES, LABELS), expected)
 

@@ -124,10 +124,18 @@ class _Estimator(_SmilesInput):
         return Model(model.checkpoints, model.device, calibration=model.calibration)
 
     def _labels_of(self, X: Any, y: Any) -> np.ndarray:
-        """Return the labels to train on, and remember the column of the SMILES."""
+        """Return the labels to train on, ``[R]`` or ``[R, T]``, and remember the column of the SMILES."""
         names = column_names(X) if is_frame(X) else []
         self._column = names[0] if len(names) == 1 else None
-        return _labels(y)
+        if y is None:
+            raise InputError("y is None: give the labels of the molecules, as an array or a list")
+        try:
+            return np.asarray(y)
+        except ValueError:
+            raise InputError(
+                "y contains lists of different lengths: train on atom- or bond-level targets by graphslice.fit with "
+                "level"
+            ) from None
 
     def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, np.ndarray]]:
         """Return the molecules and the feature columns of ``X``."""
@@ -387,15 +395,3 @@ def _sample_weights(sample_weight: Any, rows: int) -> np.ndarray:
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise InputError("sample_weight must be finite numbers from 0 up")
     return weights
-
-
-def _labels(y: Any) -> np.ndarray:
-    """Return labels as an array, ``[R]`` or ``[R, T]``."""
-    if y is None:
-        raise InputError("y is None: give the labels of the molecules, as an array or a list")
-    try:
-        return np.asarray(y)
-    except ValueError:
-        raise InputError(
-            "y contains lists of different lengths: train on atom- or bond-level targets by graphslice.fit with level"
-        ) from None

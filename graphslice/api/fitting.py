@@ -18,7 +18,7 @@ from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
-from graphslice.config.reading import check_keys, merge_sections, parse_section, read_preset
+from graphslice.config.reading import check_keys, merge_sections, read_preset
 from graphslice.errors import InputError, shown
 from graphslice.report.write import report_after_training
 from graphslice.run_files import read_config
@@ -102,29 +102,23 @@ def fit(
     """
     config = base_config(preset, config, None if init_from is None else str(init_from))
     frame, data_source = as_dataset(data, targets, (level or config.data.level) != MOLECULE)
-    data_settings = {
-        "smiles_column": smiles,
-        "level": level,
-        "features": name_setting(features),
-        "split": split,
-        "weight_column": weights,
-        "folds": None if folds is None else str(folds),
-        "seed": seed,
-        **data_source,
+    settings = {
+        "data.smiles_column": smiles,
+        "data.level": level,
+        "data.features": name_setting(features),
+        "data.split": split,
+        "data.weight_column": weights,
+        "data.folds": None if folds is None else str(folds),
+        "data.seed": seed,
+        **{f"data.{name}": value for name, value in data_source.items()},
+        "graph.standardize": standardize,
+        "trainer.ensemble": ensemble,
+        "trainer.max_epochs": epochs,
+        "trainer.max_minutes": minutes,
+        "trainer.baselines": _switch(baselines),
+        "trainer.seed": seed,
     }
-    trainer_settings = {
-        "ensemble": ensemble,
-        "max_epochs": epochs,
-        "max_minutes": minutes,
-        "baselines": _switch(baselines),
-        "seed": seed,
-    }
-    config = replace(
-        config,
-        data=_updated_section(config.data, data_settings),
-        graph=_updated_section(config.graph, {"standardize": standardize}),
-        trainer=_updated_section(config.trainer, trainer_settings),
-    )
+    config = config.with_options({name: value for name, value in settings.items() if value is not None})
     if config.trainer.devices not in ("auto", "1"):  # the processes of other devices would run the script again
         raise InputError(
             f"fit trains on one device: for trainer.devices {config.trainer.devices} call graphslice.train"
@@ -177,12 +171,6 @@ def base_config(
         base = fine_tuning_preset(base, init_from)
     merged = RunConfig.from_dict(merge_sections(base, config or {}))
     return replace(merged, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else merged
-
-
-def _updated_section(section: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a section of a configuration with the settings that are not None."""
-    updates = {name: value for name, value in settings.items() if value is not None}
-    return parse_section(type(section), type(section).__name__.removesuffix("Config").lower(), vars(section) | updates)
 
 
 class TrainedRun(RunResult):

@@ -57,26 +57,6 @@ def test_options_without_a_counterpart_are_on_the_page():
     assert describe_chemprop_option("--nope") is None
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train", "-i", "my.csv"], "-i is chemprop's; here: --dataset"),
-        (["train", "--splits-file", "a.json"], "--splits-file of chemprop has no counterpart"),
-        (
-            ["train", "--dataset", "my.csv", "--split-sizes", "0.8", "0.1", "0.1"],
-            "unexpected argument '0.1': several numbers are separated by commas, as in 0.8,0.1,0.1",
-        ),
-        (
-            ["train", "--dataset", "my.csv", "--targets", "a", "b"],
-            "unexpected argument 'b': several names are separated",
-        ),
-    ],
-)
-def test_option_of_chemprop_is_named_in_the_message(words, message, cli):
-    code, _, err = cli(*words)
-    assert code == 2 and message in err
-
-
 @pytest.mark.slow
 @needs_chemprop
 def test_options_of_chemprop_exist():

@@ -139,7 +139,10 @@ def test_help_of_compare_hides_what_a_comparison_sets(cli):
     ("words", "message"),
     [
         (["train", "my.xlsx"], "unexpected argument 'my.xlsx': a table is given as --dataset my.xlsx"),
-        (["train", "--dataset", "a.csv", "--targets", "a", "b"], "separated by commas, as in --targets a,b"),
+        (["train", "--targets", "a", "b"], "'b': several names are separated by commas, as in --targets a,b"),
+        (["train", "--split-sizes", "0.8", "0.1"], "'0.1': several numbers are separated by commas, as in 0.8,0.1,0.1"),
+        (["train", "-i", "my.csv"], "-i is chemprop's; here: --dataset"),
+        (["train", "--splits-file", "a.json"], "--splits-file of chemprop has no counterpart"),
         (["train", "--sheet", "Data"], 'the sheet of a workbook is part of its name, as in "table.xlsx:Sheet name"'),
         (["predict", "gap", "--dataset", "a.csv"], "the file follows the model, as in graphslice predict RUN molecul"),
     ],

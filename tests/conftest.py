@@ -3,6 +3,7 @@
 import csv
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
@@ -183,6 +184,12 @@ def run_directory(demo_csv, tiny_config, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     train(tiny_config(demo_csv), folder)
     return folder
+
+
+@pytest.fixture
+def run_copy(run_directory, tmp_path) -> Path:
+    """Copy of the run directory, which a test may change."""
+    return shutil.copytree(run_directory, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

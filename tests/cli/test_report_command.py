@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import shutil
 
 import graphslice.report.write
 from graphslice import write_report
@@ -38,16 +37,14 @@ def test_a_report_that_fails_fails_no_training(cli, demo_csv, tiny_flags, tmp_pa
     assert (tmp_path / "run" / "metrics.json").exists() and not (tmp_path / "run" / "report.html").exists()
 
 
-def test_what_is_no_run_is_refused(cli, run_directory, tmp_path):
+def test_what_is_no_run_is_refused(cli, run_copy, tmp_path):
     code, out, err = cli("report", tmp_path / "nowhere")
     assert (code, out) == (2, "") and err.count("\n") == 1 and "holds no run" in err
-    shutil.copytree(run_directory, tmp_path / "run")
-    (tmp_path / "run" / "metrics.json").unlink()
-    code, _, err = cli("report", tmp_path / "run")
-    assert code == 2 and f"graphslice train --resume {tmp_path / 'run'}" in err
+    (run_copy / "metrics.json").unlink()
+    code, _, err = cli("report", run_copy)
+    assert code == 2 and f"graphslice train --resume {run_copy}" in err
 
 
-def test_a_run_without_a_recorded_command_has_one_too(run_directory, tmp_path):
-    shutil.copytree(run_directory, tmp_path / "run")
-    (tmp_path / "run" / "start.json").unlink()
-    assert "Configuration (run started from Python)" in write_report(tmp_path / "run").read_text()
+def test_a_run_without_a_recorded_command_has_one_too(run_copy):
+    (run_copy / "start.json").unlink()
+    assert "Configuration (run started from Python)" in write_report(run_copy).read_text()

@@ -27,19 +27,13 @@ from graphslice.training import train
 HOSTILE = "<script>alert(1)</script>"  # a target name of hostile_table
 
 
-@pytest.fixture
-def regression(run_directory, tmp_path):
-    """Copy of the run on 60 molecules."""
-    return shutil.copytree(run_directory, tmp_path / "run")
-
-
 def section(page, name: str) -> str:
     """Return the HTML of a section."""
     return re.search(rf'<section id="{name}".*?</section>', page.source, re.DOTALL)[0]
 
 
-def test_regression_report_matches_predictions(regression, demo_csv, demo_rows, predictor):
-    page = check_page(write_report(regression))
+def test_regression_report_matches_predictions(run_copy, demo_csv, demo_rows, predictor):
+    page = check_page(write_report(run_copy))
     test = demo_rows[demo_rows["split"] == "test"]
     errors = np.abs(predictor.predict(test["smiles"])[:, 0] - test["gap_ev"].to_numpy())
     assert f"test MAE {errors.mean():#.3g} n = {len(test)} molecules" in page.words
@@ -169,8 +163,8 @@ def test_many_targets_are_summarised(make_report, demo_rows):
     assert len(page.source) < 1_500_000
 
 
-def test_rejected_rows_are_grouped_by_reason(regression):
-    with (regression / "rejected.csv").open("w", newline="") as file:
+def test_rejected_rows_are_grouped_by_reason(run_copy):
+    with (run_copy / "rejected.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["row", "smiles", "reason"])
         for row in range(1, 3001):
@@ -178,7 +172,7 @@ def test_rejected_rows_are_grouped_by_reason(regression):
                 f"target 'a{row}' is no number: '{row} <kg>'" if row % 3 else f"{row} atoms, more than the limit of 512"
             )
             writer.writerow([row, "C", reason])
-    page = check_page(write_report(regression))
+    page = check_page(write_report(run_copy))
     assert "3,000 rows were rejected" in page.words
     assert re.search(r"is no number: &#39;1 &lt;kg&gt;&#39;</th><td>1</td><td>2,000</td>", page.source)
     assert re.search(r"3 atoms, more than the limit of 512</th><td>3</td><td>1,000</td>", page.source)
@@ -208,14 +202,13 @@ def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_pa
     assert "which are not stored on disk" in page.words and "test MAE" in page.words and "training loss" in page.source
 
 
-def test_large_split_is_sampled(run_directory, tmp_path, monkeypatch):
+def test_large_split_is_sampled(run_copy, monkeypatch):
     from graphslice.report import predictions
 
-    shutil.copytree(run_directory, tmp_path / "run")
     monkeypatch.setattr(predictions, "_MAX_PREDICTED", 4)
     monkeypatch.setattr(predictions, "_MIN_PREDICTED", 2)
     monkeypatch.setattr(predictions, "_MAX_TRAINING", 20)
-    page = check_page(write_report(tmp_path / "run"))
+    page = check_page(write_report(run_copy))
     assert "A random sample of 4 of 6 test molecules is shown." in page.words and "n = 4, MAE" in page.source
     assert "compared with 20 training molecules sampled at random from 47" in page.words
     assert "n = 6 molecules" in page.words  # the score is that of all molecules
@@ -246,48 +239,47 @@ def test_run_without_a_test_set_shows_its_held_out_folds(make_report, demo_rows)
     assert f"n = {scores['molecules']} molecules" in page.words
 
 
-def test_missing_dataset_is_reported(regression, tmp_path):
-    config = RunConfig.from_dict(read_yaml(regression / "config.yaml"))
+def test_missing_dataset_is_reported(run_copy, tmp_path):
+    config = RunConfig.from_dict(read_yaml(run_copy / "config.yaml"))
     config.data.dataset = str(tmp_path / "gone.csv")
-    (regression / "config.yaml").write_text(config.to_yaml())
-    page = check_page(write_report(regression))
+    (run_copy / "config.yaml").write_text(config.to_yaml())
+    page = check_page(write_report(run_copy))
     assert "The molecules cannot be shown" in page.words and "gone.csv" in page.words
 
 
-def test_unfinished_run_raises(regression, tmp_path):
+def test_unfinished_run_raises(run_copy, tmp_path):
     with pytest.raises(InputError, match="holds no run"):
         write_report(tmp_path)
-    (regression / "metrics.json").unlink()
+    (run_copy / "metrics.json").unlink()
     with pytest.raises(InputError, match="not finished"):
-        write_report(regression)
+        write_report(run_copy)
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "training.json", "start.json", "split.csv"])
-def test_damaged_file_is_named(name, regression):
-    (regression / name).write_text((regression / name).read_text()[:7])
+def test_damaged_file_is_named(name, run_copy):
+    (run_copy / name).write_text((run_copy / name).read_text()[:7])
     with pytest.raises(InputError, match=rf"{name} is .*damaged: copy it again"):
-        write_report(regression)
+        write_report(run_copy)
 
 
-def test_files_of_two_runs_are_not_mixed(regression, binary):
-    shutil.copy(binary / "best.ckpt", regression / "best.ckpt")
+def test_files_of_two_runs_are_not_mixed(run_copy, binary):
+    shutil.copy(binary / "best.ckpt", run_copy / "best.ckpt")
     for read in (write_report, gs.load):
         with pytest.raises(InputError, match=r"config\.yaml and best\.ckpt are of different runs"):
-            read(regression)
-    (regression / "config.yaml").unlink()
-    assert gs.load(regression, "cpu").targets == gs.load(binary, "cpu").targets
+            read(run_copy)
+    (run_copy / "config.yaml").unlink()
+    assert gs.load(run_copy, "cpu").targets == gs.load(binary, "cpu").targets
 
 
-def test_intervals_and_temperatures_are_tabulated(run_directory, tmp_path):
-    shutil.copytree(run_directory, tmp_path / "run")
-    path = tmp_path / "run" / "metrics.json"
+def test_intervals_and_temperatures_are_tabulated(run_copy):
+    path = run_copy / "metrics.json"
     metrics = json.loads(path.read_text())
     metrics["test"]["targets"]["gap_ev"] |= {"coverage_90": 0.875, "width_90": 1.2345}
     classes = {"coverage_90": 0.95, "classes_90": 1.5, "temperature": 1.25}
     metrics["test"]["targets"]["active"] = {"kind": "binary", "molecules": 6, **dict.fromkeys(METRICS, 0.5), **classes}
     metrics["test"]["targets"]["active"] |= {"calibration_error_before": 0.2, "calibration_error": 0.1}
     path.write_text(json.dumps(metrics))
-    words = check_page(write_report(tmp_path / "run")).words
+    words = check_page(write_report(run_copy)).words
     assert "gap_ev 88% 1.23 wide" in words and "active 95% 1.50 classes 1.25 0.2000, 0.1000" in words
 
 

@@ -141,12 +141,10 @@ def test_a_model_is_chosen_by_its_name_and_paths_are_not_shown(served, model):
     assert str(model.folder) not in described.text and client.get("/health").json()["status"] == "ok"
 
 
-def test_the_run_directory_may_disappear(run_directory, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(run_directory, run)
-    served = ServedModel("gone", gs.load(run, "cpu"))
+def test_the_run_directory_may_disappear(run_copy):
+    served = ServedModel("gone", gs.load(run_copy, "cpu"))
     expected = served.model.predict(SMILES, interval=60, nearest=True)
-    shutil.rmtree(run)
+    shutil.rmtree(run_copy)
     client = make_client(served)
     rows = predict(client, interval=60, nearest=True)
     assert [row["nearest"] for row in rows] == expected.neighbours.nearest

@@ -107,9 +107,8 @@ def test_report_has_the_search(copied):
     assert len(re.findall(r'aria-label="best [^"]* by trial; at the end', text)) == 1
 
 
-def test_report_of_a_run_without_a_search_has_no_such_section(run_directory, tmp_path):
-    shutil.copytree(run_directory, tmp_path / "run")
-    assert "Hyperparameter search" not in write_report(tmp_path / "run").read_text()
+def test_report_of_a_run_without_a_search_has_no_such_section(run_copy):
+    assert "Hyperparameter search" not in write_report(run_copy).read_text()
 
 
 def test_training_again_removes_the_table_of_trials(copied, demo_csv, tiny_config):

@@ -138,14 +138,8 @@ def test_existing_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
 
 
-@pytest.fixture
-def old_run(run_directory, tmp_path):
-    """A copy of a finished run."""
-    return shutil.copytree(run_directory, tmp_path / "run")
-
-
-def test_overwrite_removes_the_old_run(old_run, demo_csv, tiny_config, weights_of):
-    folder = old_run
+def test_overwrite_removes_the_old_run(run_copy, demo_csv, tiny_config, weights_of):
+    folder = run_copy
     (folder / "logs" / "version_7").mkdir()
     train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), folder, overwrite=True)
     assert {path.name for path in folder.iterdir()} == FILES and not (folder / "logs" / "version_7").exists()
@@ -162,10 +156,10 @@ def test_foreign_files_in_a_new_run_directory_are_kept(tmp_path, demo_csv, tiny_
     assert [path.read_text() for path in mine] == ["mine"] * 2
 
 
-def test_foreign_logs_are_kept_on_overwrite(old_run, demo_csv, tiny_config):
-    (old_run / "logs" / "mine.txt").write_text("mine")
-    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), old_run, overwrite=True)
-    assert (old_run / "logs" / "mine.txt").read_text() == "mine" and len(logged(old_run, "val_mae")) == 1
+def test_foreign_logs_are_kept_on_overwrite(run_copy, demo_csv, tiny_config):
+    (run_copy / "logs" / "mine.txt").write_text("mine")
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), run_copy, overwrite=True)
+    assert (run_copy / "logs" / "mine.txt").read_text() == "mine" and len(logged(run_copy, "val_mae")) == 1
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -200,28 +194,28 @@ def test_files_of_a_run_that_was_killed_at_its_start_are_overwritten(tmp_path, d
 
 
 @pytest.mark.parametrize("option", ["dataset", "valid_file", "test_file"])
-def test_input_files_are_not_overwritten(option, old_run, tmp_path, demo_csv, demo_rows, tiny_config):
+def test_input_files_are_not_overwritten(option, run_copy, tmp_path, demo_csv, demo_rows, tiny_config):
     frame = demo_rows[["smiles", "gap_ev"]]
     frame.to_csv(tmp_path / "t.csv", index=False)
-    frame.to_csv(old_run / "split.csv", index=False)
-    settings = {"dataset": str(tmp_path / "t.csv"), option: str(old_run / "split.csv")}
+    frame.to_csv(run_copy / "split.csv", index=False)
+    settings = {"dataset": str(tmp_path / "t.csv"), option: str(run_copy / "split.csv")}
     with pytest.raises(InputError, match=r"would overwrite its input .*split\.csv"):
-        train(tiny_config(demo_csv, data=settings), old_run, overwrite=True)
-    assert {path.name for path in old_run.iterdir()} == FILES
-    pd.testing.assert_frame_equal(pd.read_csv(old_run / "split.csv"), frame.reset_index(drop=True))
+        train(tiny_config(demo_csv, data=settings), run_copy, overwrite=True)
+    assert {path.name for path in run_copy.iterdir()} == FILES
+    pd.testing.assert_frame_equal(pd.read_csv(run_copy / "split.csv"), frame.reset_index(drop=True))
 
 
 @pytest.fixture
-def locked_run(old_run):
+def locked_run(run_copy):
     """A copy of a finished run that another process has locked; it is unchanged at the end."""
 
     def files() -> dict:
-        return {path: path.read_bytes() for path in old_run.rglob("*") if path.is_file()}
+        return {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()}
 
     before = files()
-    with FileLock(old_run / ".lock"):
-        yield old_run
-    (old_run / ".lock").unlink()
+    with FileLock(run_copy / ".lock"):
+        yield run_copy
+    (run_copy / ".lock").unlink()
     assert files() == before
 
 
@@ -256,18 +250,18 @@ def test_directory_of_the_dataset_is_rejected_as_run_directory(tmp_path, demo_ro
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-def test_late_process_does_not_resume_the_old_run(old_run, demo_csv, tiny_config, weights_of, monkeypatch):
+def test_late_process_does_not_resume_the_old_run(run_copy, demo_csv, tiny_config, weights_of, monkeypatch):
     """The first process removes the old run; until then, the others see its last checkpoint."""
     monkeypatch.setattr("graphslice.training.train_run.is_first_process", lambda: False)
-    result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), old_run, overwrite=True)
-    assert result.training["steps"] == 3 and weights_of(old_run)["head.weight"].shape == (1, 8)
+    result = train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), run_copy, overwrite=True)
+    assert result.training["steps"] == 3 and weights_of(run_copy)["head.weight"].shape == (1, 8)
 
 
-def test_run_is_evaluated_on_the_training_device(old_run, run_directory, monkeypatch):
+def test_run_is_evaluated_on_the_training_device(run_copy, run_directory, monkeypatch):
     """An available GPU that was not selected is not used."""
-    (old_run / "metrics.json").unlink()
+    (run_copy / "metrics.json").unlink()
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
-    assert resume(old_run).metrics == strict_json(run_directory / "metrics.json")
+    assert resume(run_copy).metrics == strict_json(run_directory / "metrics.json")
 
 
 @pytest.mark.parametrize(

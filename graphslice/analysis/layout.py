@@ -54,19 +54,15 @@ class Depiction:
         return *points.min(axis=0), *points.max(axis=0)
 
 
-def prepare_molecule(smiles: str, kekulize: bool = True) -> Chem.Mol:
-    """Parse a SMILES and prepare the molecule for drawing; atoms keep the SMILES order."""
-    # RDKit would add explicit hydrogens at some stereocentres: atoms without a value.
-    return drawing_module().PrepareMolForDrawing(Chem.MolFromSmiles(smiles), kekulize=kekulize, addChiralHs=False)
-
-
 def depict(smiles: str) -> Depiction:
     """Compute the layout of a molecule, without element colours, as colours show atom contributions."""
+    module, mol = drawing_module(), Chem.MolFromSmiles(smiles)
+    # RDKit would add explicit hydrogens at some stereocentres: atoms without a value.
     try:
-        mol = prepare_molecule(smiles)
+        mol = module.PrepareMolForDrawing(mol, addChiralHs=False)
     except Chem.KekulizeException:
-        mol = prepare_molecule(smiles, kekulize=False)
-    drawing = drawing_module().MolDraw2DSVG(-1, -1)
+        mol = module.PrepareMolForDrawing(mol, kekulize=False, addChiralHs=False)
+    drawing = module.MolDraw2DSVG(-1, -1)
     options: Any = drawing.drawOptions()
     options.useBWAtomPalette()
     options.scalingFactor = _SCALE

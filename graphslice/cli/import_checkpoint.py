@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,13 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
                 f"no checkpoint at {path}, and no published checkpoint of that name{nearest(options.file, PUBLISHED)}: "
                 f"give a file, a folder, or one of {', '.join(PUBLISHED)}"
             )
-        path = download(
-            options.file, (Path(options.cache) if options.cache else default_cache()) / "checkpoints", _print_error
-        )
+        cache = Path(options.cache) if options.cache else default_cache()
+        path = download(options.file, cache / "checkpoints", partial(print, file=sys.stderr))
     checkpoint = import_checkpoint(path, mixer=options.mixer, target=options.target, atom_rows=options.atom_rows)
     write_run_directory(checkpoint, Path(options.out))
     config = checkpoint.config.model
     print(f"{options.out}: {config.mixer}, {config.layers} layers, {config.dim} channels, {config.heads} heads")
     for note in checkpoint.extra["notes"]:
-        _print_error(note)
+        print(note, file=sys.stderr)
     architecture = {name: getattr(config, name) for name in ("mixer", "layers", "dim", "heads")}
     return {"folder": options.out, **architecture, "notes": checkpoint.extra["notes"]}
-
-
-def _print_error(text: str) -> None:
-    print(text, file=sys.stderr)

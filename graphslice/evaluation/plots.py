@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
-from sklearn.metrics import roc_curve
+from sklearn import metrics
 
 from graphslice.evaluation.format_scores import number, plain
 from graphslice.evaluation.metrics import METRICS, scores
@@ -157,7 +157,7 @@ def draw_roc(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> None:
     positives = int(y.sum())
     negatives, (no, yes) = len(y) - positives, (shortened(name, 15) for name in task.classes)
     if positives and negatives:
-        false, true, _ = roc_curve(y, values[:, 0])
+        false, true, _ = metrics.roc_curve(y, values[:, 0])
         points = np.unique(np.linspace(0, len(false) - 1, _MAX_POINTS).astype(int))
         axes.plot(false[points], true[points], linewidth=1.8, color=COLOURS["c1"])
     axes.set(xlabel=f"false positive rate ({negatives:,} of class {no})", xlim=(0, 1), ylim=(0, 1))
@@ -180,9 +180,7 @@ def confusion_matrix(task: Task, y: np.ndarray, values: np.ndarray) -> tuple[lis
         group_of[frequent] = np.arange(len(frequent))
         names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} others"]
         true, predicted = group_of[true], group_of[predicted]
-    matrix = np.zeros((len(names), len(names)), int)
-    np.add.at(matrix, (true, predicted), 1)
-    return names, matrix
+    return names, metrics.confusion_matrix(true, predicted, labels=range(len(names)))
 
 
 def draw_confusion(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> None:

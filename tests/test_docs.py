@@ -109,7 +109,7 @@ def test_commands_are_accepted_by_the_parser(document, workplace):
             while re.match(r"[A-Z_]+=", words[0]) or words[0] == "taskset":  # before the command, or alone
                 words = words[3 if words[0] == "taskset" else 1 :] or ["export"]
             if words[0] == "graphslice" and not any("hf://" in word or word.startswith("$") for word in words):
-                parser, command = _parser(words[1:])
+                parser, command, _ = _parser(words[1:])
                 assert command is not None, words
                 parser.parse_args(words[1:])
             elif words[0] == "graphslice":

@@ -117,7 +117,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         return 2
 
     try:
-        parser, command = _parser(arguments)
+        parser, command, known = _parser(arguments)
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
         assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
@@ -138,7 +138,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
     except InputError as error:
         return fail(str(error))
     except argparse.ArgumentError as error:
-        return fail(_usage_error(str(error), parser, arguments))
+        return fail(_usage_error(str(error), known, arguments))
     except KeyboardInterrupt:
         print("graphslice: stopped", file=sys.stderr)
         return 130
@@ -209,8 +209,11 @@ def _load(module: str) -> None:
         raise KeyboardInterrupt
 
 
-def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
-    """Build the parser; return it with the module of the called command. Other commands are listed, not imported."""
+def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, list[str]]:
+    """Build the parser; return it with the module of the called command and the options of both.
+
+    Other commands are listed, not imported.
+    """
     formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",
@@ -222,6 +225,7 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
     parser.add_argument("--version", action="version", version=f"graphslice {__version__}")
     subcommands = parser.add_subcommands(dest="command", required=True)
     called = None
+    actions = list(parser._actions)
     for name, description in COMMANDS.items():
         subparser = ArgumentParser(
             description=description, exit_on_error=False, allow_abbrev=False, formatter_class=formatter
@@ -233,17 +237,17 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None]:
                 subparser.add_argument(
                     "--json", action="store_true", help="print one JSON document, with the keys of docs/programs.md"
                 )
+            actions += subparser._actions
             positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
-    return parser, called
+    return parser, called, [option for action in actions for option in action.option_strings]
 
 
-def _usage_error(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
-    """Turn an error of the parser into one sentence with the nearest valid name."""
+def _usage_error(message: str, known: list[str], arguments: list[str]) -> str:
+    """Turn an error of the parser into one sentence with the nearest of the known options."""
     if not arguments:
         return "no command given: see graphslice --help"
-    known = [option for action in _actions(parser, arguments[0]) for option in action.option_strings]
     if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
         option = match.group(1).split("=")[0]
         if not option.startswith("-"):
@@ -276,15 +280,6 @@ def _type_error_message(message: str) -> str | None:
     wanted = re.findall(r"[Ee]xpected an? <class '(\w+)'>", message)
     kinds = list(dict.fromkeys(_KINDS[name] for name in wanted if name in _KINDS))
     return f"{value.group(1).strip()!r} is not {' or '.join(kinds)}" if value and kinds else None
-
-
-def _actions(parser: ArgumentParser, command: str) -> list[argparse.Action]:
-    """Return the actions of the parser and of a command."""
-    actions = list(parser._actions)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction) and command in action.choices:
-            actions += action.choices[command]._actions
-    return actions
 
 
 def console() -> None:

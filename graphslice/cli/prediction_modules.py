@@ -15,5 +15,4 @@ if "scipy" not in sys.modules:
         import_module("numba.np.arraymath")  # looks for the BLAS
     finally:
         del sys.modules["scipy"]
-for _name in ("files", "embedding"):
-    import_module(f"graphslice.inference.{_name}")
+import_module("graphslice.inference.embedding")  # imports all others

@@ -64,8 +64,7 @@ class Digits:
 
     def plain(self, value: float) -> str:
         """Format a number for the CSV file, with the same digits, and with an exponent if ``power`` is not 0."""
-        number = round(value / 10.0**self.power, self.decimals) + 0.0
-        return f"{number:.{self.decimals}f}" + (f"e{self.power}" if self.power else "")
+        return self.text(value).replace("\N{MINUS SIGN}", "-") + (f"e{self.power}" if self.power else "")
 
     @property
     def times(self) -> str:

@@ -379,7 +379,6 @@ class Model(Predictor):
                     shutil.copyfile(self.folder / file, new / file)
 
     def __reduce__(self) -> tuple:
-        files = {}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             for number, checkpoint in enumerate(self.checkpoints):

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from invariance import check_batch_independence
-from rdkit import Chem
 
 import graphslice as gs
 from graphslice.data.featurize import featurize_stream
@@ -21,10 +20,6 @@ MOLECULES = [
     "C1CC2CCC1CC2", "O=C([O-])c1ccccc1.[K+]", "CCCCCCCCCCCCCCCC", "FC(F)(F)c1cc(ccc1Cl)NC(=O)Nc2ccncc2",
     "N#Cc1cc(C#N)cc(C#N)c1",
 ]  # fmt: skip
-
-
-def random_smiles(smiles: str, seed: int) -> str:
-    return Chem.MolToRandomSmilesVect(Chem.MolFromSmiles(smiles), 1, seed)[0]
 
 
 # --- invariance ---------------------------------------------------------------------------------

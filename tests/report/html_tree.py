@@ -53,15 +53,8 @@ class Page(HTMLParser):
 
     def all(self, tag: str, style: str = "") -> list[dict]:
         """List the attributes of all elements with a tag, and with a class if one is given."""
-        return (
-            [
-                attributes
-                for name, attributes in self.elements
-                if name == tag and style in (attributes.get("class") or "").split()
-            ]
-            if (style)
-            else [attributes for name, attributes in self.elements if name == tag]
-        )
+        found = [attributes for name, attributes in self.elements if name == tag]
+        return [one for one in found if not style or style in (one.get("class") or "").split()]
 
     def headings(self) -> list[int]:
         return [int(name[1]) for name, _ in self.elements if re.fullmatch(r"h[1-6]", name)]

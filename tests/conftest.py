@@ -404,3 +404,18 @@ def weights_of():
         return {name: torch.from_numpy(weight) for name, weight in weights.items()}
 
     return weights_of
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A headless browser; tests are skipped if there is none."""
+    from headless import BROWSER, Browser
+
+    if BROWSER is None:
+        pytest.skip("Chromium is not installed")
+    try:
+        one = Browser(tmp_path_factory.mktemp("profile"))
+    except (OSError, RuntimeError, TimeoutError) as error:
+        pytest.skip(f"{BROWSER} does not start: {error}")
+    yield one
+    one.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from headless import BROWSER, Browser
 
 WIDER = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.table') && !e.closest('svg')
     && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 200))"""
@@ -17,18 +16,6 @@ CUT = """[...document.querySelectorAll('svg.plot')].flatMap(svg => {
             || own.top < box.top - 1 || own.bottom > box.bottom + 1;
     }).map(t => t.textContent);
 })"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if BROWSER is None:
-        pytest.skip("Chromium is not installed")
-    try:
-        one = Browser(tmp_path_factory.mktemp("profile"))
-    except (OSError, RuntimeError, TimeoutError) as error:
-        pytest.skip(f"{BROWSER} does not start: {error}")
-    yield one
-    one.close()
 
 
 @pytest.mark.slow

@@ -6,24 +6,12 @@ import re
 import time
 
 import pytest
-from headless import BROWSER, Browser
+from headless import Browser
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi_offline")
 
 ROWS = "document.querySelectorAll('tbody tr')"
-
-
-@pytest.fixture
-def browser(tmp_path):
-    if BROWSER is None:
-        pytest.skip("Chromium is not installed")
-    try:
-        one = Browser(tmp_path / "profile")
-    except (OSError, RuntimeError, TimeoutError) as error:
-        pytest.skip(f"{BROWSER} does not start: {error}")
-    yield one
-    one.close()
 
 
 def wait(browser: Browser, condition: str) -> None:

@@ -6,6 +6,7 @@ classification; predictions ``values`` and their standard deviations ``std`` ove
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,31 +52,24 @@ def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) ->
 
 
 def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
-    """Compute the scales by which errors of several targets are divided before averaging, ``float64 [T]``.
+    """Compute the scales by which errors of several targets are divided so that they compare, ``float64 [T]``.
 
     The scale is the standard deviation of the labels of the training set for regression, in the unit of
-    :func:`errors_by_target`, and 1 for classification.
+    :func:`errors_by_target`, and 1 for classification and for a single target.
     """
     scales = np.ones(len(tasks))
-    for t, task in enumerate(tasks):
+    for t, task in enumerate(tasks if len(tasks) > 1 else ()):
         known = labels[~np.isnan(labels[:, t]), t]
         if task.kind == REGRESSION and len(known) > 1:
             scales[t] = np.std(_log10(known) if task.transform == "log" else known) or 1.0
     return scales
 
 
-def combine_targets(by_target: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Combine values by target, ``float64 [R, T]``, into one number per molecule, ``float64 [R]``.
-
-    It is the mean of the known values, each divided by its scale; nan where none is known. The values of a single
-    target are returned unchanged.
-    """
-    if by_target.shape[1] == 1:
-        return by_target[:, 0]
-    scaled = by_target / scales
-    known = ~np.isnan(scaled)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, scaled, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+def mean_of_known(by_target: np.ndarray) -> np.ndarray:
+    """Average the known values over the targets: ``float64 [R, T]`` to ``float64 [R]``, nan where none is known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of rows without any
+        return np.nanmean(by_target, axis=1)
 
 
 def error_name(tasks: Sequence[Task]) -> str:

@@ -15,7 +15,7 @@ from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.evaluation.plots import confusion_matrix, plot_predicted_vs_true, report_style
 from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
 from graphslice.report.figures import error_by_similarity, histogram, new_panel, target_figures, to_svg
-from graphslice.report.molecule_errors import combine_targets, error_scales, errors_by_target, std_by_target
+from graphslice.report.molecule_errors import error_scales, errors_by_target, mean_of_known, std_by_target
 from graphslice.tasks import Task
 
 
@@ -29,10 +29,9 @@ def test_errors_of_all_task_kinds_match_manual_computation():
     np.testing.assert_allclose(errors, expected, atol=1e-6)
     scales = error_scales(tasks, true)
     np.testing.assert_allclose(scales, [1, 1, 1, 1.5])
-    np.testing.assert_allclose(
-        combine_targets(errors, scales)[:2], [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3], rtol=1e-6
-    )
-    assert np.isnan(combine_targets(errors, scales)[2])
+    assert error_scales(tasks[3:], true[:, 3:]) == [1]
+    means = [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3, np.nan]
+    np.testing.assert_allclose(mean_of_known(errors / scales), means, rtol=1e-6)
     std = np.array([[0.2, 0.1, 0.1, 0.3, 0.2, 10]], np.float32)
     np.testing.assert_allclose(std_by_target(tasks, values[:1], std), [[0.2, 0.1, 0.3, 1 / math.log(10)]], rtol=1e-6)
 

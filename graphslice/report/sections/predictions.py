@@ -16,11 +16,11 @@ from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import error_by_similarity, error_by_std, target_figures
 from graphslice.report.load_run import Run
 from graphslice.report.molecule_errors import (
-    combine_targets,
     describe_error,
     error_name,
     error_scales,
     errors_by_target,
+    mean_of_known,
     std_by_target,
 )
 from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part, Section, Text
@@ -45,7 +45,7 @@ class EvaluatedSplit(SplitPredictions):
 
     Attributes:
         true: ``float64 [R, T]``, nan where unknown.
-        by_target: ``float64 [R, T]`` of ``errors_by_target``; with several targets, divided by ``error_scales``.
+        by_target: ``float64 [R, T]`` of ``errors_by_target``, divided by ``error_scales``.
         error: ``float64 [R]``, error of each molecule over all targets.
         stds: ``float64 [R, T]``, standard deviations over the models, scaled as ``by_target``; None without ``std``.
         uncertainty: ``float64 [R]``, their mean over all targets; None without ``std``.
@@ -91,17 +91,15 @@ def _evaluate_split(run: Run, predictions: SplitPredictions) -> EvaluatedSplit:
     tasks, labels = data.dataset.tasks, data.dataset.targets
     true = labels[predictions.rows]
     scales = error_scales(tasks, labels[data.splits["train"]])
-    by_target = errors_by_target(tasks, true, predictions.values)
-    stds = None if predictions.std is None else std_by_target(tasks, predictions.values, predictions.std)
-    # The errors of several targets are divided by a scale of each, so that they can be compared.
-    divisors = 1.0 if len(tasks) == 1 else scales
+    by_target = errors_by_target(tasks, true, predictions.values) / scales
+    stds = None if predictions.std is None else std_by_target(tasks, predictions.values, predictions.std) / scales
     return EvaluatedSplit(
         **vars(predictions),
         true=true,
-        by_target=by_target / divisors,
-        error=combine_targets(by_target, scales),
-        stds=None if stds is None else stds / divisors,
-        uncertainty=None if stds is None else combine_targets(stds, scales),
+        by_target=by_target,
+        error=mean_of_known(by_target),
+        stds=stds,
+        uncertainty=None if stds is None else mean_of_known(stds),
     )
 
 

@@ -18,7 +18,7 @@ from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
-from graphslice.config.reading import check_keys, merge_sections, read_preset
+from graphslice.config.reading import merge_sections, read_preset
 from graphslice.errors import InputError, shown
 from graphslice.report.write import report_after_training
 from graphslice.run_files import read_config
@@ -161,7 +161,6 @@ def base_config(
             if value is not None:
                 raise InputError(f"{name} and a RunConfig exclude each other: give one of them")
         return config
-    check_keys(dict(config or {}), RunConfig)
     base = read_preset(preset or "small")
     if init_from is not None and "init_from" in (config or {}):
         raise InputError("init_from is also set in config: give it once")

@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-
-class Malicious:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
+from exploit import Exploit
 
 
 def listing(folder: Path) -> dict[Path, bytes | None]:
@@ -41,7 +34,7 @@ def bad_inputs(run_directory, tmp_path_factory):
     (folder / "truncated.ckpt").write_bytes(best[: len(best) // 2])
     torch.save({"state_dict": {"layer.weight": torch.ones(3)}}, folder / "foreign.ckpt")
     contents = torch.load(run_directory / "best.ckpt", weights_only=True)
-    torch.save({**contents, "callbacks": Malicious(folder / "code was run")}, folder / "malicious.ckpt")
+    torch.save({**contents, "callbacks": Exploit(folder / "code was run")}, folder / "malicious.ckpt")
     contents["graphslice"]["config"]["model"]["dim"] = 32
     torch.save(contents, folder / "unfit.ckpt")
     (folder / "folder").mkdir()

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exploit import Exploit
 
 from graphslice.config import DataConfig
 from graphslice.data import ogb_lsc
@@ -221,18 +222,10 @@ def test_truncated_and_missing_split_raise(make_ogb, tmp_path, offline):
         load_pcqm4m("pcqm4m", tmp_path)
 
 
-class _Malicious:
-    def __init__(self, path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
 @pytest.mark.parametrize("format", ["zip", "legacy", "pickle"])
 def test_split_that_runs_code_is_rejected(format, make_ogb, tmp_path, offline):
     file, mark = make_ogb(tmp_path) / "split_dict.pt", tmp_path / "code was run"
-    split = {"train": np.arange(3), "valid": _Malicious(mark), "test": np.arange(3, 5)}
+    split = {"train": np.arange(3), "valid": Exploit(mark), "test": np.arange(3, 5)}
     if format == "pickle":
         file.write_bytes(pickle.dumps(split))
     else:
@@ -300,7 +293,7 @@ def test_split_of_other_types_is_rejected(rows, make_ogb, tmp_path, offline):
 def test_environment_cannot_let_split_run_code(make_ogb, tmp_path, offline, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     file = make_ogb(tmp_path) / "split_dict.pt"
-    torch.save({"train": _Malicious(tmp_path / "mark")}, file)
+    torch.save({"train": Exploit(tmp_path / "mark")}, file)
     with pytest.raises(InputError, match=r"split_dict\.pt cannot be read"):
         load_pcqm4m("pcqm4m", tmp_path)
     assert not (tmp_path / "mark").exists()

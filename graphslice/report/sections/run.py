@@ -42,9 +42,8 @@ def target_names(run: Run) -> list[str]:
 def main_score(run: Run) -> tuple[str, str, str] | None:
     """Return the label, value and sample of the main score; None if the model was not evaluated."""
     for split in ("test", "valid"):
-        split_scores = run.metrics.get(split)
-        value = None if split_scores is None else split_scores.get(run.metric)
-        if split_scores is not None and value is not None:
+        split_scores = run.metrics.get(split, {})
+        if (value := split_scores.get(run.metric)) is not None:
             (count, noun), targets = prediction_count(split_scores), len(split_scores["targets"])
             mean = f", mean of {targets:,} targets" if targets > 1 else ""
             folds = ", out-of-fold predictions" if run.folds and split == "test" else ""

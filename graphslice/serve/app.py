@@ -256,5 +256,5 @@ def _problem(request: Request, error: Exception) -> Response:
 
 
 def _json_response(content: dict[str, Any]) -> Response:
-    """Encode a response, which may be large, in the calling thread."""
+    """Encode a response, which may be large, in the calling thread; in ASCII, as a SMILES may have half a character."""
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")

@@ -141,6 +141,13 @@ def test_a_model_is_chosen_by_its_name_and_paths_are_not_shown(served, model):
     assert str(model.folder) not in described.text and client.get("/health").json()["status"] == "ok"
 
 
+def test_half_a_character_is_an_error_of_its_row(client):
+    """JSON can have one half of a surrogate pair, which UTF-8 cannot."""
+    body, headers = rb'{"smiles": ["C\ud83d"]}', {"content-type": "application/json"}
+    (row,) = client.post("/predict", content=body, headers=headers).json()["rows"]
+    assert row["smiles"] == "C\ud83d" and row["error"]
+
+
 def test_the_run_directory_may_disappear(run_copy):
     served = ServedModel("gone", gs.load(run_copy, "cpu"))
     expected = served.model.predict(SMILES, interval=60, nearest=True)

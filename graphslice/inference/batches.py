@@ -13,9 +13,11 @@ from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import eval_batches
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
-from graphslice.inference.compiled_networks import CPU_BATCH
 from graphslice.inference.gpu import free_memory, gpu_batch_size
 from graphslice.threads import map_one_core_each
+
+# Batch size on the CPU, in molecules.
+_BATCH = 128
 
 
 def for_each_batch(
@@ -40,7 +42,7 @@ def for_each_batch(
     """
     ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
     on_gpu = device.type == "cuda"
-    batch_size = gpu_batch_size(free_memory(device), config.model) if on_gpu else CPU_BATCH
+    batch_size = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
     batches = eval_batches(store.sizes[rows], batch_size)
     settings = config.collate_settings
     if device.type != "cpu":

@@ -21,8 +21,8 @@ from graphslice.threads import map_one_core_each
 if TYPE_CHECKING:
     from graphslice.inference.torch_networks import TorchNetworks
 
-#: Batch size on the CPU, in molecules.
-CPU_BATCH = 128
+# Batch size in molecules.
+_BATCH = 128
 
 
 class CompiledNetworks:
@@ -99,7 +99,7 @@ class CompiledNetworks:
                 pairs = zip(readouts, self._parameters, strict=True)
                 use(indices, [with_descriptors(values, inputs.get("descriptors"), p) for values, p in pairs])
 
-        map_one_core_each(embed_batch, eval_batches(store.sizes[rows[small]], CPU_BATCH))
+        map_one_core_each(embed_batch, eval_batches(store.sizes[rows[small]], _BATCH))
         return np.flatnonzero(~fits)
 
 

@@ -20,8 +20,13 @@ SHARED_MEMORY = 48 << 10
 MIN_CAPABILITY = 75
 # Oldest compute capability with bfloat16 instructions and full 16-bit matrix products (Ampere).
 _AMPERE = 80
-# Columns, inner and warps of the fastest tiles for 16-bit values on an H200, forward and backward, by number of rows.
-_FASTEST_TILES = {16: ((32, 16, 1), (32, 16, 1)), 32: ((32, 16, 1), (16, 32, 2)), 64: ((16, 16, 1), (16, 16, 4))}
+# Columns, inner and warps of the fastest tiles for 16-bit values on an H100, forward and backward, by number of rows.
+_FASTEST_TILES = {
+    16: ((32, 16, 1), (32, 16, 1)),
+    32: ((32, 16, 1), (16, 32, 2)),
+    64: ((16, 16, 1), (16, 64, 2)),
+    128: ((32, 16, 2), (16, 64, 4)),
+}
 
 
 class AggregateTile(NamedTuple):

@@ -75,6 +75,7 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
     """
     if fresh:
         config = _choose_init_from(config, data.store, data.splits["train"])
+        config = replace(config, optimizer=replace(config.optimizer, peak_lr=config.optimizer.max_lr))
     devices, count = choose_devices(config.trainer), len(data.network_rows)
     steps = run_steps(config, data.dataset.tasks, count, devices.total, continued=config.trainer.refit == "on")
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))

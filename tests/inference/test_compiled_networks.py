@@ -35,8 +35,8 @@ from graphslice.tasks import regression_tasks
 class TorchProgram:
     """Stands in for a compiled program: the readouts that torch computes."""
 
-    def __init__(self, config: ModelConfig, max_rows: int = 256) -> None:
-        self.config, self.max_rows, self.sizes = config, max_rows, []
+    def __init__(self, config: ModelConfig) -> None:
+        self.config, self.sizes = config, []
         state, head = GraphTransformer(config).state_dict(), head_shapes(config)
         self.shapes = {name: tuple(value.shape) for name, value in state.items() if name not in head}
 
@@ -51,7 +51,7 @@ class TorchProgram:
 
 @pytest.fixture
 def programs(monkeypatch):
-    """The programs that were loaded, all of them with ``max_rows`` rows if that is set."""
+    """The programs that were loaded."""
     loaded = []
     monkeypatch.setattr(
         compiled_networks, "load_program", lambda config: loaded.append(TorchProgram(config)) or loaded[-1]
@@ -131,9 +131,9 @@ def test_a_device_that_the_machine_lacks_is_reported(device):
         Predictor(checkpoint_of(), device)
 
 
-def test_large_molecules_are_predicted_by_torch(programs):
+def test_large_molecules_are_predicted_by_torch(programs, monkeypatch):
     predictor, smiles = Predictor(checkpoint_of(), "cpu"), ["C", "C" * 9, "C" * 8, "C" * 40, "CO"]
-    programs[0].max_rows = 9
+    monkeypatch.setattr("graphslice.inference.compiled_networks.MAX_ROWS", 9)
     found, store = predictor.predict(smiles), predictor.featurize_molecules(smiles)
     embeddings = compute_embeddings(predictor, store)
     assert sorted(programs[0].sizes) == [1, 1, 2, 2, 8, 8]

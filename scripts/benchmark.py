@@ -25,6 +25,7 @@ BENCHMARKS = {
     "labels": "bounds as labels and auxiliary targets on TDC's tables; makes docs/labels.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
     "rate": "rate of the command predict compared with chemprop; makes a table of docs/benchmarks.md",
+    "transfer": "pretrained networks on training rows of TDC's tables; makes a table of docs/log.md",
     "adme": "the packaged model adme compared with a model for each endpoint; makes docs/adme.md",
     "tune": "graphslice tune compared with the defaults on TDC's tables; makes the table of docs/tuning.md",
 }

@@ -124,14 +124,19 @@ def split_table(lines: list[dict]) -> str:
 
 
 def start_table(lines: list[dict]) -> str:
-    """A row for each table and measure, a column for each pretrained network."""
+    """A row for each table and measure, a column for each pretrained network; the mean of several pretrainings."""
     starts = list(dict.fromkeys(line["start"] for line in lines))
-    rows: dict[str, dict[str, str]] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
     for line in lines:
-        digits = 2 if line["score"] >= 5 else 3
-        row = rows.setdefault(f"{line['measure']}: {line['table']}, {line['metric']}", {})
-        row[line["start"]] = f"{line['score']:.{digits}f}"
-    return markdown([["", *starts], *([name, *(row.get(start, "") for start in starts)] for name, row in rows.items())])
+        row = scores.setdefault(f"{line['measure']}: {line['table']}, {line['metric']}", {})
+        row.setdefault(line["start"], []).append(line["score"])
+    rows = [[name, *(_scores(row.get(start, [])) for start in starts)] for name, row in scores.items()]
+    return markdown([["", *starts], *rows])
+
+
+def _scores(scores: list[float]) -> str:
+    """Mean ± standard deviation; large errors with two decimals."""
+    return mean_and_std(scores, 2 if np.mean(scores) >= 5 else 3) if scores else ""
 
 
 def summary_table(results: list[dict], board: pd.DataFrame) -> str:

@@ -50,7 +50,7 @@ def test_a_table_is_searched_once(tmp_path, monkeypatch):
         methods.append(type(method).__name__)
         if isinstance(method, tune.Search):
             method.found = {"trials": 5, "chosen": 3, "held_out": [0.5, 0.4], "values": {"model.dropout": "0.1"}}
-        return [line(method.name, seed, 0.5) | {"task": task.name, "valid": 0.5}]
+        return [line(method.name, seed, 0.5) | {"task": task.name}]
 
     monkeypatch.setattr(tune, "run_and_evaluate", run_and_evaluate)
     parser = argparse.ArgumentParser()

@@ -99,7 +99,6 @@ def _train_and_evaluate(options: argparse.Namespace, task: Task, same: dict, see
     else:
         method = Search(options.minutes, metric)
     (line,) = run_and_evaluate(task, seed, method, options.data, options.threads)
-    del line["valid"]  # those rows are part of the training
     return [line | getattr(method, "found", {})]
 
 

@@ -81,6 +81,8 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     # A wildcard is written as *, [#0], or as a label of a CXSMILES.
     if any(mark in smiles for mark in ("*", "#0", "|")) and any(atom.GetAtomicNum() == 0 for atom in mol.GetAtoms()):
         raise MoleculeError("a wildcard atom (*) has no element")
+    if "[#" in smiles:  # RDKit reads such an atom without hydrogens, so ethanol as SMARTS is a radical
+        raise MoleculeError("a SMARTS pattern, not a SMILES: write elements by their symbols")
     if not keep_atom_maps and _LABELS.search(smiles):
         for atom in mol.GetAtoms():
             atom.SetAtomMapNum(0)
@@ -204,8 +206,13 @@ def mol_to_smiles(mol: Chem.Mol) -> str:
     """Write the SMILES of an RDKit molecule, sanitized or not, with or without hydrogens as atoms.
 
     Raises:
-        MoleculeError: if RDKit cannot write one.
+        MoleculeError: if RDKit cannot write one, or the molecule is a query.
     """
+    # An atom without an element, which is a query too, is written as a wildcard.
+    if any(atom.HasQuery() and atom.GetAtomicNum() for atom in mol.GetAtoms()) or any(
+        bond.HasQuery() for bond in mol.GetBonds()
+    ):
+        raise MoleculeError("a query, with atoms or bonds that stand for several: give one molecule")
     try:
         with rdkit_messages_blocked():
             # Molecules parsed without sanitization lack the valences that writing needs.

@@ -12,6 +12,9 @@ from graphslice.chem.quiet import rdkit_messages_blocked
 
 # Only these characters write several fragments or a charge; other molecules are their own parents.
 _MARKS = ".+-"
+# Atomic numbers of metals that a parent compound must not lose: all but the counterions, which are alkali and alkaline
+# earth metals, aluminium, zinc and silver.
+_COMPLEXED = frozenset({*range(21, 30), 31, *range(39, 47), *range(48, 52), *range(57, 85), *range(89, 104)})
 
 
 def standardize_all(smiles: Sequence[str], method: str, max_atoms: int) -> tuple[Sequence[str], dict[int, str]]:
@@ -42,14 +45,17 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
 
     RDKit chooses the fragment (``rdMolStandardize.FragmentParent`` with ``preferOrganic``, without its cleanup, which
     would remove metals from complexes), and adds or removes protons (``Uncharger``). Charges without protons remain, as
-    those of quaternary ammonium and nitro groups. Tautomers, isotopes and stereocentres are not changed.
+    those of quaternary ammonium and nitro groups. Tautomers, isotopes and stereocentres are not changed. A complex that
+    is written without bonds to its metal, such as cisplatin as ``N.N.Cl[Pt]Cl``, has no parent: its ligand is another
+    compound.
 
     Args:
         smiles: any text.
         max_atoms: largest number of atoms accepted.
 
     Raises:
-        MoleculeError: with the reason, if the SMILES is invalid, or RDKit cannot standardize it.
+        MoleculeError: with the reason, if the SMILES is invalid, RDKit cannot standardize it, or the parent would lack
+            a metal that is not a usual counterion.
     """
     if not isinstance(smiles, str) or not any(mark in smiles for mark in _MARKS):
         return smiles
@@ -61,6 +67,11 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
         mol = parse_molecule(smiles, max_atoms, keep_atom_maps=True)
         try:
             fragment = rdMolStandardize.FragmentParent(mol, parameters, skipStandardize=True)
+            if lost := _complexed_metals(mol) - _complexed_metals(fragment):
+                raise MoleculeError(
+                    f"its parent compound would lack {' and '.join(sorted(lost))}: write the bonds to the metal, or "
+                    "leave the molecule out"
+                )
             parent = Chem.MolToSmiles(rdMolStandardize.Uncharger().uncharge(fragment))
             if Chem.MolFromSmiles(parent) is None:  # a hydrogen was added to an aromatic carbon that stayed aromatic
                 Chem.Kekulize(fragment, clearAromaticFlags=True)
@@ -71,3 +82,8 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
             reason = " ".join(str(error).split())
             raise MoleculeError(f"RDKit cannot standardize it: {reason}") from None
         return smiles if parent == Chem.MolToSmiles(mol) else parent
+
+
+def _complexed_metals(mol: Chem.Mol) -> set[str]:
+    """Return the symbols of the metals of a molecule that are not usual counterions."""
+    return {atom.GetSymbol() for atom in mol.GetAtoms() if atom.GetAtomicNum() in _COMPLEXED}

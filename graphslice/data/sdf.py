@@ -123,6 +123,8 @@ def _smiles(record: _Record, alone: bool) -> str:
     """Return the SMILES of a record, ``alone`` in its file or not; raise :class:`MoleculeError` if it has none."""
     if not any(map(str.strip, record.lines)):
         raise MoleculeError("the record is empty")
+    if sum(line.startswith("M  END") for line in record.lines) > 1:
+        raise MoleculeError("it holds two structures: the line $$$$ between them is missing")
     block = record.block
     is_mol_file = alone and block == record.lines and block[-1].startswith("M  END")
     if not record.is_closed and not is_mol_file:

@@ -119,6 +119,11 @@ def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
         yield from table.chunks
 
 
+def holds_sdf(path: Path) -> bool:
+    """True for an SDF file, or a folder with one."""
+    return any(_has_suffix(file, SDF_SUFFIXES) for file in table_files(path))
+
+
 def reject_other_atom_order(table: TableStream, path: Path) -> None:
     """Raise :class:`InputError` if labels of atoms or bonds in a table have another order than its SMILES."""
     if not table.named:

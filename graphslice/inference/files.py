@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.checkpoint import Checkpoint
+from graphslice.config import MOLECULE
 from graphslice.data.arrow import number_array, text_array
 from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column, quoted_list
 from graphslice.data.featurize import Pool, featurizer_pool
@@ -22,6 +23,7 @@ from graphslice.data.tables import (
     TableSink,
     TableStream,
     file_columns,
+    holds_sdf,
     malformed_rows,
     open_table,
     read_chunks,
@@ -119,6 +121,11 @@ def predict_file(
         if smiles_column is not None:
             raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
         return write_rows(_predict_store(predictor, source, workers, options), out, progress)
+    if isinstance(source, Path) and predictor.level != MOLECULE and holds_sdf(source):
+        raise InputError(
+            f"{source}: predictions of {predictor.level}s are in the order of a SMILES, and the records of an SDF file "
+            "have another: give a table of SMILES"
+        )
     if isinstance(source, Path) and engine == "ray":
         with open_table(source) as table:
             column, _ = input_columns(predictor, table, smiles_column, str(source), new_columns)

@@ -11,7 +11,7 @@ from unusual_molecules import EXTENDED, UNUSUAL
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
 from graphslice.chem.molecule import bond_features, bond_type_ids
-from graphslice.chem.parse import graph_atom_indices, parse_molecule
+from graphslice.chem.parse import graph_atom_indices, mol_to_smiles, parse_molecule
 from graphslice.feature_dims import BOND_DIMS
 
 CHIRAL = [
@@ -258,3 +258,14 @@ def test_graph_if_rdkit_cannot_reparse_its_smiles(monkeypatch):
 
     monkeypatch.setattr(Chem, "MolToSmiles", fail)
     assert smiles_to_graph(ALIKE_SIDES[0]).num_atoms == 10
+
+
+@pytest.mark.parametrize("smarts", ["[#6]-[#6]-[#8]", "[#6;R]1CC1", "C[#7H2]"])
+def test_smarts_is_no_smiles(smarts):
+    with pytest.raises(MoleculeError, match="SMILES"):
+        smiles_to_graph(smarts)
+
+
+def test_query_molecule_has_no_smiles():
+    with pytest.raises(MoleculeError, match="a query"):
+        mol_to_smiles(Chem.MolFromSmarts("C-,=CO"))

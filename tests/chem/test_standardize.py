@@ -70,3 +70,16 @@ def test_molecule_that_rdkit_cannot_standardize_is_invalid(monkeypatch):
 def test_nothing_is_standardized_by_default():
     smiles = ["C.C"]
     assert standardize_all(smiles, "none", 512) == (smiles, {})
+
+
+@pytest.mark.parametrize(
+    ("smiles", "metal"), [("N.N.Cl[Pt]Cl", "Pt"), ("[Fe+2].c1cc[cH-]c1.c1cc[cH-]c1", "Fe"), ("[Gd+3].CC(=O)[O-]", "Gd")]
+)
+def test_complex_written_in_fragments_has_no_parent(smiles, metal):
+    with pytest.raises(MoleculeError, match=f"its parent compound would lack {metal}"):
+        parent_smiles(smiles, 512)
+
+
+@pytest.mark.parametrize("ion", ["[Na+]", "[Zn+2]", "[Al+3]", "[Ag+]", "[Mg+2]"])
+def test_counterion_is_left_out(ion):
+    assert parent_smiles(f"{ion}.CC(=O)[O-]", 512) == "CC(=O)O"

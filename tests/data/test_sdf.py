@@ -12,6 +12,7 @@ from graphslice.config import DataConfig
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.tables import count_rows, malformed_rows, open_table
 from graphslice.errors import InputError
+from graphslice.inference.files import predict_file
 from graphslice.pretraining.atom_bond_labels import read_label_lists
 
 # With stereocentres, double bonds, charges, salts, an isotope, aromatic nitrogen, and hydrogen alone.
@@ -172,3 +173,24 @@ def test_labels_of_atoms_are_rejected(tmp_path):
             load_dataset(DataConfig(dataset=str(path), level="atom"))
     with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
         read_label_lists([tmp_path / "t.sdf"], ["y"])
+
+
+def test_structures_without_a_line_between_them_are_no_record(tmp_path):
+    (tmp_path / "t.sdf").write_text(record(y="1").removesuffix("$$$$\n") + record(y="2") + record(y="3"))
+    _, cells, malformed = read_table(tmp_path / "t.sdf")
+    assert [row[0] for row in cells] == ["", "c1ccccc1"] and "it holds two structures" in malformed[0]
+
+
+def test_query_bonds_are_no_molecule(tmp_path):
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCN")).replace("  2  3  1  0", "  2  3  8  0")
+    (tmp_path / "t.sdf").write_text(record(block) + record())
+    _, cells, malformed = read_table(tmp_path / "t.sdf")
+    assert [row[0] for row in cells] == ["", "c1ccccc1"] and "a query" in malformed[0]
+
+
+def test_predictions_of_atoms_are_rejected(make_predictor, tmp_path):
+    (tmp_path / "t.sdf").write_text(record())
+    predictor = make_predictor(level="atom")
+    with pytest.raises(InputError, match="the records of an SDF file have another: give a table of SMILES"):
+        predict_file(predictor, tmp_path / "t.sdf", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()

@@ -57,7 +57,8 @@ class Variant:
     def config(self, base: RunConfig, seed: int) -> RunConfig:
         """Return the configuration of its run with a seed; ``base``: the common configuration."""
         # From scratch: the packaged models all have the same mixer, which would be favoured.
-        return base.with_options({**self.changes, "trainer.seed": seed, "init_from": FROM_SCRATCH})
+        fixed = {"trainer.seed": seed, "init_from": FROM_SCRATCH}
+        return base.with_options({"optimizer.peak_lr": base.optimizer.max_lr, **self.changes, **fixed})
 
 
 @dataclass(frozen=True)

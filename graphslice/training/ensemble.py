@@ -93,6 +93,9 @@ def train_ensemble(
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
     complete = complete_config(first, data, fresh=fresh)
+    if not fresh and (begun := [out / name for name in members if (out / name / CONFIG).is_file()]):
+        optimizer = read_config(begun[0]).optimizer  # complete, also if an earlier version began the ensemble
+        members = {name: replace(member, optimizer=optimizer) for name, member in members.items()}
     if fresh:
         own = replace(config, init_from=complete.config.init_from)
         data, chosen = choose_transforms(own, data, console, is_single=False)

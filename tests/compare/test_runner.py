@@ -12,6 +12,7 @@ import torch
 from filelock import FileLock
 
 from graphslice.compare import compare, parse_variants
+from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.hardware import visible_gpus
 from graphslice.nn.mixers import mixer_class
@@ -210,6 +211,12 @@ def test_finished_comparison_is_not_trained_again(compared, tiny_config, demo_cs
     again = compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
     assert again["runs"] == result["runs"]
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")} == before
+
+
+def test_comparison_with_the_learning_rate_of_the_preset_is_continued(tiny_config, demo_csv, tmp_path):
+    config = tiny_config(demo_csv, optimizer={"peak_lr": RunConfig.preset("small").optimizer.peak_lr})
+    first, again = (compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c") for _ in range(2))
+    assert first["runs"] == again["runs"]
 
 
 def test_comparison_is_continued_and_extended(compared, tiny_config, demo_csv, tmp_path):

@@ -289,10 +289,11 @@ class TrainingLoop:
     def _receive_signal(self, number: int, frame: object) -> None:
         """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once.
 
-        An exception that a signal raises anywhere could leave a file half-written, or strike compiled code. A second
-        SIGTERM is no wish of a person: systemd and Slurm send it to all processes, and an ensemble to its members.
+        An exception that a signal raises anywhere could leave a file half-written, or strike compiled code. A signal
+        after SIGTERM is no wish of a person: systemd and Slurm send SIGTERM to all processes, of which an ensemble
+        then interrupts its members.
         """
-        if self._signals and number == signal.SIGINT:
+        if number == signal.SIGINT and signal.SIGINT in self._signals:
             raise KeyboardInterrupt
         self._signals.append(number)
 

@@ -134,14 +134,18 @@ def test_last_step_before_a_stop_is_kept(
     def interrupted(*args):
         calls.append(args)
         if len(calls) == call:
-            signal.raise_signal(signal.SIGTERM)  # SIGINT is ignored in the background
-            signal.raise_signal(signal.SIGTERM)  # as members of an ensemble get it from the scheduler and their parent
+            signal.raise_signal(signal.SIGTERM)  # from the scheduler, as all processes of the job
+            signal.raise_signal(signal.SIGINT)  # from the parent, which got it too
         return original(*args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, method, interrupted)
-        with pytest.raises(Interrupted):
-            train(tiny_config(demo_csv, **settings(batch_size=2)), tmp_path / "run")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, method, interrupted)
+            with pytest.raises(Interrupted):
+                train(tiny_config(demo_csv, **settings(batch_size=2)), tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["step"] == step
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted(batch_size=2))

@@ -83,9 +83,14 @@ def visible_gpus(accelerator: str) -> list[str]:
     return names[:count]
 
 
+def allowed_cores() -> int:
+    """Return the number of cores on which this process may run, at most all of them at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cores() -> int:
     """Return the number of cores that this process may use, which a container or scheduler may limit."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = allowed_cores()
     with suppress(OSError, ValueError):  # no such file, or "max" where there is no limit
         quota, period = map(int, _CPU_QUOTA.read_text().split())
         count = min(count, max(1, math.ceil(quota / period)))

@@ -33,6 +33,7 @@ def test_process_that_cannot_start_others_is_an_input_error(monkeypatch):
 
 def test_parallel_calls_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    monkeypatch.setattr("graphslice.hardware._CPU_QUOTA", tmp_path / "none")
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     list(in_processes(process_functions.note, {"a": (tmp_path / "a",)}, jobs=2))
     assert (tmp_path / "a").read_text().split()[1] == "3"

@@ -8,10 +8,10 @@ import os
 # torch reads the variable when it is loaded, so it is set first.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from graphslice.hardware import cores
+from graphslice.hardware import allowed_cores, cores
 
-if (_cores := cores()) < (os.cpu_count() or 1):  # OpenMP does not know the quota of a container
-    os.environ.setdefault("OMP_NUM_THREADS", str(_cores))
+if cores() < allowed_cores():  # the quota of a container, which OpenMP does not know
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
 
 import argparse
 import ctypes

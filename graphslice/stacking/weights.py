@@ -93,12 +93,15 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     losses = [np.stack([target.of(choice) for choice in grid]) if target.is_known else None for target in targets]
     relative = [None if each is None else _relative(each, alone) for each in losses]
     known = [np.minimum(each.mean(axis=1), _MAX_RATIO) for each in relative if each is not None]
-    if not known:
+    if all(each is None for each in losses):
         return np.full((models, len(targets)), 1 / models)
-    shared = np.repeat(np.mean(known, axis=0)[:, None], _SHARED_MOLECULES if len(targets) > 1 else 0, axis=1)
+    shared = np.repeat(np.mean(known or [np.zeros(len(grid))], axis=0)[:, None], _SHARED_MOLECULES, axis=1)
     columns = []
     for target, own, compared in zip(targets, losses, relative, strict=True):
-        compared = shared if compared is None else np.concatenate([compared, shared], axis=1)
+        if compared is None:
+            compared = shared
+        elif len(targets) > 1:
+            compared = np.concatenate([compared, shared], axis=1)
         weights = grid[within_standard_errors(compared, _STANDARD_ERRORS)].mean(axis=0)
         weights /= weights.sum()
         if own is not None:

@@ -139,6 +139,7 @@ def test_a_target_that_one_model_predicts_exactly_does_not_decide_for_the_others
     exact = HeldOutLosses(others, y, "regression")
     alone, together = choose_weights([own])[:, 0], choose_weights([own, exact])
     assert together[:, 0] == pytest.approx(alone, abs=0.1) and together[3, 1] > 0.9
+    assert choose_weights([exact])[3, 0] > 0.9 and choose_weights([exact, exact])[3].min() > 0.9
 
 
 def test_squared_errors_weigh_large_errors_more():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -45,6 +45,11 @@ def molecule_progress(what: str, total: int | None, console: Console) -> Iterato
                 bar.advance(task, molecules)
 
             yield advance
+
+
+def status(what: str, console: Console) -> AbstractContextManager[object]:
+    """Show a spinner if the console is a terminal; in notebooks rich would ask for ipywidgets."""
+    return console.status(what) if console.is_terminal else nullcontext()
 
 
 @contextmanager

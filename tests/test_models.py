@@ -13,6 +13,7 @@ from rdkit.DataStructs import TanimotoSimilarity
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
+from graphslice.data.store import GraphStore
 from graphslice.package_data import DEMO_CSV, MODELS, PRETRAINED_MODEL
 from graphslice.training import train
 
@@ -115,10 +116,22 @@ def test_summary_notes_unbounded_intervals(cli):
 
 
 def test_summary_of_a_preprocessed_dataset(cli, tmp_path):
-    (tmp_path / "table.csv").write_text("smiles\nCCO\noops\n")
+    (tmp_path / "table.csv").write_text("smiles,y\nCCO,1\noops,2\nCC,3,4\n")
     assert cli("featurize", tmp_path / "table.csv", "-o", tmp_path / "table.arrow")[0] == 0
     code, out, _ = cli("predict", "gap", tmp_path / "table.arrow", "--summary", "--json")
-    assert code == 0 and [row["smiles"] for row in json.loads(out)["summaries"]] == ["CCO", "oops"]
+    rows = json.loads(out)["summaries"]
+    assert code == 0 and [row["smiles"] for row in rows] == ["CCO", "oops", ""]
+    assert "3 fields where the header has 2" in rows[2]["error"]
+    code, _, err = cli("predict", "gap", tmp_path / "table.arrow", "--summary", "--smiles-column", "smiles")
+    assert code == 2 and "has no columns: leave out --smiles-column" in err
+
+
+def test_summary_of_graphs_without_smiles_is_an_error(cli, tmp_path, monkeypatch):
+    store = GraphStore.from_graphs([gs.smiles_to_graph("CCO")])
+    monkeypatch.setattr("graphslice.analysis.inspection.GraphStore.open", lambda path: store)
+    (tmp_path / "graphs.arrow").touch()
+    code, _, err = cli("predict", "gap", tmp_path / "graphs.arrow", "--summary")
+    assert code == 2 and "without SMILES" in err
 
 
 def test_summary_of_an_unusable_table_is_an_error(cli, tmp_path):

@@ -194,7 +194,14 @@ def read_input_molecules(
         if path.name.endswith(STORE_SUFFIX):
             if predictor.feature_columns:
                 raise InputError(f"the model reads columns of a table: give the table that {path} was made from")
-            yield from map(InputMolecule, GraphStore.open(path).smiles)
+            if smiles_column is not None:
+                raise InputError(f"{path} is a preprocessed dataset and has no columns: leave out --smiles-column")
+            store = GraphStore.open(path)
+            if len(store.smiles) < len(store):
+                raise InputError(f"{path} is a preprocessed dataset without SMILES: give its molecules in a table")
+            # The model may read larger molecules than the store, but not a row without a SMILES.
+            for row, smiles in enumerate(store.smiles):
+                yield InputMolecule(smiles, error=None if smiles else store.errors.get(row))
             continue
         with open_table(path) as table:
             column, features = input_columns(predictor, table, smiles_column, str(path))

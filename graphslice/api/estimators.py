@@ -130,7 +130,9 @@ class _Estimator(_SmilesInput):
         if y is None:
             raise InputError("y is None: give the labels of the molecules, as an array or a list")
         try:
-            return np.asarray(y)
+            labels = np.asarray(y)
+            # An array of texts would have the text nan where a list has a missing value.
+            return np.asarray(y, object) if labels.dtype.kind == "U" and isinstance(y, list | tuple) else labels
         except ValueError:
             raise InputError(
                 "y contains lists of different lengths: train on atom- or bond-level targets by graphslice.fit with "
@@ -187,7 +189,8 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         """
         labels = self._labels_of(X, y)
         try:
-            numbers = labels.astype(np.float64)
+            known = np.where(pd.isna(labels), np.nan, labels) if labels.dtype == object else labels  # pandas.NA
+            numbers = known.astype(np.float64)
         except (TypeError, ValueError):
             raise InputError("y contains values that are not numbers") from None
         if np.isinf(numbers).any():
@@ -330,10 +333,10 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         Raises:
             InputError: (a ValueError) if ``X`` holds no molecules, ``invalid`` is unknown or there is no such model.
         """
-        _read(X)
         if self.invalid not in ("raise", "nan"):
             raise InputError(f"invalid must be 'raise' or 'nan', not {shown(self.invalid)}")
         self.model_ = self.model if isinstance(self.model, Model) else load(self.model, self.device)
+        _read(X, self.model_.config.data.smiles_column)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -349,8 +352,8 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
             InputError: (a ValueError) if a molecule is invalid (the message names its row) and ``invalid`` is
                 ``"raise"``, or ``X`` holds no molecules or lacks feature columns.
         """
-        molecules, _ = _read(X)
         model = self.model_ if hasattr(self, "model_") else self.fit(X).model_
+        molecules, _ = _read(X, model.config.data.smiles_column)
         store = model.featurize_molecules(X if is_frame(X) else molecules)
         if self.invalid == "raise" and store.errors:
             row = min(store.errors)

@@ -13,7 +13,7 @@ from graphslice.config import join_names
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
 from graphslice.errors import InputError, shown
-from graphslice.inference.inputs import as_molecules, is_graph
+from graphslice.inference.inputs import as_molecules, frame_molecules, is_graph
 
 
 def as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
@@ -61,11 +61,11 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     Raises:
         InputError: if the numbers of labels and SMILES differ, or those of names and targets.
     """
-    molecules = as_molecules(smiles)
+    molecules = frame_molecules(smiles, None, ())[0] if is_frame(smiles) else as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("labels belong to SMILES: graphslice.train(config, out, data=graphs) trains on PyG graphs")
     try:
-        values = _ragged_labels(labels) if lists else np.asarray(labels)
+        values = _ragged_labels(labels) if lists else _unmasked(labels)
     except ValueError:
         raise InputError(
             "labels are lists of different lengths: give level='atom' or 'bond' to train on them"
@@ -89,6 +89,12 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
     texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
     return _to_table(dict(zip([first, *targets], [texts, *columns], strict=True)))
+
+
+def _unmasked(labels: Any) -> np.ndarray:
+    """Return labels as an array, with nan where a masked array has none."""
+    masked = isinstance(labels, np.ma.MaskedArray) and np.ma.is_masked(labels)
+    return labels.astype(np.float64).filled(np.nan) if masked else np.asarray(labels)
 
 
 def _ragged_labels(labels: Any) -> np.ndarray:

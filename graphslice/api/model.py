@@ -83,7 +83,7 @@ class Model(Predictor):
         folder: str | Path | None = None,
         calibration: Calibration | None = None,
     ) -> None:
-        folder = None if folder is None else Path(folder)
+        folder = None if folder is None else Path(folder).absolute()  # also after a change of the working directory
         super().__init__(checkpoints, device, calibration=calibration, folder=folder)
         self._metrics = _read_metrics(folder)
 
@@ -147,7 +147,9 @@ class Model(Predictor):
         return super()._training_molecule_names
 
     def _check_folder(self) -> None:
-        """Raise :class:`InputError` if another run replaced that of the model in the run directory."""
+        """Raise :class:`InputError` if the run directory is gone, or another run replaced that of the model in it."""
+        if self.folder is not None and not self.folder.exists():
+            raise InputError(f"the run directory {self.folder} is no longer there: load the model from where it is now")
         if self.folder is not None and _read_metrics(self.folder) != self._metrics:
             raise InputError(
                 f"the run in {self.folder} was replaced after this model was loaded: load it again, and train other "
@@ -287,8 +289,8 @@ class Model(Predictor):
             align_targets,
             load_evaluation_data,
             other_data,
-            run_splits,
             select_tasks,
+            training_splits,
         )
 
         if frame is None:
@@ -313,13 +315,7 @@ class Model(Predictor):
         aligned = replace(aligned, notes=(*aligned.notes, *notes))
         if dataset.fingerprint() != trained.fingerprint:
             return aligned, dataset.splits
-        splits = run_splits(self, self.folder, dataset)
-        if splits is None and split != "all":
-            raise InputError(
-                "this is the data of the training, and the model has no run directory that lists the rows of its test "
-                "set: give split='all' to evaluate on all rows, most of which it was trained on"
-            )
-        return aligned, splits
+        return aligned, training_splits(self, self.folder, dataset, split)
 
     # --- storage ----------------------------------------------------------------------------------
 

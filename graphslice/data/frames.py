@@ -44,17 +44,21 @@ def as_table(frame: Any, indices: Sequence[int] | None = None) -> pa.Table:
     indices = range(len(names)) if indices is None else indices
     if not hasattr(frame, "iloc"):
         table = frame if isinstance(frame, _ARROW) else frame.to_arrow()
-        columns = [table.column(index) for index in indices]
+        columns = [_decoded(table.column(index)) for index in indices]
     else:
         columns = [_cells(frame.iloc[:, index]) for index in indices]
-    decoded = [one.cast(one.type.value_type) if pa.types.is_dictionary(one.type) else one for one in columns]
-    return pa.table(decoded, names=[names[index] for index in indices])
+    return pa.table(columns, names=[names[index] for index in indices])
+
+
+def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Convert a dictionary-encoded column to its value type."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _cells(column: Any) -> pa.Array | pa.ChunkedArray:
     """Convert a pandas column; values of mixed types, or of types that Arrow lacks, become texts."""
     try:
-        return pa.array(column, from_pandas=True)
+        return _decoded(pa.array(column, from_pandas=True))
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         cells = zip(column.tolist(), column.isna().tolist(), strict=True)
         texts = ["" if missing else _text(value) for value, missing in cells]

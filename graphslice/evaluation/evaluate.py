@@ -81,7 +81,7 @@ def load_evaluation_data(
     if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
-        return aligned, run_splits(predictor, model, loaded)
+        return aligned, training_splits(predictor, model, loaded, split)
     is_other = bool(overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"})
     if is_other and not is_dropped:
         return aligned, None
@@ -255,6 +255,23 @@ def run_splits(predictor: Predictor, model: Path | None, dataset: LabelledDatase
         return all(np.array_equal(splits[name], member.get(name, ())) for member in member_splits)
 
     return {name: rows for name, rows in splits.items() if is_common(name)}
+
+
+def training_splits(
+    predictor: Predictor, model: Path | None, dataset: LabelledDataset, split: str | None
+) -> Splits | None:
+    """Return :func:`run_splits` for the data of the training.
+
+    Raises:
+        InputError: also if the rows of the test set are not known, unless ``split`` is ``"all"``.
+    """
+    splits = run_splits(predictor, model, dataset)
+    if splits is None and split != "all":
+        raise InputError(
+            "this is the data of the training, and the model has no run directory that lists the rows of its test "
+            "set: give --split all to evaluate on all rows, most of which it was trained on"
+        )
+    return splits
 
 
 def evaluation_notes(dataset: LabelledDataset) -> list[str]:

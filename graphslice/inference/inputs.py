@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -128,8 +129,11 @@ def frame_molecules(
         raise InputError(f"the column {column!r} of {NAME} holds numbers, not SMILES: give the column of the SMILES")
     columns = {}
     if present:
-        numbers = FeatureColumns(present, decimal).parse(as_table(frame, [names.index(name) for name in present]))
+        features = FeatureColumns(present, decimal)
+        numbers = features.parse(as_table(frame, [names.index(name) for name in present]))
         columns = dict(zip(present, numbers.T, strict=True))
+        for note in features.notes():
+            warnings.warn(note, stacklevel=2)
     return [_molecule(cell) for cell in cells], columns
 
 

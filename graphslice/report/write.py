@@ -12,6 +12,7 @@ from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
+from graphslice.progress import status
 from graphslice.report.load_run import Run, read_run
 from graphslice.report.sections.data import data_section
 from graphslice.report.sections.predictions import prediction_sections
@@ -66,7 +67,7 @@ def report_after_training(folder: Path, data: MoleculeData | None, console: Cons
     if data is None:
         return
     try:
-        with console.status("writing the report"):
+        with status("writing the report", console):
             path = write_report(folder, data)
     except Exception as error:
         message = f"report not written: {type(error).__name__}: {error}; retry with: graphslice report {folder}"

@@ -25,6 +25,7 @@ from graphslice.data.molecule_keys import fingerprint_rows, graph_input_rows, mo
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
 from graphslice.inference.predictor import Predictor
+from graphslice.progress import status
 from graphslice.run_files import BEST
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
@@ -140,7 +141,7 @@ class Stack:
             f"fitting random forest, gradient boosting and a kernel machine to {len(rows):,} training molecules",
             highlight=False,
         )
-        with console.status("fitting base models"):
+        with status("fitting base models", console):
             self.models = fit_to_rows(data, rows)
             self.fold_models = [fit_to_rows(data, rest) for rest in self.train_rows] if folds else [self.models]
 

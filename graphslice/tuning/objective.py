@@ -28,6 +28,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS, selection_score
 from graphslice.inference.predictor import Predictor
+from graphslice.progress import status
 from graphslice.stacking.stacking import NETWORK
 from graphslice.training.complete_config import complete_config, is_defined
 from graphslice.training.devices import quiet_lightning
@@ -159,7 +160,7 @@ class Objective:
         if self.data.config.trainer.baselines != "on":
             return {}
         if fold not in self._base_predictions:
-            with self.console.status("fitting base models"):
+            with status("fitting base models", self.console):
                 rows = self.folds[fold]
                 models = fit_to_rows(self.data, np.setdiff1d(self.data.splits["train"], rows))
                 self._base_predictions[fold] = predict_rows(models, self.data, rows)

@@ -1,6 +1,6 @@
 """Score pretrained networks on the training rows of TDC's tables; makes a table of docs/log.md.
 
-A linear probe on the embeddings (ridge or logistic regression, the penalty chosen by inner folds), and the network
+A linear probe on the embeddings (ridge or logistic regression, the penalty chosen on the other folds), and the network
 fine-tuned alone, both with five scaffold folds. The test rows are not read. ``--starts`` names runs of ``graphslice
 pretrain``; several runs with one name are its pretrainings, of which the table shows the mean.
 """
@@ -57,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compute the scores that are not in the file of results."""
     runs = [start.split("=", 1) for start in options.starts]
+    if len({(name, Path(path).name) for name, path in runs}) < len(runs):
+        raise SystemExit("the runs of a name need folders of different names")
     work = [
         (
             {"start": name, "run": Path(path).name, "measure": measure, "table": table, "seed": seed},

@@ -215,3 +215,19 @@ def test_equal_weights_are_no_weights():
         for weights in (None, np.full(60, 7.5))
     )
     np.testing.assert_allclose(fitted, weighted, rtol=1e-3, atol=1e-2)
+
+
+def test_missing_class_in_a_list_of_texts_is_no_class():
+    with pytest.raises(InputError, match="Input y contains NaN: 1 molecules have no class"):
+        classifier().fit(CHAINS[:4], ["a", "b", float("nan"), "a"])
+
+
+def test_missing_numbers_may_be_those_of_nullable_columns(monkeypatch):
+    labels = []
+    monkeypatch.setattr(gs.GraphSliceRegressor, "_train", lambda self, X, y, *_: labels.append(y))
+    frame = pd.DataFrame({"a": pd.array([1, None], "Int64"), "b": pd.array([0.5, 2.0], "Float64")})
+    for y in (frame, frame["a"], [1.0, pd.NA]):
+        regressor().fit(CHAINS[:2], y)
+    np.testing.assert_array_equal(labels[0], [[1, 0.5], [np.nan, 2]])
+    np.testing.assert_array_equal(labels[1], [1, np.nan])
+    np.testing.assert_array_equal(labels[2], [1, np.nan])

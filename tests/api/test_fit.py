@@ -96,6 +96,17 @@ def test_types_unknown_to_arrow_become_text():
     assert as_table(frame).to_pydict() == {"a": ["(1+2j)", ""], "b": ["b'a'", "1.5"], "c": ["CCO", ""]}
 
 
+def test_bins_of_pandas_become_text():
+    frame = pd.DataFrame({"smiles": ["C", "CC"], "bin": pd.cut(pd.Series([0.5, np.nan]), [0, 1, 2])})
+    assert as_table(frame).column("bin").to_pylist() == ["(0.0, 1.0]", ""]
+
+
+def test_pair_of_a_frame_and_masked_labels():
+    labels = np.ma.masked_array([1, -999], [False, True])
+    table = labelled_table(pd.DataFrame({"smiles": ["C", "CC"]}), labels)
+    assert table.to_pydict() == {"smiles": ["C", "CC"], "y": [1.0, None]}
+
+
 @pytest.mark.parametrize("split", ["part", "random"])
 def test_training_frame_is_evaluated_on_the_test_set_of_the_run(split, demo_rows):
     """The column names do not matter, and a column of splits that was not used is ignored."""

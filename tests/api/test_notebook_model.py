@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -15,7 +16,9 @@ from rdkit import Chem
 import graphslice as gs
 from graphslice.api.model import Model
 from graphslice.checkpoint import read_checkpoint
+from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
+from graphslice.training import train
 
 SMILES = ["CCO", "c1ccccc1O", "CC(=O)Nc1ccccc1", "C[C@H](N)C(=O)O", "[Na+].[Cl-]", "OCC1CC1"]
 
@@ -268,3 +271,35 @@ def test_tab_completion_imports_nothing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "set() graphslice.ops False"]
+
+
+def test_model_keeps_its_folder_in_another_working_directory(run_directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(run_directory.parent)
+    model = gs.load(run_directory.name, "cpu")
+    expected = model.evaluate()
+    monkeypatch.chdir(tmp_path)
+    assert model.evaluate() == expected
+    model.save("kept")
+    assert gs.load("kept", "cpu").evaluate() == expected
+    shutil.rmtree("kept")
+
+
+def test_evaluation_of_a_run_without_its_splits_asks_for_all_rows(cli, demo_rows, tiny_config, tmp_path):
+    demo_rows[["smiles", "gap_ev"]].to_csv(tmp_path / "t.csv", index=False)
+    train(tiny_config(tmp_path / "t.csv", trainer={"max_steps": 1}), tmp_path / "run")
+    molecules = gs.load(tmp_path / "run", "cpu").evaluate()["molecules"]
+    (tmp_path / "run" / "split.csv").unlink()
+    model = gs.load(tmp_path / "run", "cpu")
+    with pytest.raises(InputError, match="lists the rows of its test set: give split all"):
+        model.evaluate()
+    code, _, err = cli("evaluate", tmp_path / "run")
+    assert code == 2 and "give --split all to evaluate on all rows" in err
+    assert model.evaluate(split="all")["molecules"] == len(demo_rows) > molecules
+
+
+def test_moved_run_is_named(model, tmp_path):
+    model.save(tmp_path / "kept")
+    again = gs.load(tmp_path / "kept", "cpu")
+    (tmp_path / "kept").rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="kept is no longer there"):
+        again.evaluate()

@@ -16,6 +16,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 import graphslice as gs
+from graphslice.api.model import Model
 from graphslice.errors import InputError
 
 SMILES = ["CCO", "c1ccccc1O", "CC(=O)O", "[Na+].[Cl-]", "C", "CCN", "CCCl", "OCCO"]
@@ -111,3 +112,11 @@ def test_a_transformer_written_by_joblib_is_read(expected, tmp_path):
     joblib.dump(gs.GraphSliceTransformer().fit(SMILES), tmp_path / "transformer.joblib")
     found = joblib.load(tmp_path / "transformer.joblib").transform(SMILES)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_column_of_the_training_is_read_among_others(make_predictor):
+    (checkpoint,) = make_predictor().checkpoints
+    checkpoint.config.data.smiles_column = "cpd"
+    frame = pd.DataFrame({"cpd": ["CCO", "CCN"], "ph": [7.0, 5.0]})
+    model = Model(checkpoint, "cpu")
+    np.testing.assert_array_equal(gs.GraphSliceTransformer(model).fit_transform(frame), model.embed(frame))

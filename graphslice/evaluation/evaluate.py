@@ -81,6 +81,9 @@ def load_evaluation_data(
     if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:
         return aligned, aligned.splits
     if loaded.fingerprint() == trained.fingerprint:
+        if predictor.calibration is not None and split in ("train", "valid", "all"):
+            note = "intervals were calibrated on some of these molecules or trained on them: their coverage is no test"
+            aligned = replace(aligned, notes=(*aligned.notes, note))
         return aligned, training_splits(predictor, model, loaded, split)
     is_other = bool(overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"})
     if is_other and not is_dropped:

@@ -39,7 +39,7 @@ def all_tables() -> dict[str, str]:
     tables |= benchmark_tables(results["results"], board) | interval_tables(results["intervals"])
     tables |= adme_tables(results["adme"]) | {"summary": summary_table(results["results"], board)}
     tables |= {"labels": label_sections(results["labels"]), "rate": rate_table(results["rate"])}
-    tables |= {"tune": tuning_table(results["tune"])}
+    tables |= {"tune": tuning_table(results["tune"]), "transfer": start_table(results["transfer"])}
     comparisons = (DOCS / "comparisons").glob("*.json")
     named = {path.stem: table(json.loads(path.read_text(encoding="utf-8"))) for path in comparisons}
     return {f"table: {name}": text for name, text in tables.items()} | named | adme_numbers(results["adme"])

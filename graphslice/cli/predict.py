@@ -147,14 +147,12 @@ def print_summaries(
         usable = [smiles for smiles, reason in molecules if reason is None]
         predictions = predictor.predict(usable, columns=columns, details=True, interval=level)
     remarks = [*notes, *(str(each.message) for each in warned), *interval_notes(predictor, level)]
-    found = iter(predictions.errors)
-    errors = [next(found) if reason is None else reason for _, reason in molecules]
-    if all(errors):
-        raise no_usable_row(errors[0])
+    found = iter(enumerate(predictions.errors))
+    results = [next(found) if reason is None else (-1, reason) for _, reason in molecules]
+    if all(error for _, error in results):
+        raise no_usable_row(results[0][1])
     documents: list[dict[str, Any]] = []
-    row = -1  # of the predictions
-    for number, ((text, reason), error) in enumerate(zip(molecules, errors, strict=True), 1):
-        row += reason is None
+    for number, ((text, _), (row, error)) in enumerate(zip(molecules, results, strict=True), 1):
         targets = summarize(predictions, row) if error is None else []
         documents.append({"smiles": text, "error": error, "targets": [asdict(target) for target in targets]})
         if error is not None:
@@ -170,11 +168,11 @@ def print_summaries(
                 "similarity": float(neighbours.similarity[row]),
             }
         print(f"{text}{known}", *_summary_lines(targets, level), "", sep="\n")
-    failed = len(errors) - errors.count(None)
+    failed = sum(error is not None for _, error in results)
     sys.stdout.flush()
     for note in remarks:
         print(f"note: {note}", file=sys.stderr)
-    return {"summaries": documents, "columns": [], "total": len(errors), "failed": failed, "notes": remarks}
+    return {"summaries": documents, "columns": [], "total": len(results), "failed": failed, "notes": remarks}
 
 
 def _summary_lines(targets: list[TargetSummary], level: float | None) -> list[str]:

@@ -268,8 +268,7 @@ def _base_config(
     if init_from is not None:  # the flag overrides the file
         from_file = {name: value for name, value in from_file.items() if name != "init_from"}
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
-    usual = _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
-    merged = read_preset(preset or usual)
+    merged = read_preset(preset or _usual_preset(dataset))
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
             raise InputError("--init-from sets the architecture: leave out --preset")
@@ -278,6 +277,15 @@ def _base_config(
         merged = fine_tuning_preset(merged, init_from)
     base = RunConfig.from_dict(merge_sections(merged, from_file))
     return replace(base, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else base
+
+
+def _usual_preset(dataset: object) -> str:
+    """Return the preset of a dataset; that of a preprocessed dataset is that of its source."""
+    if isinstance(dataset, str) and dataset.lower().endswith(".arrow"):
+        from graphslice.data.store import stored_source  # imports numba
+
+        dataset = stored_source(Path(dataset))
+    return _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
 
 
 def add_engine_options(parser: ArgumentParser) -> None:
@@ -320,10 +328,9 @@ def molecule_source(molecules: list[str]) -> Path | list[str]:
 
 def _standard_input() -> str:
     """Copy standard input, a table, to a temporary CSV file that is removed at exit, and return its path."""
-    file = NamedTemporaryFile(suffix=".csv")  # noqa: SIM115 - open until the exit
-    shutil.copyfileobj(sys.stdin.buffer, file)
-    file.flush()
-    atexit.register(file.close)
+    with NamedTemporaryFile(suffix=".csv", delete=False) as file:  # Windows opens no file twice
+        atexit.register(Path(file.name).unlink, missing_ok=True)
+        shutil.copyfileobj(sys.stdin.buffer, file)
     return file.name
 
 

@@ -355,6 +355,8 @@ def featurize_dataset(
             raise InputError(
                 f"{data.dataset} has its own split: use --split {data.split} when training on the preprocessed dataset"
             )
+        if engine != "local":
+            raise InputError(f"--engine {engine} shares the files of a folder, not {data.dataset}")
         dataset = load_dataset(data)
         info = replace(info, targets=tuple(dataset.target_names))
         return build_store(out, dataset.chunks(), info, workers=workers, progress=progress, check=_check_usable)

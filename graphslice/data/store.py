@@ -14,6 +14,7 @@ from typing import overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
 from graphslice.chem.descriptors import descriptor_width
@@ -119,6 +120,15 @@ STORE_SUFFIX = ".arrow"
 BATCH_ROWS = 65_536
 
 
+def stored_source(path: Path) -> str | None:
+    """Return the name of the dataset that a store holds, from its metadata alone; None if the file is no store."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            return StoreInfo.from_metadata(pa.ipc.open_file(file).schema.metadata).source
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
+        return None
+
+
 class StoredTexts(Sequence[str]):
     """Texts of all rows of a store, read when they are asked for; ``columns`` has one array per record batch."""
 
@@ -127,6 +137,10 @@ class StoredTexts(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._texts)
+
+    def contain(self, part: str) -> np.ndarray:
+        """Return the mask of the texts that contain ``part``, ``bool [R]``."""
+        return np.asarray(pc.fill_null(pc.match_substring(self._texts, part), False))
 
     def __getitem__(self, index):
         return self._texts[index].to_pylist() if isinstance(index, slice) else self._texts[index].as_py()
@@ -156,7 +170,11 @@ class GraphStore(Sequence[MolGraph]):
         self._buffer = buffer  # keeps the memory map alive
         reader = pa.ipc.open_file(buffer)
         self.info = StoreInfo.from_metadata(reader.schema.metadata)
-        self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        self.batches: list[pa.RecordBatch] = []
+        for i in range(reader.num_record_batches):
+            self.batches.append(reader.get_batch(i))
+            if sum(batch.nbytes for batch in self.batches) > buffer.size:
+                raise ValueError("a column is compressed, or a record batch is listed twice")
         if not reader.schema.equals(self.info.schema()):
             raise ValueError("its columns do not match its metadata")
         for batch in self.batches:

@@ -49,7 +49,9 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     class_tasks = {task.name: task for task in store.info.tasks if task.classes}
     tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
     targets, unknown_classes = recode_labels(targets, [class_tasks.get(name, Task(name)) for name in names], tasks)
-    is_pcqm4m = store.info.source in OGB_FOLDERS
+    is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
+    if is_pcqm4m and config.folds is not None:
+        raise InputError(f"{store.name} has OGB's split: leave out folds, or give --split {SPLIT_METHODS[0]}")
     rejected, invalid_labels = _store_errors(store, names)
     invalid_labels = unknown_classes | invalid_labels
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets

@@ -19,6 +19,7 @@ from graphslice.data.infer_tasks import POSITIVE
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import class_key
 from graphslice.data.splits import SPLIT_NAMES
+from graphslice.data.store import StoredTexts
 from graphslice.run_files import CORPUS, REJECTED
 from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task
 
@@ -90,9 +91,11 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
 
 def salt_notes(data: MoleculeData) -> list[str]:
     """Say how many molecules consist of several fragments, and whether they are standardized; at most one line."""
-    texts = data.dataset.smiles[:]
-    count = sum("." in texts[row] for row in data.usable_rows.tolist()) if texts else 0
-    if not count:
+    texts = data.dataset.smiles
+    if not len(texts):  # graphs
+        return []
+    several = texts.contain(".") if isinstance(texts, StoredTexts) else np.array(["." in text for text in texts])
+    if not (count := int(several[data.usable_rows].sum())):
         return []
     subject = f"{count:,} of {len(data.usable_rows):,} molecules consist of several fragments, such as salts"
     if data.config.graph.standardize == "none":

@@ -186,7 +186,7 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     """
     folders, dataset = find_members(out), data.dataset
     metrics: dict = {"metric": metric}
-    splits = [read_splits(folder) or dataset.splits or {} for folder in folders]
+    splits = [read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
     config = read_config(out)
     data_config, device = config.data, config.trainer.inference_device  # data.config is that of the first member
     models = [load(folder, device) for folder in folders]

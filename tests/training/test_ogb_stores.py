@@ -1,0 +1,71 @@
+"""Runs on preprocessed PCQM4M, whose source has its own split and labels that are not published."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from graphslice.cli.options import _usual_preset
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.ogb_lsc import load_pcqm4m
+from graphslice.data.preprocess import featurize_dataset
+from graphslice.errors import InputError
+from graphslice.run_files import read_splits
+from graphslice.training import train
+
+TRAINER = {"max_epochs": 1, "baselines": "off"}
+
+
+@pytest.fixture
+def store(make_ogb, tmp_path):
+    make_ogb(tmp_path, "pcqm4mv2")
+    out = tmp_path / "v2.arrow"
+    featurize_dataset(DataConfig(dataset="pcqm4mv2", root=str(tmp_path)), GraphConfig(), out)
+    return out
+
+
+def test_a_split_of_ones_own_has_labelled_rows_only_and_is_saved(store, tmp_path, tiny_config, cli):
+    known = np.flatnonzero(pd.read_csv(tmp_path / "pcqm4m-v2" / "raw" / "data.csv.gz")["homolumogap"].notna())
+    config = tiny_config(str(store), data={"split": "random"}, trainer=TRAINER)
+    result = train(config, tmp_path / "run")
+    splits = read_splits(tmp_path / "run")
+    assert np.array_equal(np.sort(np.concatenate(list(splits.values()))), known) and len(known) == 30
+    assert result.metrics["test"]["molecules"] == len(splits["test"])
+    code, out, _ = cli("evaluate", tmp_path / "run", "--device", "cpu")
+    assert code == 0 and f"on {len(splits['test'])} molecules" in out
+    assert float(re.search(r" test: MAE ([\d.]+)", out)[1]) == pytest.approx(result.metrics["test"]["mae"], abs=2e-6)
+
+
+@pytest.mark.parametrize("data", [{"folds": 3}, {"folds": 3, "split": "random"}], ids=["ogb", "random"])
+def test_cross_validation_needs_a_split_of_ones_own(data, store, tmp_path, tiny_config):
+    config = tiny_config(str(store), data=data, trainer=TRAINER)
+    if "split" not in data:
+        with pytest.raises(InputError, match=r"v2\.arrow has OGB's split: leave out folds, or give --split random"):
+            train(config, tmp_path / "run")
+        return
+    assert train(config, tmp_path / "run").metrics["test"]["molecules"] == 30
+
+
+@pytest.mark.parametrize("split", [None, "random"])
+def test_ensembles_are_evaluated(split, store, tmp_path, tiny_config):
+    config = tiny_config(str(store), data={"split": split}, trainer=TRAINER | {"ensemble": 2})
+    metrics = train(config, tmp_path / "run").metrics
+    assert metrics["valid"]["molecules"] > 0 and ("test" in metrics) == (split is not None)
+
+
+def test_an_ensemble_leaves_out_molecules_that_cannot_be_read(make_ogb, tmp_path, tiny_config):
+    folder = make_ogb(tmp_path)
+    table = pd.read_csv(folder / "raw" / "data.csv.gz")
+    row = load_pcqm4m("pcqm4m", tmp_path)[2]["valid"][0]
+    table.loc[row, "smiles"] = "not a molecule"
+    table.to_csv(folder / "raw" / "data.csv.gz", index=False)
+    config = tiny_config("pcqm4m", data={"root": str(tmp_path)}, trainer=TRAINER | {"ensemble": 2})
+    assert train(config, tmp_path / "run").metrics["valid"]["molecules"] == 9
+
+
+def test_preset_of_a_preprocessed_dataset_is_that_of_its_source(store, tmp_path):
+    (tmp_path / "other.arrow").write_bytes(b"no store")
+    names = {"pcqm4mv2": "pcqm4mv2-slice", str(store): "pcqm4mv2-slice", str(tmp_path / "other.arrow"): "small"}
+    assert {name: _usual_preset(name) for name in names} == names
+    assert _usual_preset(str(tmp_path / "missing.arrow")) == "small"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Callable, Collection, Iterable
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 # Longer texts are not compared with known names.
@@ -53,7 +55,7 @@ def shown(value: object) -> str:
     return _SHORTENED.repr(value)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of the message of an error from elsewhere, or its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
@@ -81,3 +83,12 @@ def nearest(name: object, known: Iterable[str], quote: Callable[[str], str] = re
         longer = [one for one in known if one.casefold().startswith(name.casefold())]
         match = longer if len(longer) == 1 else []
     return f" (did you mean {quote(match[0])}?)" if match else ""
+
+
+def shell_command(words: Sequence[str]) -> str:
+    """Join words to a command that can be pasted into a shell of this system."""
+    if sys.platform != "win32":
+        return shlex.join(words)
+    from subprocess import list2cmdline
+
+    return list2cmdline(words)

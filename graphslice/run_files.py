@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ import numpy as np
 
 from graphslice.atomic_write import atomic_write
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, nearest, shell_command
 from graphslice.hub import local_path
 from graphslice.package_data import MODELS, is_packaged_model
 
@@ -130,9 +129,9 @@ def locate_dataset(dataset: str, folder: Path | None) -> str:
 
 def read_metric_logs(folder: Path) -> Iterator[dict[str, str]]:
     """Yield the lines of the metric logs of a run, over all resumptions in their order."""
-    logs = folder.glob("logs/version_*/metrics.csv")
-    for log in sorted(logs, key=lambda path: int(path.parent.name.rpartition("_")[2])):
-        with log.open(newline="", encoding="utf-8") as file:
+    logs = {path.parent.name.removeprefix("version_"): path for path in folder.glob("logs/version_*/metrics.csv")}
+    for number in sorted(filter(str.isdecimal, logs), key=int):
+        with logs[number].open(newline="", encoding="utf-8") as file:
             yield from csv.DictReader(file)
 
 
@@ -143,7 +142,7 @@ def is_finished(folder: Path) -> bool:
 
 def resume_command(folder: Path) -> str:
     """Return the command that continues a run."""
-    return f"graphslice train --resume {shlex.quote(str(folder))}"
+    return shell_command(["graphslice", "train", "--resume", str(folder)])
 
 
 def unfinished_note(folder: Path | None) -> str | None:
@@ -170,7 +169,7 @@ def _read_json(path: Path) -> dict:
     """Read a JSON file of a run; raises InputError if it is missing or damaged."""
     try:
         contents = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         contents = None
     if not isinstance(contents, dict):
         raise InputError(f"{path} is missing or damaged: copy it again")
@@ -315,7 +314,9 @@ def _is_started(folder: Path) -> bool:
 def _subfolders(folder: Path) -> list[Path]:
     """Return the directories that a run writes: of its members, logs, and networks without a fold."""
     held_out = (path for path in folder.glob(f"{HELD_OUT}*") if _HELD_OUT.fullmatch(path.name))
-    return [*find_members(folder), *sorted((folder / _LOGS).glob("version_*")), *sorted(held_out)]
+    logs = folder / _LOGS
+    of_run = [] if logs.is_symlink() else sorted(logs.glob("version_*"))  # elsewhere they are of others too
+    return [*find_members(folder), *of_run, *sorted(held_out)]
 
 
 def remove_run(folder: Path, keep: str | None = None) -> None:
@@ -327,8 +328,9 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
         return
     for written in _subfolders(folder):
         shutil.rmtree(written, ignore_errors=True)
-    if (folder / _LOGS).is_dir() and not any((folder / _LOGS).iterdir()):
-        (folder / _LOGS).rmdir()
+    logs = folder / _LOGS
+    if logs.is_dir() and not logs.is_symlink() and not any(logs.iterdir()):
+        logs.rmdir()
     for name in (*RUN_FILES, BEST, LAST, CONFIG):  # the last three identify the directory as a run
         if str(folder / name) != keep:
             (folder / name).unlink(missing_ok=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphslice.errors import nearest
+from graphslice.errors import nearest, shell_command
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,12 @@ def test_similar_name_is_suggested(name, known, expected):
 )
 def test_distant_name_is_not_suggested(name, known):
     assert nearest(name, known) == ""
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [("linux", r"graphslice train --resume 'runs\a b'"), ("win32", r'graphslice train --resume "runs\a b"')],
+)
+def test_commands_are_quoted_for_the_shell_of_the_system(system, expected, monkeypatch):
+    monkeypatch.setattr("sys.platform", system)
+    assert shell_command(["graphslice", "train", "--resume", r"runs\a b"]) == expected

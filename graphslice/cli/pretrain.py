@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from graphslice.cli.options import add_settings, add_smiles_column, build_config, exit_stopped
+from graphslice.errors import shell_command
 
 MODULE = "graphslice.pretraining.run"
 
@@ -54,7 +54,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             labels=target_names(config.data.targets, ()),
             without=[Path(table) for table in options.without or ()],
             overwrite=options.overwrite,
-            command=shlex.join(["graphslice", *arguments]),
+            command=shell_command(["graphslice", *arguments]),
             console=console,
         )
         return result.to_dict()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
+from graphslice.errors import shell_command
 
 MODULE = "graphslice.training.train_run"
 
@@ -45,7 +45,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         else:
             config = build_config(options)
             folder = Path(options.out) if options.out else default_run_directory(config.data)
-            command = shlex.join(["graphslice", *arguments])
+            command = shell_command(["graphslice", *arguments])
             result = train(
                 config, folder, overwrite=options.overwrite, profile=options.profile, command=command, console=console
             )

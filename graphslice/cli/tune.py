@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
+from graphslice.errors import shell_command
 
 MODULE = "graphslice.tuning"
 
@@ -62,4 +62,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         report_after_training(result.folder, result.data, console)
         return {"search": str(folder), **result.to_dict()}
     except Interrupted:
-        exit_stopped(f"graphslice tune --resume {shlex.quote(str(folder))}", console)
+        exit_stopped(shell_command(["graphslice", "tune", "--resume", str(folder)]), console)

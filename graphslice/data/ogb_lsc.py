@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import sys
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
+from filelock import FileLock
 
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError, first_line
@@ -42,10 +45,16 @@ def import_ogb_lsc():
     return ogb.lsc
 
 
+def table_path(name: str, root: str | Path) -> Path:
+    """Return the path of OGB's table of a dataset of :data:`OGB_FOLDERS`."""
+    return Path(root) / OGB_FOLDERS[name] / "raw" / "data.csv.gz"
+
+
 def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Splits]:
     """Load SMILES, HOMO-LUMO gaps and OGB's splits of PCQM4M-LSC v1 (``pcqm4m``) or v2 (``pcqm4mv2``).
 
-    An existing folder is read without network access; otherwise OGB downloads it to ``root``.
+    An existing folder is read without network access; otherwise OGB downloads it to ``root``. Several processes may
+    need it at once: one downloads, and the others wait.
 
     Args:
         name: ``pcqm4m`` or ``pcqm4mv2``.
@@ -58,46 +67,76 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     Raises:
         InputError: if the folder is damaged, is missing and cannot be downloaded, or is itself given as ``root``.
     """
-    folder = Path(root) / OGB_FOLDERS[name]
+    folder, table = Path(root) / OGB_FOLDERS[name], table_path(name, root)
     if Path(root).resolve().name == folder.name:  # OGB would download the dataset into its own folder
         raise InputError(f"--root {root} is the folder of {name} itself: give the folder that holds it")
-    if folder.is_dir() and not (folder / "RELEASE_v1.txt").exists():
+    if not folder.exists():
+        _download(name, folder)
+    missing = [path for path in (folder / "RELEASE_v1.txt", table) if not path.exists()]
+    if missing:
         raise InputError(
-            f"{folder} lacks OGB's RELEASE_v1.txt, so it is not the current release: "
-            "move it away so that it is downloaded again"
+            f"{folder} lacks OGB's {missing[0].relative_to(folder)}, so it is not the current release: move it away so "
+            "that it is downloaded again"
         )
-    lsc = import_ogb_lsc()
-    dataset_class = {"pcqm4m": lsc.PCQM4MDataset, "pcqm4mv2": lsc.PCQM4Mv2Dataset}[name]
-    location = f"{folder} (set with --root)"
-    table = folder / "raw" / "data.csv.gz"
-    if not table.exists():
-        print(f"downloading {name} to {folder}", file=sys.stderr)
-    # Naming the dataset implies consent to its download.
-    consent = mock.patch.object(sys.modules[dataset_class.__module__], "decide_download", lambda url: True)
+    again = "move the folder away so that it is downloaded again"
     try:
-        with consent, contextlib.redirect_stdout(io.StringIO()):
-            dataset = dataset_class(root=str(root), only_smiles=True)
-            gaps = np.asarray(dataset.labels, dtype=np.float64)
-    except zipfile.BadZipFile:
-        archive = Path(root) / f"{OGB_FOLDERS[name]}.zip"
-        archive.unlink(missing_ok=True)  # else OGB would reuse the damaged archive
-        raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
-    except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
-        if table.exists():
-            raise InputError(
-                f"{location} is damaged: its raw/data.csv.gz cannot be read ({first_line(error)})"
-            ) from None
-        raise InputError(
-            f"{name} is not in {location} and cannot be downloaded ({first_line(error)}): "
-            "connect to the network, or put OGB's folder there"
-        ) from None
-    if np.isinf(gaps).any():
-        raise InputError(f"{location} is damaged: its raw/data.csv.gz has infinite labels")
+        dataset = _open(name, root)
+        gaps = np.asarray(dataset.labels, dtype=np.float64)
+        if np.isinf(gaps).any():
+            raise ValueError("it has infinite labels")
+    except (OSError, EOFError, KeyError, ValueError, zlib.error) as error:
+        reason = first_line(error)
+        raise InputError(f"{folder} is damaged: its raw/data.csv.gz cannot be read ({reason}): {again}") from None
     try:
         splits = _read_split(folder / "split_dict.pt", len(gaps), name)
     except Exception as error:  # a damaged file fails in many ways
-        raise InputError(f"{location} is damaged: its split_dict.pt cannot be read ({first_line(error)})") from None
+        reason = first_line(error)
+        raise InputError(f"{folder} is damaged: its split_dict.pt cannot be read ({reason}): {again}") from None
     return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits
+
+
+def _open(name: str, root: str | Path) -> Any:
+    """Open a dataset with OGB's class, which downloads it if it is not there."""
+    lsc = import_ogb_lsc()
+    dataset_class = {"pcqm4m": lsc.PCQM4MDataset, "pcqm4mv2": lsc.PCQM4Mv2Dataset}[name]
+    # Naming the dataset implies consent to its download.
+    consent = mock.patch.object(sys.modules[dataset_class.__module__], "decide_download", lambda url: True)
+    with consent, contextlib.redirect_stdout(io.StringIO()):
+        return dataset_class(root=str(root), only_smiles=True)
+
+
+def _download(name: str, folder: Path) -> None:
+    """Download a dataset, or unpack the archive next to its folder, which appears when it is complete.
+
+    Raises:
+        InputError: if it cannot be downloaded, or the archive is damaged.
+    """
+    archive, partial = folder.with_suffix(".zip"), folder.with_name(f".{folder.name}.partial")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            if folder.exists():  # another process has downloaded it
+                return
+            print(f"downloading {name} to {folder}", file=sys.stderr)
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+            try:
+                partial.mkdir()
+                if archive.exists():
+                    archive.replace(partial / archive.name)  # OGB uses an existing archive
+                _open(name, partial)
+                (partial / folder.name).replace(folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except zipfile.BadZipFile:
+        raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
+    except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
+        cause = error.__context__ or error  # OGB hides the reason of a broken download
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise InputError(
+            f"{name} is not in {folder} (set with --root) and cannot be downloaded ({first_line(cause)}): connect to "
+            "the network, or put OGB's folder there"
+        ) from None
 
 
 def _read_split(path: Path, molecules: int, name: str) -> Splits:

@@ -13,6 +13,7 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.ogb_lsc import OGB_FOLDERS, table_path
 from graphslice.ensemble_check import find_models, read_checkpoints
 from graphslice.errors import InputError
 from graphslice.report.figures import split_name
@@ -129,6 +130,9 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError("the molecules were PyG graphs, which are not stored on disk")
     if config.data.fingerprint is None:
         raise InputError("the model was not trained in this directory")
+    if config.data.dataset in OGB_FOLDERS and not table_path(config.data.dataset, config.data.root).exists():
+        raise InputError(f"{config.data.dataset} is no longer in {config.data.root}")
+    config = replace(config, data=replace(config.data, cache=None))  # a report of a run from elsewhere writes no other
     dataset = load_dataset(config.data)
     if dataset.fingerprint() != config.data.fingerprint:
         raise InputError(f"{config.data.dataset} has changed since the run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import signal
 import time
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from graphslice.atomic_write import atomic_write
 from graphslice.config import RunConfig
-from graphslice.errors import InputError
+from graphslice.errors import InputError, shell_command
 from graphslice.evaluation.metrics import METRICS
 from graphslice.folder_lock import locked
 from graphslice.hardware import visible_gpus
@@ -211,6 +210,6 @@ def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> R
     else:
         command = ["graphslice", "train", "--config", str(out / BEST_CONFIG), "--out", str(folder)]
         config = with_values(setup.user_config, values)
-        result = train(config, folder, overwrite=True, command=shlex.join(command), console=console)
+        result = train(config, folder, overwrite=True, command=shell_command(command), console=console)
     shutil.copyfile(out / TRIALS, folder / TRIALS)
     return result

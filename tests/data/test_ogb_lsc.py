@@ -6,7 +6,10 @@ import io
 import pickle
 import shutil
 import sys
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -100,7 +103,7 @@ def test_download_does_not_prompt(name, make_ogb, tmp_path, offline, monkeypatch
     monkeypatch.setattr(module, "download_url", download_url)
     root = tmp_path / "new" / "root"
     assert len(load_pcqm4m(name, root)[0]) == 40
-    assert len(urls) == 1 and [path.name for path in root.iterdir()] == [OGB_FOLDERS[name]]
+    assert len(urls) == 1 and [path.name for path in root.glob("[!.]*")] == [OGB_FOLDERS[name]]
     assert len(load_pcqm4m(name, root)[0]) == 40 and len(urls) == 1  # not downloaded again
 
 
@@ -108,7 +111,65 @@ def test_damaged_download_is_removed(tmp_path, offline):
     (tmp_path / "pcqm4m_kddcup2021.zip").write_bytes(b"half of a zip")  # OGB uses an existing archive
     with pytest.raises(InputError, match="archive of pcqm4m was damaged and is removed: try again"):
         load_pcqm4m("pcqm4m", tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("*.zip")) == list(tmp_path.glob("*partial")) == []
+
+
+def _replace_download(monkeypatch, download_url):
+    module = sys.modules[ogb_lsc.import_ogb_lsc().PCQM4Mv2Dataset.__module__]
+    monkeypatch.setattr(module, "download_url", download_url)
+
+
+def test_processes_that_need_the_dataset_at_once_download_it_once(make_ogb, tmp_path, offline, monkeypatch):
+    make_ogb(tmp_path / "archive", "pcqm4mv2")
+    urls = []
+
+    def download_url(url: str, folder: str) -> str:
+        urls.append(url)
+        file = Path(shutil.make_archive(f"{folder}/whole", "zip", tmp_path / "archive"))
+        content, half = file.read_bytes(), file.stat().st_size // 2
+        file.write_bytes(content[:half])
+        time.sleep(1)
+        file.write_bytes(content)
+        return str(file)
+
+    _replace_download(monkeypatch, download_url)
+    monkeypatch.setattr(ogb_lsc.contextlib, "redirect_stdout", contextlib.nullcontext)  # threads share the output
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda _: load_pcqm4m("pcqm4mv2", tmp_path / "root")[0], range(3)))
+    assert len(urls) == 1 and [len(smiles) for smiles in results] == [40] * 3
+
+
+def test_folder_appears_when_it_is_complete(make_ogb, tmp_path, offline, monkeypatch):
+    make_ogb(tmp_path / "archive", "pcqm4mv2")
+    _replace_download(monkeypatch, lambda _, folder: shutil.make_archive(f"{folder}/x", "zip", tmp_path / "archive"))
+    unpack = zipfile.ZipFile.extractall
+
+    def interrupted(archive, folder):
+        unpack(archive, folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(zipfile.ZipFile, "extractall", interrupted)
+        load_pcqm4m("pcqm4mv2", tmp_path / "root")
+    assert not (tmp_path / "root" / "pcqm4m-v2").exists()
+    (tmp_path / "root" / ".pcqm4m-v2.partial" / "pcqm4m-v2").mkdir(parents=True)  # of a process that was killed
+    assert len(load_pcqm4m("pcqm4mv2", tmp_path / "root")[0]) == 40
+
+
+@pytest.mark.parametrize(
+    "reason", [KeyboardInterrupt(), ConnectionResetError("reset by peer")], ids=["Ctrl-C", "reset"]
+)
+def test_reason_of_a_broken_download_is_named(reason, tmp_path, offline, monkeypatch):
+    def download_url(url: str, folder: str) -> str:
+        try:
+            raise reason
+        except BaseException:  # as in OGB
+            raise RuntimeError("Stopped downloading due to interruption.")  # noqa: B904
+
+    _replace_download(monkeypatch, download_url)
+    interrupted = isinstance(reason, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt if interrupted else InputError, match=str(reason) or None):
+        load_pcqm4m("pcqm4mv2", tmp_path)
 
 
 @both_versions
@@ -126,7 +187,10 @@ def test_missing_release_file_raises(name, make_ogb, tmp_path, offline):
     (folder / "RELEASE_v1.txt").unlink()
     with pytest.raises(InputError, match=r"lacks OGB's RELEASE_v1\.txt.*move it away"):
         load_pcqm4m(name, tmp_path)
-    assert (folder / "raw" / "data.csv.gz").exists()
+    (folder / "RELEASE_v1.txt").touch()
+    (folder / "raw" / "data.csv.gz").unlink()
+    with pytest.raises(InputError, match=r"lacks OGB's raw/data\.csv\.gz.*move it away"):
+        load_pcqm4m(name, tmp_path)
 
 
 def _csv(text: str) -> bytes:

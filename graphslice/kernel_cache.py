@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from graphslice.package_data import private_folder
 
 
 def remove_kernels_of_other_versions(package: Path, version: str) -> None:
@@ -32,7 +32,9 @@ def remove_kernels_of_other_versions(package: Path, version: str) -> None:
 
 
 def choose_kernel_folder(package: Path) -> None:
-    """Let numba keep kernels in a folder for temporary files if it can write to no other; it raises an error then.
+    """Let numba keep kernels in a folder for temporary files if it can write to no other.
+
+    If there is none either, numba raises an error where the first kernel is defined.
 
     To be called before numba is imported.
 
@@ -46,17 +48,5 @@ def choose_kernel_folder(package: Path) -> None:
         existing = next(folder for folder in (user, *user.parents) if folder.exists())
         if os.access(existing, os.W_OK):
             return
-    os.environ["NUMBA_CACHE_DIR"] = str(_private_folder())
-
-
-def _private_folder() -> str | Path:
-    """Return a folder for temporary files that no other user can write to, since numba runs what it reads there."""
-    prefix = "graphslice-kernels-"
-    if hasattr(os, "getuid"):
-        folder = Path(tempfile.gettempdir()) / f"{prefix}{os.getuid()}"
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            status = folder.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-                return folder
-    return tempfile.mkdtemp(prefix=prefix)
+    with suppress(OSError):
+        os.environ["NUMBA_CACHE_DIR"] = str(private_folder("graphslice-kernels-"))

@@ -6,8 +6,10 @@ In a wheel they are inside ``graphslice``; in a source checkout at its top level
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -45,4 +47,28 @@ def default_cache() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    return Path(tempfile.gettempdir()) / f"graphslice-cache-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    return private_folder("graphslice-cache-")
+
+
+def private_folder(prefix: str) -> Path:
+    """Return a folder for temporary files that no other user can write to, since what is read there may be run.
+
+    Args:
+        prefix: beginning of its name.
+
+    Raises:
+        OSError: if the system has no folder for temporary files that can be written.
+    """
+    if hasattr(os, "getuid"):
+        folder = Path(tempfile.gettempdir()) / f"{prefix}{os.getuid()}"
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+                return folder
+    return _new_folder(prefix)
+
+
+@cache
+def _new_folder(prefix: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=prefix))

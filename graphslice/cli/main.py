@@ -16,6 +16,7 @@ if cores() < allowed_cores():  # the quota of a container, which OpenMP does not
 import argparse
 import ctypes
 import gc
+import io
 import re
 import signal
 import sys
@@ -81,6 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     configure_malloc()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # encodings other than UTF-8 lack characters of names
+        sys.stdout.reconfigure(errors="backslashreplace")
     unhandled = [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else []
     # The exception lets temporary files be removed.
     can_continue = arguments[:1] and arguments[0] in _CONTINUED
@@ -146,6 +149,8 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         _discard(sys.stdout if output is None else output.file)
         return 0
     except RuntimeError as error:
+        if str(error).startswith("cannot cache function"):  # numba's
+            return fail("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can")
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
             raise
         return fail("out of GPU memory: train with a smaller --batch-size, predict with --device cpu")

@@ -1,13 +1,14 @@
 """Cache of the compiled programs of models, in the cache directory of the user.
 
 A program depends on the architecture, not on the weights. It is trusted, like the machine code that numba keeps with
-it: a program from elsewhere, such as from a checkpoint, could read and write any memory.
+it: a program from elsewhere, such as from a checkpoint or of another user, could read and write any memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from contextlib import suppress
 from functools import lru_cache
@@ -20,6 +21,7 @@ import graphslice.program
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.config import ModelConfig
+from graphslice.errors import InputError
 from graphslice.package_data import default_cache
 from graphslice.program.run import programs_enabled
 from graphslice.program.saved import SavedProgram, from_data, to_data
@@ -33,7 +35,10 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
     if not programs_enabled():
         return None
     try:
-        data = json.loads(_path(config).read_bytes())
+        with _path(config).open("rb") as file:
+            if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid not in (0, os.getuid()):
+                return None
+            data = json.load(file)
         arrays = data["buffers"].items()
         buffers = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in arrays}
         shapes = {name: tuple(shape) for name, shape in data["path_shapes"].items()}
@@ -63,7 +68,7 @@ def save_program(config: ModelConfig, model: GraphTransformer) -> None:
         "buffers": {name: [str(a.dtype), a.shape, a.ravel().tolist()] for name, a in buffers.items()},
         "path_shapes": path_shapes,
     }
-    with suppress(OSError):
+    with suppress(OSError, InputError):  # the second is that of atomic_write
         _path(config).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(_path(config)) as temporary:
             temporary.write_text(json.dumps(data), encoding="utf-8")

@@ -1,6 +1,7 @@
 """The command line as a whole: help, versions, options, and readers that go away."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.cli.main import COMMANDS
+from graphslice.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])
@@ -150,3 +151,13 @@ def test_help_of_compare_hides_what_a_comparison_sets(cli):
 def test_message_names_the_usual_form(words, message, cli):
     code, _, err = cli(*words)
     assert code == 2 and message in err
+
+
+def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch):
+    """Windows writes to pipes in an encoding of 256 characters."""
+    buffer = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer, "cp1252", write_through=True))
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    print("\u03b2-carotene")
+    assert buffer.getvalue().decode("cp1252").splitlines()[-1] == r"\u03b2-carotene"

@@ -1,5 +1,6 @@
 """Networks that run as a compiled program predict what torch predicts, and what they cannot run torch runs."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -311,3 +312,33 @@ def test_models_without_a_program_are_not_cached(tmp_path, monkeypatch):
     config = ModelConfig(dim=64, heads=8, layers=1, readout="quantiles")
     save_program(config, GraphTransformer(config).eval())
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    (tmp_path / "programs").touch()
+    config = ModelConfig(dim=64, heads=8, layers=1)
+    save_program(config, GraphTransformer(config).eval())
+    (tmp_path / "programs").unlink()
+
+    def full_disk(*_, **__):
+        raise InputError("cannot write the file: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("graphslice.inference.program_cache.atomic_write", full_disk)
+        save_program(config, GraphTransformer(config).eval())
+    assert load_program(config) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have owners on POSIX")
+def test_programs_of_another_user_are_not_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    config = ModelConfig(dim=64, heads=8, layers=1)
+    save_program(config, GraphTransformer(config).eval())
+    (file,) = (tmp_path / "programs").iterdir()
+    assert load_program(config) is not None
+    if os.getuid() == 0:  # everybody trusts the files of root
+        os.chown(file, 12_345, -1)
+    else:
+        monkeypatch.setattr("os.getuid", lambda: 12_345)
+    assert load_program(config) is None

@@ -12,6 +12,9 @@ from graphslice.cli.options import reject_pretrained
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS
 
+# Time limit in seconds for one SMILES: other requests wait for it.
+_ROW_SECONDS = 5
+
 MODULE = "graphslice.api.model"
 
 
@@ -43,7 +46,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.serve.served_model import ServedModel
 
     listener = _listen(options.host, options.port)
-    with listener, featurizer_pool(workers=2) as pool:
+    with listener, featurizer_pool(workers=2, seconds=_ROW_SECONDS) as pool:
         models = [ServedModel(name, model, pool) for name, model in _load_models(options.models, options.device)]
         service = Service(models, pool, options.max_molecules, options.time_limit)
         is_local = options.host in ("127.0.0.1", "localhost", "::1")

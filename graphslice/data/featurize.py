@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from graphslice.data.workers import Workers
 
 
+# Time limit in seconds for one SMILES.
+_ROW_SECONDS = 60
 # SMILES per task of a process; fewer with descriptors, which take longer to compute.
 _TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
 
@@ -38,16 +40,19 @@ _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 
 
 @contextmanager
-def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()) -> Iterator[Pool]:
+def featurizer_pool(
+    rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = (), seconds: float = _ROW_SECONDS
+) -> Iterator[Pool]:
     """Start a pool of processes for :func:`featurize_stream`.
 
-    If a SMILES crashes a process or takes longer than a minute, only its row fails, with the reason. Without a pool it
+    If a SMILES crashes a process or takes longer than the limit, only its row fails, with the reason. Without a pool it
     crashes this process; :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
 
     Args:
         rows: number of rows, if known; few rows are not worth starting processes.
         workers: number of processes; by default one per core.
         kinds: kinds of descriptors that will be computed.
+        seconds: time limit for one SMILES.
 
     Yields:
         The pool, or None if this process should do the work: with one worker, few rows, or in a daemon process.
@@ -71,7 +76,7 @@ def featurizer_pool(rows: int | None = None, workers: int | None = None, kinds: 
         return
     # Otherwise every process would compile the kernels on first use, or read them from the cache.
     _parse_task(["CCO"], GraphConfig(), MOLECULE, kinds)
-    pool = Workers(workers)
+    pool = Workers(workers, seconds)
     try:
         yield pool
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -14,8 +15,6 @@ from graphslice.processes import Child, ChildDied
 _Result = TypeVar("_Result")
 _Work: TypeAlias = Callable[[Sequence[str]], _Result]
 
-#: Time limit in seconds for one SMILES, and for a task of several SMILES before they are retried one by one.
-ROW_SECONDS = 60
 # Time limit in seconds for the start of a replacement process, which may have to compile kernels.
 _START_SECONDS = 600
 
@@ -25,12 +24,13 @@ class Workers:
 
     Args:
         count: number of processes.
+        seconds: time limit for one SMILES, and for a task of several SMILES before they are retried one by one.
     """
 
-    def __init__(self, count: int) -> None:
-        # Forking is safe: the child processes use neither torch nor a GPU.
-        method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-        self._context = multiprocessing.get_context(method)
+    def __init__(self, count: int, seconds: float) -> None:
+        self._seconds = seconds
+        # Forking is safe on Linux: the child processes use neither torch nor a GPU. Libraries of macOS are not safe.
+        self._context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._closed = False
         self._lock = threading.Lock()  # held while processes are replaced or killed
         self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
@@ -61,17 +61,19 @@ class Workers:
     def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
         process = self._idle.pop()
         try:
-            try:
-                return [(_run(process, work, smiles), None)]
-            except ChildDied:
-                process, empty = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
-            for text in smiles:
+            tasks: list[Sequence[str]] = [smiles]
+            for texts in tasks:  # which grows by the rows of a task that is lost
                 try:
-                    results.append((_run(process, work, [text]), None))
+                    results.append((_run(process, work, texts, self._seconds), None))
                 except ChildDied as lost:
                     process, empty = self._replace(process, work)
-                    reason = f"took longer than {ROW_SECONDS} s" if lost.exitcode is None else "crashed on this SMILES"
+                    if len(texts) > 1:
+                        tasks += [[text] for text in texts]
+                        continue
+                    reason = (
+                        f"took longer than {self._seconds:g} s" if lost.exitcode is None else "crashed on this SMILES"
+                    )
                     results.append((empty, f"RDKit {reason}"))
             return results
         finally:
@@ -97,6 +99,6 @@ class Workers:
             ) from None
 
 
-def _run(process: Child, work: _Work[_Result], smiles: Sequence[str], seconds: float | None = None) -> _Result:
+def _run(process: Child, work: _Work[_Result], smiles: Sequence[str], seconds: float) -> _Result:
     process.start(work, smiles)
-    return process.result(ROW_SECONDS if seconds is None else seconds)
+    return process.result(seconds)

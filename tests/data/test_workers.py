@@ -13,7 +13,6 @@ from graphslice import processes as processes_module
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
-from graphslice.data import workers
 from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
@@ -40,7 +39,6 @@ def deadly(monkeypatch):
         return read_or_die
 
     monkeypatch.setattr(pool, "read_smiles", reading(pool.read_smiles))
-    monkeypatch.setattr(workers, "ROW_SECONDS", 5)
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def deadly_rows(demo_smiles):
 def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     smiles, expected, bad = deadly_rows
     request.getfixturevalue("deadly")
-    with featurizer_pool(workers=2) as processes:
+    with featurizer_pool(workers=2, seconds=5) as processes:
         store, reasons = next(featurize_stream([smiles], GraphConfig(), pool=processes))
         again, _ = next(featurize_stream([smiles[10:400]], GraphConfig(), pool=processes))
     messages = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
@@ -100,9 +98,8 @@ def test_processes_that_cannot_start_raise(monkeypatch):
         next(featurize_stream([["C"]], GraphConfig(), pool=processes))
 
 
-def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly, monkeypatch):
-    monkeypatch.setattr(workers, "ROW_SECONDS", 1000)
-    with featurizer_pool(workers=2) as processes:
+def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly):
+    with featurizer_pool(workers=2, seconds=1000) as processes:
         future = processes.submit(pool._parse_task, [NO_STEP_LIMIT])
     assert future.done()
 

@@ -81,7 +81,7 @@ class Checkpoint:
             raise InputError("the checkpoint's weights do not fit its configuration") from None
 
     def fits(self) -> bool:
-        """True if the weights have the sizes of the configuration; checked before memory for a model is allocated."""
+        """True if the weights that have the sizes of the configuration have these; checked before a model is made."""
         config = self.config.model
         layers = {name.split(".")[1] for name in self.weights if name.startswith("blocks.")}
         sizes = {

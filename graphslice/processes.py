@@ -199,7 +199,7 @@ class Child:
 
     def interrupt(self) -> None:
         """Interrupt the call as Ctrl-C does."""
-        with suppress(ProcessLookupError):  # it has ended in the meantime
+        with suppress(OSError):  # it has ended in the meantime
             os.kill(self._process.pid, signal.SIGINT)
 
     def end(self, seconds: float | None = None) -> None:

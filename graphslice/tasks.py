@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -22,6 +23,8 @@ _MOST_KNOTS = 200
 GAUSSIAN = "gaussian"
 # Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
 MAX_LOG_STD = 7.0
+# Control characters but tabs and line breaks.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Task:
         description: what was measured, and which direction is better; may be empty.
         reference: predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes
             the probability of the last one. Empty if there is none.
+
+    Raises:
+        InputError: if a name has a control character, which terminals obey.
     """
 
     name: str
@@ -51,6 +57,11 @@ class Task:
     unit: str = ""
     description: str = ""
     reference: tuple[float, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        for text in (self.name, self.unit, self.description, *self.classes):
+            if isinstance(text, str) and _CONTROL.search(text):
+                raise InputError(f"the target {self.name!r} has a control character in {text!r}: rename it")
 
     @property
     def knot_array(self) -> np.ndarray:

@@ -8,6 +8,8 @@ from graphslice.package_data import MODELS
 from graphslice.run_files import (
     find_checkpoint,
     find_members,
+    read_metric_logs,
+    read_metrics,
     read_splits,
     read_training_smiles,
     remove_run,
@@ -134,3 +136,25 @@ def test_only_folders_of_a_run_are_removed_with_it(run):
     remove_run(run)
     assert not (run / "held-out-1").exists()
     assert (run / "held-out-compounds").is_dir() and (run / "member-x").is_dir()
+
+
+def test_logs_elsewhere_are_kept_when_a_run_is_removed(run, tmp_path):
+    others = tmp_path / "others" / "version_0"
+    others.mkdir(parents=True)
+    (run / "logs").symlink_to(others.parent)
+    (run / "start.json").touch()
+    remove_run(run)
+    assert others.is_dir() and not (run / "start.json").exists()
+
+
+def test_logs_that_no_run_wrote_are_not_read(run):
+    for name, loss in (("version_10", 2), ("version_9", 1), ("version_old", 0)):
+        (run / "logs" / name).mkdir(parents=True)
+        (run / "logs" / name / "metrics.csv").write_text(f"loss\n{loss}\n")
+    assert list(read_metric_logs(run)) == [{"loss": "1"}, {"loss": "2"}]
+
+
+def test_deeply_nested_scores_are_damaged(run):
+    (run / "metrics.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match=r"metrics\.json is missing or damaged: copy it again"):
+        read_metrics(run)

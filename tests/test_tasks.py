@@ -93,3 +93,12 @@ def test_parse_per_target():
         parse_per_target("binaryy", names, TASK_KINDS, "--task")
     with pytest.raises(InputError, match=r"--task names 'c', which is not a predicted target"):
         parse_per_target("c=binary", names, TASK_KINDS, "--task")
+
+
+@pytest.mark.parametrize(
+    "values", [{"name": "a\x1b[2J"}, {"name": "a", "unit": "\x07"}, {"name": "a", "description": "\x9b"}]
+)
+def test_names_that_a_terminal_obeys_are_rejected(values):
+    with pytest.raises(InputError, match="control character"):
+        Task(**values)
+    assert Task("logS\n(mol/L)\t").name == "logS\n(mol/L)\t"

@@ -234,7 +234,7 @@ def _masked_predict(model: GraphTransformer, batch: GraphBatch) -> Predict:
             tensors = {name: t.expand(len(visible), *t.shape[1:]) for name, t in single.items()}
             normed = model.run_blocks(model.embedding_norm(rows), tensors)
             fixed = None if batch.descriptors is None else batch.descriptors.expand(len(visible), -1)
-            return model.predict_from_rows(normed, context.lengths.expand(len(visible)), fixed).double().cpu()
+            return model.predict_from_rows(normed, context.lengths.expand(len(visible)), fixed).cpu().double()
 
     def predict(visible: Tensor) -> np.ndarray:
         chunks = visible.to(x.device).split(max(1, _MAX_ROWS // x.shape[1]))

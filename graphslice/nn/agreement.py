@@ -97,11 +97,11 @@ def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
     """Compute the L2 norm of all values."""
-    return torch.stack([tensor.double().square().sum().cpu() for tensor in tensors]).sum().sqrt()
+    return torch.stack([tensor.cpu().double().square().sum() for tensor in tensors]).sum().sqrt()
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> float:
-    numerator, denominator = numerator.double().cpu(), denominator.double().cpu()
+    numerator, denominator = numerator.cpu().double(), denominator.cpu().double()
     return float(numerator / denominator) if denominator > 0 else 0.0 if numerator == 0 else float("inf")
 
 

@@ -111,7 +111,7 @@ def fit_boosting(
     classes_or_scores = np.searchsorted(present, labels) if kind == "multiclass" else labels
     training = lightgbm.Dataset(inputs, classes_or_scores, weight=weights)
     model = lightgbm.train(settings, training, num_boost_round=_BOOSTING_TREES)
-    expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True)).reshape(
+    expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True, num_threads=1)).reshape(
         -1, len(present) if several else 1
     )
     library = f"LightGBM {lightgbm.__version__}"

@@ -246,3 +246,27 @@ def test_invalid_descriptors_raise(name, array, tmp_path):
     at = batch.schema.get_field_index(f"descriptor {name}")
     wrong = batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
     assert_damaged(write(tmp_path / "s.arrow", wrong, metadata=metadata))
+
+
+def test_many_batches_that_expand_are_rejected_early(tmp_path, monkeypatch):
+    """Arrow may compress one column and not the others, and one batch may be listed many times."""
+    batch = batch_of(arrays())
+    batch = batch.set_column(batch.schema.get_field_index("smiles"), "smiles", pa.array(["C" * 1_000_000] * len(batch)))
+    path = write(tmp_path / "s.arrow", *[batch] * 8, compression="zstd")
+    read = []
+    opened = pa.ipc.open_file
+
+    class Reader:
+        def __init__(self, buffer):
+            self.reader = opened(buffer)
+
+        def __getattr__(self, name):
+            return getattr(self.reader, name)
+
+        def get_batch(self, i):
+            read.append(i)
+            return self.reader.get_batch(i)
+
+    monkeypatch.setattr("graphslice.data.store.pa.ipc.open_file", Reader)
+    assert_damaged(path)
+    assert read == [0]

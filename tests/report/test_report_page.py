@@ -225,6 +225,18 @@ def test_ogb_report_without_test_labels(make_ogb, tiny_config, tmp_path):
     assert again.words == page.words
 
 
+def test_report_of_a_run_from_elsewhere_writes_and_downloads_nothing_else(make_ogb, tiny_config, tmp_path, offline):
+    """Its configuration may name any folder."""
+    make_ogb(tmp_path / "ogb")
+    config = tiny_config("pcqm4m", data={"root": str(tmp_path / "ogb"), "cache": str(tmp_path / "cache")})
+    train(config, tmp_path / "run")
+    shutil.rmtree(tmp_path / "cache")
+    assert "validation MAE" in check_page(write_report(tmp_path / "run")).words
+    shutil.rmtree(tmp_path / "ogb")
+    assert "pcqm4m is no longer in" in check_page(write_report(tmp_path / "run")).words
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
 def test_run_without_a_test_set_shows_its_held_out_folds(make_report, demo_rows):
     """As of a final model, which has neither a validation nor a test set."""
     trainer = {"refit": "on", "baselines": "on"}

@@ -74,12 +74,16 @@ def test_created_folders_are_removed_if_empty(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize(("code", "works"), [(errno.ENOLCK, True), (errno.EROFS, False)])
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl")
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.parametrize(
+    ("code", "works"), [(errno.ENOLCK, True), (errno.ENOSYS, True), (errno.EOPNOTSUPP, True), (errno.EROFS, False)]
+)
 def test_file_system_without_locks_is_used_and_read_only_one_is_rejected(code, works, tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("filelock.FileLock._acquire", fail)
+    monkeypatch.setattr("fcntl.flock" if works else "filelock.FileLock._acquire", fail)
     if works:
         with locked(tmp_path / "run"):
             (tmp_path / "run" / "file").touch()

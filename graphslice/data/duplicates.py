@@ -114,9 +114,13 @@ def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
     Returns:
         ``uint64 [R]``, equal for rows with equal molecules and columns.
     """
-    numbers = np.where(np.isnan(columns), np.float32(np.nan), columns + np.float32(0))  # normalise nan and -0
-    words = np.column_stack([identity, numbers.view(np.uint32).astype(np.uint64)])
-    return np.unique(words, axis=0, return_inverse=True)[1].reshape(-1).astype(np.uint64)
+    _, keys, counts = np.unique(identity, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(counts[keys] > 1)  # the others have no equal row, whatever their columns are
+    numbers = columns[repeated] + np.float32(0)  # -0 is 0
+    numbers[np.isnan(numbers)] = np.nan  # of one bit pattern
+    words = np.column_stack([keys[repeated].astype(np.uint32), numbers.view(np.uint32)])
+    keys[repeated] = len(counts) + np.unique(words, axis=0, return_inverse=True)[1].reshape(-1)
+    return keys.astype(np.uint64)
 
 
 def merge_rows(

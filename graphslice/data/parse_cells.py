@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from graphslice.data.arrow import is_text
 from graphslice.data.tables import decode_text, malformed_rows, texts
 from graphslice.errors import shown
 
@@ -35,11 +36,13 @@ def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.nd
         numbers = cells.cast(pa.float64(), safe=False).to_numpy()
         empty = np.isnan(numbers)
     else:
+        word_of = np.arange(len(cells))
+        if is_text(cells.type):  # of which most may be empty
+            encoded = cells.combine_chunks().dictionary_encode(null_encoding="encode")
+            cells, word_of = encoded.dictionary, encoded.indices.to_numpy()
         words = texts(cells)
-        numbers = np.array([parse_number(word) for word in words], dtype=np.float64)
-        empty = np.zeros(len(words), bool)
-        for row in np.flatnonzero(np.isnan(numbers)).tolist():
-            empty[row] = is_empty(words[row])
+        numbers = np.array([parse_number(word) for word in words], dtype=np.float64)[word_of]
+        empty = np.array([is_empty(word) for word in words], bool)[word_of]
     if malformed := list(malformed_rows(chunk)):
         numbers = numbers.copy()
         numbers[malformed], empty[malformed] = np.nan, True

@@ -29,6 +29,7 @@ from graphslice.data.dataset_loaders import dataset_path, load_dataset
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.featurize import Pool, featurizer_pool, parse
 from graphslice.data.infer_tasks import infer_tasks
+from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS
 from graphslice.data.parse_rows import labelled_rows, parse_chunk
 from graphslice.data.splits import SPLIT_METHODS
@@ -289,9 +290,8 @@ def cached_store(
     info = StoreInfo(
         safe_file_name(Path(dataset.name).name),  # independent of the directory of the file
         dataset.fingerprint(),
-        tuple(dataset.target_names),
-        config.atom_order,
-        config.max_atoms,
+        atom_order=config.atom_order,
+        max_atoms=config.max_atoms,
         descriptors=tuple(descriptors),
         level=dataset.level,
         standardize=config.standardize,
@@ -300,7 +300,11 @@ def cached_store(
     name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
     store = _existing_store(path, info, report=True)
-    return build_store(path, dataset.chunks(), info, rows=len(dataset), progress=progress) if store is None else store
+    if store is not None:
+        return store
+    # A run reads the labels of its dataset.
+    unlabelled = (replace(rows, labels=Labels.of_molecules(np.empty((len(rows), 0)))) for rows in dataset.chunks())
+    return build_store(path, unlabelled, info, rows=len(dataset), progress=progress)
 
 
 def safe_file_name(name: str) -> str:
@@ -403,4 +407,8 @@ def _check_usable(store: GraphStore) -> None:
         first = next(iter(store.errors.values()), None)
         raise InputError(f"no row can be used; the first: {first}")
     columns = feature_column_names(store.info.descriptors)
-    check_feature_columns(store.descriptors(np.arange(len(store)), columns), columns, store.info.source)
+    known = np.zeros((1, len(columns)), bool)
+    for start in range(0, len(store), BATCH_ROWS):
+        rows = np.arange(start, min(start + BATCH_ROWS, len(store)))
+        known |= ~np.isnan(store.descriptors(rows, columns)).all(axis=0)
+    check_feature_columns(np.where(known, 0, np.nan), columns, store.info.source)

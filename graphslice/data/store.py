@@ -171,9 +171,11 @@ class GraphStore(Sequence[MolGraph]):
         reader = pa.ipc.open_file(buffer)
         self.info = StoreInfo.from_metadata(reader.schema.metadata)
         self.batches: list[pa.RecordBatch] = []
+        size = 0
         for i in range(reader.num_record_batches):
             self.batches.append(reader.get_batch(i))
-            if sum(batch.nbytes for batch in self.batches) > buffer.size:
+            size += self.batches[-1].nbytes
+            if size > buffer.size:
                 raise ValueError("a column is compressed, or a record batch is listed twice")
         if not reader.schema.equals(self.info.schema()):
             raise ValueError("its columns do not match its metadata")
@@ -411,10 +413,11 @@ class GraphStore(Sequence[MolGraph]):
         result = np.empty((len(rows), descriptor_width(names)), np.float32)
         batch_numbers = rows // BATCH_ROWS
         for number in np.unique(batch_numbers).tolist():
-            in_batch, start = batch_numbers == number, 0
+            at, start = np.flatnonzero(batch_numbers == number), 0
+            in_batch = rows[at] % BATCH_ROWS
             for name in names:
                 values = self._descriptors[name][number]
-                result[in_batch, start : start + values.shape[1]] = values[rows[in_batch] % BATCH_ROWS]
+                result[at, start : start + values.shape[1]] = values[in_batch]
                 start += values.shape[1]
         return result
 

@@ -42,6 +42,8 @@ WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 _MALFORMED = "graphslice: malformed"
 # Metadata of columns that were read from text files.
 _TEXT = {b"graphslice": b"text"}
+# Cells that are converted to texts at once.
+_CELLS_AS_TEXT = 1_000_000
 
 
 @dataclass
@@ -110,7 +112,9 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                         table.chunks if schema is None else (_cast(chunk, schema, file) for chunk in table.chunks)
                     )
 
-        yield TableStream(first.columns, chunks(), first.estimated_rows * len(files), first.named, notes)
+        sizes = [file.stat().st_size for file in files]
+        estimated_rows = first.estimated_rows * sum(sizes) // max(1, sizes[0])
+        yield TableStream(first.columns, chunks(), estimated_rows, first.named, notes)
 
 
 def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
@@ -396,6 +400,11 @@ class _TextSink:
         if not self.header_written:
             self._write([tuple(chunk.column_names)])
             self.header_written = True
+        rows = max(1, _CELLS_AS_TEXT // max(1, chunk.num_columns))
+        for start in range(0, len(chunk), rows):
+            self._write_rows(chunk.slice(start, rows))
+
+    def _write_rows(self, chunk: pa.Table) -> None:
         columns = []
         for column in chunk.columns:
             if pa.types.is_float32(column.type):  # the shortest text that is read back as the same number

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.format import write_array_header_1_0
 
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import number_array, text_array
@@ -98,15 +99,20 @@ def _write_matrix(
     progress: Callable[[int], None] | None,
 ) -> FileReport:
     """Write the embeddings of all chunks to one ``.npy`` file."""
-    report, parts = FileReport(), []
-    with atomic_write(out) as temporary:
+    report, rows = FileReport(), 0
+    with atomic_write(out) as temporary, temporary.open("wb") as file:
         for chunk, store in chunks:
-            parts.append(compute_embeddings(predictor, store))
+            embeddings = np.ascontiguousarray(compute_embeddings(predictor, store))
+            header = {"descr": embeddings.dtype.str, "fortran_order": False, "shape": (rows, embeddings.shape[1])}
+            if not rows:
+                write_array_header_1_0(file, header)
+            embeddings.tofile(file)
+            rows += len(embeddings)
             report.add(_row_errors(store))
             if progress:
                 progress(len(chunk))
-        with temporary.open("wb") as file:
-            np.save(file, np.concatenate(parts))
+        file.seek(0)  # NumPy leaves room for the number of rows
+        write_array_header_1_0(file, header | {"shape": (rows, embeddings.shape[1])})
     return report
 
 

@@ -76,16 +76,20 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     path = folder / OUT_OF_FOLD
     if not path.is_file():
         return None
+    labelled = np.flatnonzero(~np.isnan(data.dataset.targets).all(axis=1))
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        lines = list(csv.DictReader(file))
-    if not lines:
-        return None
-    tasks = data.dataset.tasks
-    names = [f"{name}_pred" if f"{name}_pred" in lines[0] else name for name in prediction_columns(tasks)]
-    rows = np.array([int(line["row"]) - 1 for line in lines], dtype=np.int64)
-    values = np.array([[float(line[name]) for name in names] for line in lines], dtype=np.float32)
-    labelled = ~np.isnan(data.dataset.targets[rows]).all(axis=1)
-    return SplitPredictions(rows[labelled], values[labelled], None, int(labelled.sum())) if labelled.any() else None
+        rows = np.array([int(line["row"]) - 1 for line in csv.DictReader(file)], np.int64)
+        rows = rows[np.isin(rows, labelled)]
+        if not len(rows):
+            return None
+        sample = set(random_subset(np.sort(rows), _MAX_PREDICTED).tolist())
+        file.seek(0)
+        lines = [line for line in csv.DictReader(file) if int(line["row"]) - 1 in sample]
+    names = prediction_columns(data.dataset.tasks)
+    names = [f"{name}_pred" if f"{name}_pred" in lines[0] else name for name in names]
+    sampled = np.array([int(line["row"]) - 1 for line in lines], np.int64)
+    values = np.array([[float(line[name]) for name in names] for line in lines], np.float32)
+    return SplitPredictions(sampled, values, None, len(rows))
 
 
 @dataclass(frozen=True)

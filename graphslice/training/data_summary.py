@@ -124,7 +124,8 @@ def describe_bounded(tasks: Sequence[Task], bounds: np.ndarray | None) -> list[s
         return []
     counts = {task.name: int(is_bounded(bounds[:, t]).sum()) for t, task in enumerate(tasks)}
     named = [f"{count:,} of {name}" for name, count in counts.items() if count]
-    return [f"bounds, such as >5, among the labels: {', '.join(named)}; predictions beyond a bound are no error"]
+    names = quoted_list(named, _MOST_NAMES, str)
+    return [f"bounds, such as >5, among the labels: {names}; predictions beyond a bound are no error"]
 
 
 def _describe_task(task: Task, labels: np.ndarray) -> str:

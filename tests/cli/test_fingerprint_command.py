@@ -69,3 +69,11 @@ def test_bad_input(cli, run_directory, table, tmp_path):
         code, _, output = cli("fingerprint", *arguments)
         assert code == 2 and what in output and len(output.splitlines()) == 1, output
     assert cli("fingerprint", run_directory, tmp_path / "taken.csv", "-o", tmp_path / "found.npy")[0] == 0
+
+
+def test_a_matrix_of_many_chunks_is_that_of_all_rows(cli, run_directory, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.inference.files._CHUNK_ROWS", 2)
+    (tmp_path / "molecules.csv").write_text("smiles\n" + "\n".join([*SMILES[:3], *SMILES[4:]]) + "\n")
+    assert cli("fingerprint", run_directory, tmp_path / "molecules.csv", "-o", tmp_path / "found.npy")[0] == 0
+    expected = gs.load(run_directory, device="cpu").embed([*SMILES[:3], *SMILES[4:]])
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-6)

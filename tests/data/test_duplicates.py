@@ -208,3 +208,15 @@ def test_two_valued_auxiliary_labels_keep_two_values():
     found = merge_means(labels, np.arange(6), identity).values
     np.testing.assert_array_equal(found[:, 0], [np.nan, np.nan, 1, 0, 0, 0])
     np.testing.assert_allclose(found[:, 1], [1.5, 1.5, 3, 5, 5, 5])
+
+
+def test_keys_with_columns_are_equal_where_molecule_and_columns_are():
+    generator = np.random.default_rng(0)
+    identity = generator.integers(0, 8, 60).astype(np.uint64) + np.uint64(2**63)
+    columns = generator.integers(0, 2, (60, 2)).astype(np.float32)
+    columns[generator.random((60, 2)) < 0.2] = np.nan
+    columns[columns == 0] *= np.where(generator.random((columns == 0).sum()) < 0.5, 1, -1)
+    keys = keys_with_columns(identity, columns)
+    rows = [(one, *("?" if np.isnan(x) else x for x in values)) for one, values in zip(identity, columns, strict=True)]
+    assert keys.dtype == np.uint64
+    np.testing.assert_array_equal(keys[:, None] == keys, [[a == b for b in rows] for a in rows])

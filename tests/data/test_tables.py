@@ -373,3 +373,22 @@ def test_carriage_return_in_cell_is_quoted(tmp_path):
 @pytest.mark.parametrize(("text", "expected"), [("a.csv", True), ("A.SMI.GZ", True), ("CCO", False), ("C.N", False)])
 def test_is_table_name_checks_suffix(text, expected):
     assert is_table_name(text) is expected
+
+
+def test_rows_of_a_folder_are_estimated_from_all_its_files(tmp_path):
+    (tmp_path / "a.csv").write_text("smiles\n" + "CCO\n" * 10)
+    (tmp_path / "b.csv").write_text("smiles\n" + "CCO\n" * 30_000)
+    with open_table(tmp_path) as table:
+        assert table.estimated_rows > 2_000
+
+
+def test_wide_tables_are_written_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.data.tables._CELLS_AS_TEXT", 7)
+    table = pa.table({"a": list(range(10)), "b": ["x\ry"] + ["z"] * 9, "c": [0.5] * 10})
+    for name, chunk in (("t.csv", table), ("none.csv", table.slice(0, 0))):
+        with write_table(tmp_path / name) as sink:
+            sink.write(chunk)
+    with (tmp_path / "t.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [["a", "b", "c"], ["0", "x\ry", "0.5"], *([str(n), "z", "0.5"] for n in range(1, 10))]
+    assert (tmp_path / "none.csv").read_text() == "a,b,c\n"

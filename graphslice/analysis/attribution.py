@@ -20,6 +20,7 @@ from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.chem.standardize import parent_smiles
 from graphslice.config import MOLECULE
 from graphslice.errors import InputError
+from graphslice.inference.gpu import tf32_matmul
 from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
@@ -229,7 +230,7 @@ def _masked_predict(model: GraphTransformer, batch: GraphBatch) -> Predict:
     single = context.tensors()
 
     def predict_chunk(visible: Tensor) -> Tensor:
-        with torch.inference_mode():
+        with torch.inference_mode(), tf32_matmul(x.device, model.config.mixer):
             rows = torch.cat([x[:, :1].expand(len(visible), -1, -1), x[:, 1:] * visible[:, :, None]], dim=1)
             tensors = {name: t.expand(len(visible), *t.shape[1:]) for name, t in single.items()}
             normed = model.run_blocks(model.embedding_norm(rows), tensors)

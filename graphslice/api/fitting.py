@@ -211,7 +211,7 @@ def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunRes
     """Train while no other thread of the process does, and restore torch's random numbers, which threads share."""
     import torch
 
-    used = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    used = torch.cuda.device_count() if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else 0
     with _Training.lock, torch.random.fork_rng(range(used)):
         return train_run.train(config, out, **arguments)
 

@@ -9,7 +9,7 @@ from graphslice.model_averaging import within_standard_errors
 
 _TEMPERATURES = np.exp(np.linspace(np.log(0.2), np.log(5.0), 65))
 # Probabilities are clipped to this distance from 0 and 1, since their logarithm is taken.
-_MIN_PROBABILITY = 1e-4
+_MIN_PROBABILITY = 1e-7
 
 
 def temperature_scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
@@ -24,7 +24,7 @@ def temperature_scaled(probabilities: np.ndarray, temperature: float) -> np.ndar
     """
     if temperature == 1:
         return probabilities
-    p = np.clip(np.asarray(probabilities, np.float64), 1e-12, 1 - 1e-12)
+    p = np.clip(np.asarray(probabilities, np.float64), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     if p.shape[1] == 1:
         return 1 / (1 + ((1 - p) / p) ** (1 / temperature))
     powers = p ** (1 / temperature)
@@ -50,7 +50,7 @@ def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndar
     """
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES or len(np.unique(y)) < 2:
         return 1.0
-    p = np.clip(probabilities, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+    p = np.clip(np.asarray(probabilities, np.float64), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     smoothed = _platt_targets(y, molecules, classes := max(2, p.shape[1]))
     changes = []
     for temperature in (*_TEMPERATURES, 1.0):

@@ -35,13 +35,15 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("-o", "--out", help="output directory (default: comparisons/ and the name of the dataset)")
     add_config_options(parser, arguments)
-    hide_options(parser, ("epochs", "baselines", "refit"))  # a comparison sets them
+    hide_options(parser, ("epochs", "baselines", "refit", "ensemble", "folds"))  # a comparison sets them
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train every variant and print the table; raise InputError for unusable input."""
     from graphslice.compare import compare, parse_variants, table
     from graphslice.compare.plan import FIXED_OPTIONS
+    from graphslice.config import read_yaml
+    from graphslice.config.reading import flattened
     from graphslice.nn.mixers import MIXERS
     from graphslice.run_files import default_run_directory
 
@@ -51,6 +53,9 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
         if (why := FIXED_OPTIONS.get(SHORT_OPTIONS.get(name, name))) is not None:
             raise InputError(f"{why}: leave out {option}")
     config, console = build_config(options), Console(stderr=True, soft_wrap=True)
+    of_file = flattened(read_yaml(Path(options.config))) if options.config else {}
+    if unused := [name for name in of_file if name in FIXED_OPTIONS or name == "init_from"]:
+        console.print(f"not used of {options.config}: {', '.join(unused)}", highlight=False, markup=False)
     variants = parse_variants(options.mixers or ",".join(MIXERS), options.vary or [])
     out = Path(options.out) if options.out else Path("comparisons") / default_run_directory(config.data).name
     try:

@@ -151,7 +151,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
     except RuntimeError as error:
         if str(error).startswith("cannot cache function"):  # numba's
             return fail("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can")
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be loaded yet
+        if not any(text in str(error) for text in ("out of memory", "ALLOC_FAILED")):  # of several types
             raise
         return fail("out of GPU memory: train with a smaller --batch-size, predict with --device cpu")
     except MemoryError:

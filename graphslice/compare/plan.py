@@ -27,6 +27,7 @@ FIXED_OPTIONS = {
     "trainer.baselines": "networks are compared without base models",
     "trainer.seed": "--seeds sets the number of seeds, which are 0, 1, 2 and so on",
     "trainer.refit": "networks are compared on a validation set",
+    "trainer.ensemble": "single networks are compared",
     "trainer.devices": "every run uses one device, and --jobs sets the number of parallel runs",
     **{f"model.{name}": "it is determined by the data" for name in _FROM_DATA},
 }

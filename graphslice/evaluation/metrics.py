@@ -313,15 +313,17 @@ def _f1(y: np.ndarray, p: np.ndarray) -> float:
 CALIBRATION_BINS = 15
 
 
+def calibration_bins(p: np.ndarray) -> np.ndarray:
+    """Return the bin of each probability ``[R]``, of equal width; the last one includes 1."""
+    return np.minimum((p * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+
+
 def _calibration_error(y: np.ndarray, p: np.ndarray) -> float:
     """Expected calibration error (Guo et al. 2017); for binary targets, of the second class."""
-    import torch
-    from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
-
-    probabilities, classes = torch.from_numpy(p), torch.from_numpy(y)
-    if p.shape[1] == 2:
-        return float(binary_calibration_error(probabilities[:, 1], classes, n_bins=CALIBRATION_BINS))
-    return float(multiclass_calibration_error(probabilities, classes, num_classes=p.shape[1], n_bins=CALIBRATION_BINS))
+    several = p.shape[1] > 2
+    predicted, correct = (p.max(axis=1), p.argmax(axis=1) == y) if several else (p[:, 1], y == 1)
+    differences = np.bincount(calibration_bins(predicted), correct - predicted.astype(np.float64))
+    return np.abs(differences).sum() / len(y)
 
 
 def _log_loss(y: np.ndarray, p: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,6 +28,9 @@ TF32_MIXERS = {
     *("slice-ascend", "slice-interleave", "slice-released"),
 }
 
+# Held while the precision of matrix products is set.
+_PRECISION = threading.RLock()
+
 
 def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
     """Return the batch size for :func:`~graphslice.data.batch_samplers.eval_batches`, in molecules of 32 atoms.
@@ -50,21 +54,22 @@ def free_memory(device: torch.device) -> int:
 def tf32_matmul(device: torch.device, mixer: str) -> Iterator[None]:
     """Context manager: compute float32 matrix products on a GPU in TF32 (11-bit mantissa), several times faster.
 
-    The setting is global to the process; it is restored on exit.
+    The setting is global to the process: it is restored on exit, and threads that compute on GPUs wait for one another.
 
     Args:
         device: device of the computation; no effect unless it is a CUDA GPU.
         mixer: mixer of the model; no effect unless it is one of :data:`TF32_MIXERS`.
     """
-    if device.type != "cuda" or mixer not in TF32_MIXERS:
+    if device.type != "cuda":
         yield
         return
     matmul = torch.backends.cuda.matmul
     # torch raises if the older setting is read after the newer one was set.
     name, tf32 = ("fp32_precision", "tf32") if hasattr(matmul, "fp32_precision") else ("allow_tf32", True)
-    previous = getattr(matmul, name)
-    setattr(matmul, name, tf32)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, previous)
+    with _PRECISION:
+        previous = getattr(matmul, name)
+        setattr(matmul, name, tf32 if mixer in TF32_MIXERS else previous)
+        try:
+            yield
+        finally:
+            setattr(matmul, name, previous)

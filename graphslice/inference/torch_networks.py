@@ -11,20 +11,24 @@ from graphslice.batch import GraphBatch
 from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.inference.batches import for_each_batch
 from graphslice.inference.gpu import tf32_matmul
 from graphslice.inference.program_cache import save_program
 
 
 def torch_device(name: str) -> torch.device:
-    """Return a torch device by its name; raises InputError if this machine does not have it."""
+    """Return a torch device by its name; raises InputError if this machine does not have it, or it cannot be used."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
         return device
-    except (RuntimeError, AssertionError):
-        raise InputError(f"this machine has no device {name!r}") from None
+    except (RuntimeError, AssertionError) as error:
+        if name.startswith("cuda") and torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count():
+            reason = f"the device {name!r} cannot be used ({first_line(error)}): give --device cpu"
+        else:
+            reason = f"this machine has no device {name!r}"
+        raise InputError(reason) from None
 
 
 class TorchNetworks:
@@ -99,7 +103,7 @@ class TorchNetworks:
 
     def _embed_batch(self, batch: GraphBatch) -> np.ndarray:
         batch = batch.to(self.device, non_blocking=True)
-        with torch.inference_mode():
+        with torch.inference_mode(), tf32_matmul(self.device, self._config.model.mixer):
             members = [module.compute_embeddings(batch).float() for module in self.modules]
             return torch.cat(members, dim=1).cpu().numpy()
 

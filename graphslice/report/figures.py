@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.format_scores import number, plain
-from graphslice.evaluation.metrics import CALIBRATION_BINS, scores
+from graphslice.evaluation.metrics import CALIBRATION_BINS, calibration_bins, scores
 from graphslice.evaluation.plots import (
     COLOURS,
     PANEL,
@@ -140,7 +140,7 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     error = scores("", [task], y[:, None], values)["calibration_error"]
     summary = f"n = {len(y):,}, calibration error {number(error)}"
     axes = new_panel(SQUARE, title=summary, xlabel=axis, ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
-    bin_of = np.minimum((p * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    bin_of = calibration_bins(p)
     counts = np.bincount(bin_of, minlength=CALIBRATION_BINS)
     centres = (np.arange(CALIBRATION_BINS) + 0.5) / CALIBRATION_BINS
     axes.bar(centres, 0.25 * counts / counts.max(), 0.95 / CALIBRATION_BINS, color=COLOURS["soft"], alpha=0.22)

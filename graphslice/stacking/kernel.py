@@ -282,11 +282,12 @@ def _platt(
         return 1.0, 0.0
     # Rows of one molecule are in one fold: the values of others would be those of training rows.
     kind, groups = (StratifiedKFold, None) if molecules.max() + 1 == len(kernel) else (StratifiedGroupKFold, molecules)
-    folds = kind(min(_PLATT_FOLDS, *distinct), shuffle=True, random_state=seed)
+    splitter = kind(min(_PLATT_FOLDS, *distinct), shuffle=True, random_state=seed)
+    folds = list(splitter.split(kernel, is_positive, groups))
+    if any(len(np.unique(is_positive[train])) < 2 for train, _ in folds):  # groups may hold all rows of a class
+        return 1.0, 0.0
     model, fit_arguments = SVC(kernel="precomputed", C=_C), {"sample_weight": row_weights}
-    values = cross_val_predict(
-        model, kernel, is_positive, groups=groups, cv=folds, method="decision_function", params=fit_arguments
-    )
+    values = cross_val_predict(model, kernel, is_positive, cv=folds, method="decision_function", params=fit_arguments)
     # Labels count as less than certain by their number, as Platt proposed.
     targets = np.where(is_positive, (positive + 1) / (positive + 2), 1 / (negative + 2))
     labels = np.repeat([True, False], len(values))
@@ -294,7 +295,9 @@ def _platt(
     if row_weights is not None:
         weights *= np.tile(row_weights, 2)
     fit = LogisticRegression(C=1e6).fit(np.tile(values, 2)[:, None], labels, weights)
-    return max(0.0, float(fit.coef_[0, 0])), float(fit.intercept_[0])
+    if fit.coef_[0, 0] <= 0:  # no relation: the frequency of the class
+        return 0.0, float(np.log(weights[: len(values)].sum() / weights[len(values) :].sum()))
+    return float(fit.coef_[0, 0]), float(fit.intercept_[0])
 
 
 def _by_column(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -102,6 +102,8 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
     else:
         valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
         data = replace(data, dataset=absolute_dataset(data.dataset), valid_file=valid_file, test_file=test_file)
+    if data.cache:
+        data = replace(data, cache=str(Path(data.cache).resolve()))
     if data.auxiliary_file:
         data = replace(data, auxiliary_file=absolute_dataset(data.auxiliary_file))
     if dataset.is_pcqm4m:

@@ -76,10 +76,17 @@ def choose_devices(settings: TrainerConfig) -> Devices:
         )
     else:
         count = launched or (1 if interactive else worthwhile_gpus(gpus, settings.batch_size))
-        if launched is None and count < gpus:
+        if launched is not None and count < gpus:
+            note = f"{count} of {gpus} GPUs used: as many processes were launched on this machine"
+        elif count < gpus:
             too_small = f"a batch of {settings.batch_size} molecules is too small for more"
             reason = "a notebook trains on one" if interactive else too_small
             note = f"{count} of {gpus} GPUs used: {reason}; override with --trainer.devices"
+    if launched is not None and count != launched:
+        raise InputError(
+            f"trainer.devices is {count}, but the number of processes launched on each machine is {launched}: launch "
+            f"one for each device, as with srun --ntasks-per-node {count}, or set trainer.devices to {launched}"
+        )
     if count * machines > settings.batch_size:
         raise InputError(
             f"{count * machines} devices need at least as many molecules per batch, but trainer.batch_size is "

@@ -64,7 +64,8 @@ class Loss(nn.Module):
             table = np.ones((len(group), classes))
             if balanced and classes > 1:
                 table = np.stack([balanced_weights(labels[:, t], classes) for t in group])
-            table *= np.array([weights[t] for t in group])[:, None]
+            of_targets = np.array([weights[t] for t in group])
+            table *= of_targets[:, None]
             outputs = [index for t in group for index in range(slices[t].start, slices[t].stop)]
             if name == GAUSSIAN:  # the standard deviations follow all predictions
                 regression = regression_indices(tasks)
@@ -72,12 +73,16 @@ class Loss(nn.Module):
             self.register_buffer(prefix + "targets", torch.tensor(group), persistent=False)
             self.register_buffer(prefix + "outputs", torch.tensor(outputs), persistent=False)
             self.register_buffer(prefix + "weights", torch.tensor(table, dtype=torch.float32), persistent=False)
+            self.register_buffer(prefix + "counts", torch.tensor(of_targets, dtype=torch.float32), persistent=False)
             self._groups.append((name, prefix))
 
     def forward(
         self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum of the weighted losses, and the sum of the weights; their quotient is the loss.
+        """Return the sum of the weighted losses, and the number of labels times the weights of their targets.
+
+        Their quotient is the loss. The weights of classes and rows, whose mean over the training set is 1, are not in
+        the divisor, so that a label has the same influence in every batch.
 
         Args:
             outputs: ``float [B, W]``, standardised predictions of regression targets, and logits of classes.
@@ -87,9 +92,11 @@ class Loss(nn.Module):
                 negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
             row_weights: ``float [B]``, weight of each row; None if all are equal.
         """
-        total, weights = outputs.new_zeros(()), outputs.new_zeros(())
+        total, count = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
-            targets, columns, table = (getattr(self, prefix + part) for part in ("targets", "outputs", "weights"))
+            targets, columns, table, counts = (
+                getattr(self, prefix + part) for part in ("targets", "outputs", "weights", "counts")
+            )
             true, predicted = labels[:, targets], outputs[:, columns]
             known = ~torch.isnan(true)
             limits = None if bounds is None or _KINDS[name] != REGRESSION else bounds[:, targets]
@@ -105,8 +112,8 @@ class Loss(nn.Module):
             weight = table.expand(len(labels), -1, -1).gather(2, classes[:, :, None])[:, :, 0] * known
             weight = weight if row_weights is None else weight * row_weights[:, None]
             total = total + torch.where(known, losses, 0).mul(weight).sum()
-            weights = weights + weight.sum()
-        return total, weights
+            count = count + (known * counts).sum()
+        return total, count
 
 
 def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
@@ -294,17 +301,17 @@ class AuxiliaryHeads(nn.ModuleDict):
             rows, batch: as in :meth:`AuxiliaryHead.forward`.
 
         Returns:
-            For each level, the sum of the errors with the weights of their rows and of auxiliary targets, and the sum
-            of the weights of the rows, by which it is to be divided.
+            For each level, the sum of the errors with the weights of their rows and of auxiliary targets, and the
+            number of labels, by which it is to be divided.
         """
         parts = []
         for level, head in self.items():
-            errors, weights = head(rows, batch)
+            errors, known = head(rows, batch)
+            losses = torch.where(cast(AuxiliaryHead, head).two_valued, errors.square(), errors) * known
             if batch.weights is not None:
                 own = batch.weights if level == MOLECULE else batch.weights[getattr(batch, f"{level}_index")[:, 0]]
-                weights = weights * own[:, None]
-            losses = torch.where(cast(AuxiliaryHead, head).two_valued, errors.square(), errors)
-            parts.append((self.weight * (losses * weights).sum(), weights.sum()))
+                losses = losses * own[:, None]
+            parts.append((self.weight * losses.sum(), known.sum()))
         return parts
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:

@@ -120,12 +120,12 @@ class PropertyModule(nn.Module):
             parts = [self.loss(outputs + prior, labels, bounds, weights), *self.auxiliary.losses(rows, batch)]
         return torch.stack([self._mean(*part) for part in parts]).sum()
 
-    def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
+    def _mean(self, total: Tensor, count: Tensor) -> Tensor:
         """Return the mean over the labels of the whole batch, independent of their distribution over devices."""
-        weight = weight.detach()
+        count = count.detach()
         if self.world > 1:
-            torch.distributed.all_reduce(weight)
-        return total * self.world / torch.where(weight > 0, weight, 1)
+            torch.distributed.all_reduce(count)
+        return total * self.world / torch.where(count > 0, count, 1)
 
     def validate(self, batch: GraphBatch) -> None:
         """Predict a batch of validation molecules for :meth:`validation_scores`."""

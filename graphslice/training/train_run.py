@@ -163,6 +163,8 @@ def _load_dataset(
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
     """Continue a run that was stopped or killed; the result is that of an uninterrupted run.
 
+    On GPUs it is so up to rounding, and to the dropout masks of compiled steps.
+
     Args:
         folder: run directory.
         data: the same PyG data again, if the run was trained on PyG data.

@@ -53,7 +53,7 @@ class Limits:
 
     Attributes:
         trials: number of trials, with those before; None for no limit.
-        seconds: time for trials and further seeds, from now; None for no limit.
+        seconds: time for trials and further seeds, also that used before; None for no limit.
         end: time of the clock at which it is used up; infinite without a limit.
         seeds: number of further seeds.
         processes: number of processes that share the trials.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from graphslice.config.reading import check_same_settings, flattened
 from graphslice.errors import InputError, first_line
@@ -19,12 +20,15 @@ STUDY = "study.sqlite3"
 #: File whose lock a process holds while it starts a trial.
 STUDY_LOCK = f".{STUDY}.lock"
 _NAME = "graphslice"
-#: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations.
-IDENTITY, OPTIONS, SECONDS = "identity", "options", "seconds"
+#: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations,
+#: and the budget with which it last ended.
+IDENTITY, OPTIONS, SECONDS, FINISHED = "identity", "options", "seconds", "finished"
 # Key of the user attribute that holds the values of an enqueued trial.
 _VALUES = "values"
 #: Reasons of a trial that was stopped before its end, and once it was enqueued again. It is no part of the budget.
 STOPPED, REPEATED = "stopped", "stopped, then repeated"
+# Reasons of a trial whose process was killed, such as for lack of memory: it is repeated once.
+_KILLED, _KILLED_AGAIN = "its process was killed, then repeated", "its process was killed twice"
 
 
 @dataclass
@@ -52,7 +56,7 @@ class Record:
     @property
     def counts(self) -> bool:
         """True if the trial is part of the budget: it was started, and not stopped."""
-        return self.state != "waiting" and self.reason not in (STOPPED, REPEATED)
+        return self.state != "waiting" and self.reason not in (STOPPED, REPEATED, _KILLED)
 
 
 def import_optuna() -> Any:
@@ -81,7 +85,7 @@ def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
     pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
     engine = {"connect_args": {"timeout": 300}}  # seconds to wait for other processes that use the file
     try:
-        storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}", engine_kwargs=engine)
+        storage = optuna.storages.RDBStorage(f"sqlite:///{quote(str(path.resolve()))}", engine_kwargs=engine)
         if higher_is_better is not None and not optuna.get_all_study_names(storage):
             direction = "maximize" if higher_is_better else "minimize"
             optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
@@ -138,7 +142,10 @@ def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
     """
     for trial in records(study):
         if trial.state == "running":
-            fail(study, trial.number, STOPPED)
+            again = any(other.reason == _KILLED and other.params == trial.params for other in records(study))
+            fail(study, trial.number, _KILLED_AGAIN if again else _KILLED)
+            if not again:
+                _enqueue(study, trial.params)
     for trial in records(study):
         if trial.reason == STOPPED:
             _enqueue(study, trial.params)

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from graphslice.training.train_run import check_run_directory
 from graphslice.tuning.search import Choice, Limits, Setup, choose, prepare, repeat, search
 from graphslice.tuning.space import with_values
 from graphslice.tuning.study import (
+    FINISHED,
     OPTIONS,
     SECONDS,
     STUDY,
@@ -92,6 +93,8 @@ def tune(
     _check_options(minutes, trials, seeds, processes)
     if contains_run(out):
         raise InputError(f"{out} holds a run, no search: choose another --out")
+    if contains_run(out / RUN) and not (out / STUDY).is_file():
+        raise InputError(f"{out / RUN} is a run that no search wrote: choose another --out")
     with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
         check_run_directory(out / RUN, config.data)
         setup = prepare(config, mixers, console)
@@ -100,12 +103,16 @@ def tune(
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
         study.set_user_attr(OPTIONS, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes
-        left = None if minutes is None else max(0.0, 60 * minutes - study.user_attrs.get(SECONDS, 0.0))
-        limits = Limits(trials, left, float("inf") if left is None else time.time() + left, seeds, processes)
-        finished = _run_stages(study, setup, out, limits, mixers, console)
-        choice = _write_results(out, records(study), setup, seeds, console)
-        if not finished:
-            raise Interrupted
+        seconds = None if minutes is None else 60 * minutes
+        left = float("inf") if seconds is None else max(0.0, seconds - study.user_attrs.get(SECONDS, 0.0))
+        limits = Limits(trials, seconds, time.time() + left, seeds, processes)
+        budget = [trials, seconds, seeds]
+        try:
+            if study.user_attrs.get(FINISHED) != budget:
+                _run_stages(study, setup, out, limits, mixers, console)
+                study.set_user_attr(FINISHED, budget)
+        finally:
+            choice = _write_results(out, records(study), setup, seeds, console)
         if choice is None:
             reasons = [trial.reason for trial in records(study) if trial.reason]
             raise InputError(f"no trial could be finished; the last one: {reasons[-1] if reasons else 'unknown'}")
@@ -133,20 +140,21 @@ def _check_options(minutes: float | None, trials: int | None, seeds: int, proces
             raise InputError(f"--{name} must be at least {least}, not {value}")
 
 
-def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> bool:
-    """Run all trials and further seeds; return False if they were interrupted."""
-    begin, finished = time.time(), True
+def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
+    """Run all trials and further seeds; raise :class:`Interrupted` if they were interrupted."""
+    begin = time.time()
     try:
         prepare_trials(study, setup.defaults)
         for stage in _STAGES:
             _run_stage(stage, setup, out, limits, mixers, console)
     except KeyboardInterrupt:
-        finished = False
+        raise Interrupted from None
     except import_optuna().exceptions.StorageInternalError as error:  # such as a full disk; what was written is kept
         raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
-    study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
-    (out / STUDY_LOCK).unlink(missing_ok=True)
-    return finished
+    finally:
+        (out / STUDY_LOCK).unlink(missing_ok=True)
+        with suppress(import_optuna().exceptions.StorageInternalError):
+            study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
 
 
 def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
@@ -204,7 +212,8 @@ def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice
 
 def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> RunResult:
     """Train the final run, unless it was trained with the same configuration before; or continue it."""
-    folder, values = out / RUN, choice.trial.params
+    # On one device: the processes of others would be further searches.
+    folder, values = out / RUN, choice.trial.params | {"trainer.devices": "1"}
     if (folder / CONFIG).is_file() and read_config(folder).to_dict() == with_values(setup.config, values).to_dict():
         result = resume_run(folder, console=console)
     else:

@@ -52,6 +52,8 @@ def test_invalid_budget_is_reported(cli, tiny_yaml, tmp_path):
             "--seeds sets the number of seeds, which are 0, 1, 2 and so on: leave out --trainer.seed",
         ),
         (["--baselines", "on"], "without base models: leave out --baselines"),
+        (["--ensemble", 3], "single networks are compared: leave out --ensemble"),
+        (["--folds", 3], "single networks are compared: leave out --ensemble and --folds"),
     ],
 )
 def test_fixed_options_are_rejected(words, reason, cli, tiny_yaml, tmp_path):

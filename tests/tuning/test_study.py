@@ -7,7 +7,6 @@ from graphslice.errors import InputError
 from graphslice.tuning import resume
 from graphslice.tuning.space import LogRange
 from graphslice.tuning.study import (
-    REPEATED,
     STUDY,
     ask,
     check_identity,
@@ -62,8 +61,31 @@ def test_trials_of_a_killed_process_are_stopped_and_the_defaults_repeated(study,
     again = open_study(tmp_path)
     prepare_trials(again, DEFAULTS)
     first, second = records(again)
-    assert (first.state, first.reason, second.state) == ("failed", REPEATED, "waiting")
+    assert (first.state, first.reason, second.state) == ("failed", "its process was killed, then repeated", "waiting")
     assert start(again).params == DEFAULTS
+
+
+def test_a_trial_that_kills_its_process_is_repeated_once(study, tmp_path):
+    study.tell(start(study), 0.5)
+    params = start(study).params
+    for _ in range(2):
+        prepare_trials(open_study(tmp_path), study.trials[0].params)
+        if any(trial.state == "waiting" for trial in records(study)):
+            assert start(open_study(tmp_path)).params == params
+    assert [(trial.state, trial.counts) for trial in records(study)] == [
+        ("complete", True),
+        ("failed", False),
+        ("failed", True),
+    ]
+    assert records(study)[2].reason == "its process was killed twice"
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a#b", "a b"])
+def test_any_name_of_a_folder_is_that_of_its_study(name, tmp_path):
+    (tmp_path / name).mkdir()
+    open_study(tmp_path / name, higher_is_better=False)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["study.sqlite3"]
+    assert records(open_study(tmp_path / name)) == []
 
 
 def test_complete_defaults_are_not_repeated(study, tmp_path):

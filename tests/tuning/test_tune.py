@@ -303,3 +303,28 @@ def test_full_disk_ends_with_one_sentence(demo_csv, tiny_config, tmp_path, monke
     monkeypatch.setattr("graphslice.tuning.search._run_trial", fails)
     with pytest.raises(InputError, match=r"cannot write .*study.sqlite3: database or disk is full"):
         tune(tiny_config(demo_csv), tmp_path / "t", trials=3, console=QUIET)
+
+
+def test_a_run_that_no_search_wrote_is_kept(run_directory, demo_csv, tiny_config, tmp_path):
+    shutil.copytree(run_directory, tmp_path / "t" / "run")
+    before = (tmp_path / "t" / "run" / "start.json").read_text()
+    with pytest.raises(InputError, match=r"run is a run that no search wrote: choose another --out"):
+        tune(tiny_config(demo_csv), tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["run"]
+    assert (tmp_path / "t" / "run" / "start.json").read_text() == before
+
+
+def test_a_finished_search_is_extended_by_a_larger_budget_only(copied, demo_csv, tiny_config, monkeypatch):
+    def trial(*_):
+        raise AssertionError("a trial of a finished search")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objective, "score", trial)
+        resume(copied, console=QUIET)
+    tune(tiny_config(demo_csv), copied, trials=4, seeds=1, console=QUIET)
+    assert len(read_trials(copied)) == 4
+
+
+def test_the_final_run_uses_one_device(tuned):
+    """Further processes, which Lightning starts for further devices, would start the search again."""
+    assert read_yaml(tuned / "run" / "config.yaml")["trainer"]["devices"] == "1"

@@ -54,12 +54,12 @@ def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], fl
         A function from the step to the factor of ``peak_lr``.
 
     Raises:
-        InputError: if the warm-up is configured to be as long as the run, whose learning rate would not decay.
+        InputError: if the warm-up is configured to be longer than the run, whose learning rate would not decay.
     """
     total = config.total_steps or steps
-    if config.warmup_steps is not None and config.warmup_steps >= total:
+    if config.warmup_steps is not None and config.warmup_steps > total:
         raise InputError(
-            f"optimizer.warmup_steps {config.warmup_steps:,} must be less than the {total:,} steps in total"
+            f"optimizer.warmup_steps {config.warmup_steps:,} must not be more than the {total:,} steps in total"
         )
     warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
     end = config.end_lr / config.max_lr

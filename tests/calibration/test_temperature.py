@@ -21,7 +21,7 @@ def test_temperature_divides_logits():
     assert temperature_scaled(p, 1.0) is p
 
 
-@pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("true", [0.4, 1.0, 3.0, 4.0])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_recovers_true_temperature(true, classes):
     """Classes are drawn from softmax(logits / true), while the probabilities are softmax(logits)."""

@@ -97,6 +97,13 @@ def test_binary_matches_scikit_learn_and_torchmetrics():
     assert "mae" not in result
 
 
+def test_certain_probabilities_are_in_the_last_of_fifteen_bins():
+    """Guo et al. 2017: [14/15, 1]; torchmetrics has a bin for 1 alone."""
+    p = np.repeat([1.0, 0.97], 100).astype(np.float32)[:, None]
+    y = np.repeat([1.0, 0.0, 1.0], [90, 10, 100])[:, None]
+    assert scores("t.csv", [ACTIVE], y, p)["calibration_error"] == pytest.approx(abs(190 / 200 - p.mean()), abs=1e-6)
+
+
 def test_multiclass_matches_scikit_learn_and_torchmetrics():
     p = softmax(RANDOM.normal(size=(150, 3)))
     y = RANDOM.integers(0, 3, 150)

@@ -25,7 +25,7 @@ from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.output_head import embedding_width, head_shapes
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.program_cache import load_program, save_program
-from graphslice.inference.torch_networks import TorchNetworks
+from graphslice.inference.torch_networks import TorchNetworks, torch_device
 from graphslice.network import build_network
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
@@ -130,6 +130,17 @@ def test_unknown_and_extreme_descriptors(programs):
 def test_a_device_that_the_machine_lacks_is_reported(device):
     with pytest.raises(InputError, match=f"this machine has no device '{device}'"):
         Predictor(checkpoint_of(), device)
+
+
+def test_a_device_that_cannot_be_used_is_not_called_missing(monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")
+
+    monkeypatch.setattr(torch, "zeros", full)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match=r"'cuda' cannot be used .CUDA error: out of memory.: give --device cpu"):
+        torch_device("cuda")
 
 
 def test_large_molecules_are_predicted_by_torch(programs, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 
@@ -132,6 +133,23 @@ def test_precision_of_products_is_unchanged(device, mixer):
     before = setting()
     with tf32_matmul(torch.device(device), mixer):
         assert setting() == before
+
+
+def test_threads_wait_while_another_sets_the_precision():
+    """Else one restores the setting within the batch of another, which then restores that of the first for good."""
+    before, order = setting(), []
+
+    def compute(mixer: str) -> None:
+        with tf32_matmul(torch.device("cuda"), mixer):
+            order.append((mixer, setting()))
+
+    with tf32_matmul(torch.device("cuda"), "softmax"):
+        other = threading.Thread(target=compute, args=("csp",))
+        other.start()
+        other.join(0.2)
+        assert order == []
+    other.join()
+    assert order == [("csp", before)] and setting() == before
 
 
 # --- predictor ------------------------------------------------------------------------------------

@@ -270,3 +270,22 @@ def test_sample_of_many_rows_has_the_shares_of_the_classes(monkeypatch):
     assert len(set(rows.tolist())) == 50 and (np.diff(rows) > 0).all()
     assert np.bincount(classes[rows].astype(int)).tolist() in ([35, 14, 1], [34, 15, 1])
     assert not np.array_equal(rows, kernel._stratified_sample(classes, 1))
+
+
+def test_labels_without_a_relation_get_the_frequency_of_their_class():
+    """The slope of the decision value, fitted to inner folds, is often negative then."""
+    shares, means = [], []
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        x, y = inputs(100, seed=seed), (random.random(100) < 0.15) * 1.0
+        shares.append(y.mean())
+        means.append(fitted("binary", x, y).predict(inputs(50, seed=seed + 100)).mean())
+    np.testing.assert_allclose(means, shares, atol=0.06)
+
+
+def test_folds_of_molecules_may_lack_a_class():
+    molecules = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5])
+    y = np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0.0])
+    for seed in range(3):
+        machine = fit_kernel(inputs(6)[molecules], y, "binary", 2, seed=seed)
+        assert np.isfinite(machine.predict(inputs(6))).all()

@@ -141,7 +141,10 @@ def test_launcher_determines_the_number_of_devices(gpus, monkeypatch):
     gpus(*[AMPERE] * 8)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     chosen = choose_devices(TrainerConfig(batch_size=8))
-    assert (chosen.count, chosen.note) == (4, None)
+    note = "4 of 8 GPUs used: as many processes were launched on this machine"
+    assert (chosen.count, chosen.note) == (4, note)
+    with pytest.raises(InputError, match=r"trainer.devices is 8, but .* or set trainer.devices to 4"):
+        choose_devices(TrainerConfig(batch_size=8, devices="8"))
 
 
 def test_notebook_uses_one_gpu(gpus, monkeypatch):

@@ -29,7 +29,7 @@ def batch(rows: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 
 def loss_by_loop(outputs, labels, of_numbers, target_weights=(1, 1, 1, 1, 1), class_weights=None) -> torch.Tensor:
     """Reference implementation: a loop over labels."""
-    total, weights = 0.0, 0.0
+    total, count = 0.0, 0.0
     where = [slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 6), slice(6, 7)]
     for row in range(len(labels)):
         for t, task in enumerate(TASKS):
@@ -43,8 +43,8 @@ def loss_by_loop(outputs, labels, of_numbers, target_weights=(1, 1, 1, 1, 1), cl
                 loss = functional.binary_cross_entropy_with_logits(output[0], label)
             else:
                 loss = functional.cross_entropy(output[None], label.long()[None])
-            total, weights = total + weight * loss, weights + weight
-    return total / weights
+            total, count = total + weight * loss, count + target_weights[t]
+    return total / count
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,24 @@ def test_loss_with_weights_is_that_of_repeated_rows():
     outputs, labels = batch()
     counts = torch.arange(12) % 3
     module = Loss(TASKS, TrainerConfig(), labels.numpy())
-    total, weights = module(outputs, labels, None, counts.double())
-    repeated = module(outputs.repeat_interleave(counts, 0), labels.repeat_interleave(counts, 0))
-    assert float(total / weights) == pytest.approx(float(repeated[0] / repeated[1]))
+    total, count = module(outputs, labels, None, counts.double())
+    repeated, _ = module(outputs.repeat_interleave(counts, 0), labels.repeat_interleave(counts, 0))
+    assert float(total) == pytest.approx(float(repeated)) and count == (~torch.isnan(labels)).sum()
+
+
+@pytest.mark.parametrize("heavy", ["class", "row"])
+def test_a_heavy_label_has_the_same_influence_in_every_batch(heavy):
+    """The sum of the batches' gradients is then that of the documented weights."""
+    labels = torch.zeros(32, 1)
+    labels[0] = 1
+    config = TrainerConfig(class_weights="balanced" if heavy == "class" else "none")
+    module = Loss([ACTIVE], config, labels.numpy())
+    weights = torch.ones(32)
+    weights[0] = 31
+    gradients = torch.zeros(32)
+    for batch in torch.arange(32).split(4):
+        outputs = torch.zeros(4, 1, requires_grad=True)
+        total, count = module(outputs, labels[batch], None, None if heavy == "class" else weights[batch])
+        (total / count).backward()
+        gradients[batch] = outputs.grad[:, 0].abs()
+    assert float(gradients[0] / gradients.sum()) == pytest.approx(0.5)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from graphslice.config import ModelConfig, OptimizerConfig, RunConfig
+from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.training.optimizer import linear_schedule, make_optimizer
 
@@ -29,6 +30,11 @@ def test_warm_up_takes_five_percent(steps, warmup):
     found = rates(steps, steps, peak_lr=2.0, end_lr=0.0)
     assert found[:warmup] == pytest.approx([2.0 * (i + 1) / warmup for i in range(warmup)])
     assert all(a > b for a, b in zip(found[warmup:], found[warmup + 1 :], strict=False))
+
+
+def test_warm_up_beyond_the_run_is_rejected():
+    with pytest.raises(InputError, match=r"optimizer.warmup_steps 1,000 must not be more than the 500 steps in total"):
+        linear_schedule(OptimizerConfig(warmup_steps=1_000), 500)
 
 
 def test_decay_ends_at_total_steps():

@@ -26,7 +26,7 @@ def remove_kernels_of_other_versions(package: Path, version: str) -> None:
             return
         folder.mkdir(exist_ok=True)
         if os.access(folder, os.W_OK):
-            for index in package.rglob("__pycache__/*.nbi"):
+            for index in package.rglob("__pycache__/*.nb[ic]"):
                 index.unlink(missing_ok=True)
             stamp.write_text(version)
 

@@ -59,13 +59,17 @@ def private_folder(prefix: str) -> Path:
     Raises:
         OSError: if the system has no folder for temporary files that can be written.
     """
-    if hasattr(os, "getuid"):
-        folder = Path(tempfile.gettempdir()) / f"{prefix}{os.getuid()}"
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            status = folder.lstat()
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-                return folder
+    if not hasattr(os, "getuid"):  # the folder for temporary files is the user's own
+        folder = Path(tempfile.gettempdir()) / f"{prefix}user"
+        folder.mkdir(exist_ok=True)
+        return folder
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{os.getuid()}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+            folder.chmod(0o700)
+            return folder
     return _new_folder(prefix)
 
 

@@ -326,12 +326,16 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
     """
     if not _is_started(folder):
         return
-    for written in _subfolders(folder):
-        shutil.rmtree(written, ignore_errors=True)
+    (folder / START_FILE).touch()  # it marks the directory until the end
+    written = _subfolders(folder)
+    if str(folder / CONFIG) != keep:
+        (folder / CONFIG).unlink(missing_ok=True)  # first: what is left cannot be continued
+    for subfolder in written:
+        shutil.rmtree(subfolder, ignore_errors=True)
     logs = folder / _LOGS
     if logs.is_dir() and not logs.is_symlink() and not any(logs.iterdir()):
         logs.rmdir()
-    for name in (*RUN_FILES, BEST, LAST, CONFIG):  # the last three identify the directory as a run
+    for name in (BEST, LAST, *(name for name in RUN_FILES if name != START_FILE), START_FILE):
         if str(folder / name) != keep:
             (folder / name).unlink(missing_ok=True)
 

@@ -22,6 +22,16 @@ def signals_handled(handler: Callable[[int, Any], Any], numbers: Iterable[int]) 
             signal.signal(number, signal.SIG_DFL if previous is None else previous)
 
 
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Context manager that raises KeyboardInterrupt at its end if Ctrl-C was pressed within it."""
+    stopped: list[int] = []
+    with signals_handled(lambda number, _: stopped.append(number), [signal.SIGINT] if interrupts_are_handled() else []):
+        yield
+    if stopped:
+        raise KeyboardInterrupt
+
+
 def interrupts_are_handled() -> bool:
     """True if Ctrl-C raises KeyboardInterrupt; shells ignore it in programs in the background."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -23,8 +23,8 @@ _MOST_KNOTS = 200
 GAUSSIAN = "gaussian"
 # Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
 MAX_LOG_STD = 7.0
-# Control characters but tabs and line breaks.
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# Control characters but tabs and line breaks. Most from 80 to 9f are letters or signs of Windows-1252.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass(frozen=True)

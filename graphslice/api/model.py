@@ -31,6 +31,7 @@ from graphslice.data.frames import column_names
 from graphslice.data.splits import Splits
 from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
+from graphslice.folder_lock import locked
 from graphslice.hub import pinned_name
 from graphslice.inference.embedding import compute_embeddings
 from graphslice.inference.inputs import Columns
@@ -50,6 +51,7 @@ from graphslice.run_files import (
     run_directory_of,
     unfinished_note,
 )
+from graphslice.signals import interrupts_deferred
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
@@ -343,9 +345,10 @@ class Model(Predictor):
                         raise InputError(f"{folder} exists but holds no run: choose another directory")
                 if name := foreign_file(path, (written.name for written in Path(new).iterdir())):
                     raise InputError(f"{path} is not a run directory (it holds {name}): choose another directory")
-                remove_run(path)
-                for written in list(Path(new).iterdir()):
-                    shutil.move(written, path / written.name)
+                with locked(path), interrupts_deferred():  # half of two models would be no model
+                    remove_run(path)
+                    for written in list(Path(new).iterdir()):
+                        shutil.move(written, path / written.name)
         except OSError as error:
             raise InputError(f"cannot write the run directory {path}: {error.strerror or error}") from None
 

@@ -33,7 +33,7 @@ from graphslice.cli import HELP_ALL
 from graphslice.cli.chemprop_options import describe_chemprop_option
 from graphslice.documents import DOCUMENTS
 from graphslice.errors import InputError, nearest
-from graphslice.signals import interrupts_are_handled, signals_handled
+from graphslice.signals import interrupts_deferred, signals_handled
 
 if TYPE_CHECKING:
     from graphslice.cli.json_output import JsonOutput
@@ -197,21 +197,14 @@ def _load(module: str) -> None:
     Raises:
         KeyboardInterrupt: after the import, if Ctrl-C was pressed.
     """
-    stopped: list[int] = []
-
-    def defer(number: int, frame: object) -> None:
-        stopped.append(number)
-
     gc.disable()
     try:
         if module not in sys.modules:
-            with signals_handled(defer, [signal.SIGINT] if interrupts_are_handled() else []):
+            with interrupts_deferred():
                 import_module(module)
             gc.freeze()
     finally:
         gc.enable()
-    if stopped:
-        raise KeyboardInterrupt
 
 
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, list[str]]:

@@ -221,6 +221,13 @@ def check_only_resume(arguments: list[str]) -> None:
         raise InputError(f"--resume continues with its own settings: leave out {others[0]}")
 
 
+def last_start(folder: Path) -> int | None:
+    """Return when the run in a folder was started, as the time of its configuration; None if there is none."""
+    from graphslice.run_files import CONFIG
+
+    return (folder / CONFIG).stat().st_mtime_ns if (folder / CONFIG).is_file() else None
+
+
 def exit_stopped(command: str, console: Console) -> NoReturn:
     """Print the command that continues a run that the user stopped, and exit with code 130."""
     from graphslice.processes import is_first_process

@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_settings, add_smiles_column, build_config, exit_stopped
+from graphslice.cli.options import add_settings, add_smiles_column, build_config, exit_stopped, last_start
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.pretraining.run"
@@ -41,10 +41,10 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
     from graphslice.run_files import resume_command
-    from graphslice.training.loop import Interrupted
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.out)
+    before = last_start(folder)
     try:
         config = build_config(options)
         result = pretrain(
@@ -58,5 +58,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             console=console,
         )
         return result.to_dict()
-    except Interrupted:
+    except KeyboardInterrupt:
+        if last_start(folder) == before:  # not yet begun
+            raise
         exit_stopped(resume_command(folder), console)

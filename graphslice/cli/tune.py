@@ -37,8 +37,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.config import split_words
     from graphslice.report.write import report_after_training
     from graphslice.run_files import default_run_directory
-    from graphslice.training.loop import Interrupted
     from graphslice.tuning import resume, tune
+    from graphslice.tuning.study import STUDY
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.resume) if options.resume else None
@@ -61,5 +61,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             )
         report_after_training(result.folder, result.data, console)
         return {"search": str(folder), **result.to_dict()}
-    except Interrupted:
+    except KeyboardInterrupt:
+        if folder is None or not (folder / STUDY).is_file():
+            raise
         exit_stopped(shell_command(["graphslice", "tune", "--resume", str(folder)]), console)

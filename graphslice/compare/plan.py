@@ -176,8 +176,11 @@ def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig
     return [Run(variant, variant.config(base, seed), out / variant.folder / f"seed-{seed}") for seed, variant in pairs]
 
 
-def check_runs(runs: Sequence[Run]) -> None:
+def check_runs(runs: Sequence[Run]) -> dict[Path, str | None]:
     """Check the mixers, the data, the metrics, the losses and the folders of all runs before training starts.
+
+    Returns:
+        The fingerprint of the data of each run, by its folder.
 
     Raises:
         InputError: if a setting is invalid, the data cannot be read, the metric or loss does not apply to the targets,
@@ -193,6 +196,7 @@ def check_runs(runs: Sequence[Run]) -> None:
         model = run.config.model
         build_mixer(model.mixer, model.dim, model.heads, **(model.mixer_settings or {}))
     read: dict[str, tuple[DataConfig, Sequence[Task]]] = {}  # every dataset is read only once
+    fingerprints = {}
     for run in runs:
         key = repr(run.config.data)
         if key not in read:
@@ -201,6 +205,8 @@ def check_runs(runs: Sequence[Run]) -> None:
         data, tasks = read[key]
         check_tasks(run.config, tasks)
         _check_folder(run, data)
+        fingerprints[run.folder] = data.fingerprint
+    return fingerprints
 
 
 def _check_folder(run: Run, data: DataConfig) -> None:

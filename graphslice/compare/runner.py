@@ -16,7 +16,7 @@ from graphslice.errors import InputError
 from graphslice.folder_lock import ENDING, locked
 from graphslice.hardware import visible_gpus
 from graphslice.processes import in_processes
-from graphslice.run_files import CONFIG, is_finished, read_metrics
+from graphslice.run_files import CONFIG, is_finished, read_config, read_metrics
 
 
 def compare(
@@ -71,7 +71,7 @@ def compare(
     data = replace(base.data, transform=base.data.transform or "none")
     base = replace(base, data=data, trainer=replace(base.trainer, baselines="off", refit="off", **parse_budget(budget)))
     runs = plan_runs(variants, range(seeds), base, out)
-    check_runs(runs)
+    fingerprints = check_runs(runs)
     if base.trainer.max_minutes is not None and (slow := uncompiled_mixers(runs)):
         console.print(
             f"not compiled on CPUs, so fewer steps in the same time: {', '.join(slow)}; --budget 20epochs compares by "
@@ -87,7 +87,11 @@ def compare(
         return result
 
     with locked(out):
-        tasks = {run.folder: (run.config, run.folder) for run in runs if not is_finished(run.folder)}
+        tasks = {
+            run.folder: (run.config, run.folder, fingerprints[run.folder])
+            for run in runs
+            if not is_finished(run.folder)
+        }
         console.print(f"{len(runs)} runs of {budget}, {len(tasks)} to do", highlight=False)
         with closing(in_processes(train_run, tasks, jobs, gpus)) as ended:
             for done, (folder, reason) in enumerate(ended, 1):
@@ -103,8 +107,12 @@ def compare(
     return result
 
 
-def train_run(config: RunConfig, folder: Path) -> None:
-    """Train a run, or resume it if it was interrupted; errors as of :func:`~graphslice.training.train_run.train`."""
+def train_run(config: RunConfig, folder: Path, fingerprint: str | None) -> None:
+    """Train a run, or resume it if it was interrupted; errors as of :func:`~graphslice.training.train_run.train`.
+
+    Raises:
+        InputError: also if the data is no longer that of the ``fingerprint``.
+    """
     from graphslice.training.train_run import resume, train
 
     quiet = Console(quiet=True)
@@ -113,3 +121,5 @@ def train_run(config: RunConfig, folder: Path) -> None:
             resume(folder, console=quiet)
         else:
             train(config, folder, console=quiet)
+        if read_config(folder).data.fingerprint != fingerprint:
+            raise InputError(f"{config.data.dataset} has changed since the comparison was started")

@@ -121,21 +121,25 @@ def _download(name: str, folder: Path) -> None:
             shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
             try:
                 partial.mkdir()
-                if archive.exists():
-                    archive.replace(partial / archive.name)  # OGB uses an existing archive
+                if archive.exists():  # which OGB uses
+                    shutil.copyfile(archive, partial / archive.name)
                 _open(name, partial)
                 (partial / folder.name).replace(folder)
+                archive.unlink(missing_ok=True)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     except zipfile.BadZipFile:
+        archive.unlink(missing_ok=True)
         raise InputError(f"the downloaded archive of {name} was damaged and is removed: try again") from None
     except (OSError, EOFError, RuntimeError, KeyError, ValueError, zlib.error) as error:
         cause = error.__context__ or error  # OGB hides the reason of a broken download
         if isinstance(cause, KeyboardInterrupt):
             raise KeyboardInterrupt from None
+        what = f"{name} is not in {folder} (set with --root)"
+        if archive.exists():
+            raise InputError(f"{what}, and {archive} cannot be unpacked ({first_line(cause)})") from None
         raise InputError(
-            f"{name} is not in {folder} (set with --root) and cannot be downloaded ({first_line(cause)}): connect to "
-            "the network, or put OGB's folder there"
+            f"{what} and cannot be downloaded ({first_line(cause)}): connect to the network, or put OGB's folder there"
         ) from None
 
 

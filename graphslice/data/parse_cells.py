@@ -37,7 +37,7 @@ def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.nd
         empty = np.isnan(numbers)
     else:
         word_of = np.arange(len(cells))
-        if is_text(cells.type):  # of which most may be empty
+        if is_text(cells.type) and not pa.types.is_dictionary(cells.type):  # of which most may be empty
             encoded = cells.combine_chunks().dictionary_encode(null_encoding="encode")
             cells, word_of = encoded.dictionary, encoded.indices.to_numpy()
         words = texts(cells)

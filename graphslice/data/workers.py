@@ -35,6 +35,7 @@ class Workers:
         self._lock = threading.Lock()  # held while processes are replaced or killed
         self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
         self._idle = list(self._processes)
+        self._started: set[int] = set()  # processes that have loaded their libraries, by id
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
     def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
@@ -61,6 +62,12 @@ class Workers:
     def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
         process = self._idle.pop()
         try:
+            if id(process) not in self._started:
+                try:
+                    _run(process, work, [""], _START_SECONDS)
+                    self._started.add(id(process))
+                except ChildDied:
+                    process, _ = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
             tasks: list[Sequence[str]] = [smiles]
             for texts in tasks:  # which grows by the rows of a task that is lost
@@ -89,7 +96,9 @@ class Workers:
                 process.kill()
                 raise CancelledError
         try:
-            return process, _run(process, work, [""], _START_SECONDS)
+            empty = _run(process, work, [""], _START_SECONDS)
+            self._started.add(id(process))
+            return process, empty
         except ChildDied:
             with self._lock:  # the next task replaces it again
                 self._processes[self._processes.index(process)] = lost

@@ -46,15 +46,16 @@ def download(name: str, folder: Path, say: Callable[[str], None]) -> Path:
         say(f"{name}: using {path}, downloaded before")
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    failures = []
+    failures, partial = [], path.with_suffix(".part")
     for address in PUBLISHED[name]:
         say(f"{name}: downloading {address}")
         try:
-            torch.hub.download_url_to_file(address, str(path), progress=os.isatty(2))
+            torch.hub.download_url_to_file(address, str(partial), progress=os.isatty(2))
         except (urllib.error.URLError, OSError, ValueError, RuntimeError) as error:
             failures.append(f"{address} ({getattr(error, 'reason', None) or error})")
             continue
-        note.write_text(f"{_sha256(path)}  {path.name}\n{address}\n")
+        note.write_text(f"{_sha256(partial)}  {path.name}\n{address}\n")
+        partial.replace(path)  # last: a file without its note is rejected
         return path
     raise InputError(
         f"cannot download {name} from {' or '.join(failures)}; without a network, download one of these files on "

@@ -132,7 +132,8 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError("the model was not trained in this directory")
     if config.data.dataset in OGB_FOLDERS and not table_path(config.data.dataset, config.data.root).exists():
         raise InputError(f"{config.data.dataset} is no longer in {config.data.root}")
-    config = replace(config, data=replace(config.data, cache=None))  # a report of a run from elsewhere writes no other
+    if config.data.cache and not Path(config.data.cache).is_dir():  # as of a run from elsewhere
+        config = replace(config, data=replace(config.data, cache=None))
     dataset = load_dataset(config.data)
     if dataset.fingerprint() != config.data.fingerprint:
         raise InputError(f"{config.data.dataset} has changed since the run")

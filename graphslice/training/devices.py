@@ -82,7 +82,7 @@ def choose_devices(settings: TrainerConfig) -> Devices:
             too_small = f"a batch of {settings.batch_size} molecules is too small for more"
             reason = "a notebook trains on one" if interactive else too_small
             note = f"{count} of {gpus} GPUs used: {reason}; override with --trainer.devices"
-    if launched is not None and count != launched:
+    if launched is not None and 1 < count != launched:
         raise InputError(
             f"trainer.devices is {count}, but the number of processes launched on each machine is {launched}: launch "
             f"one for each device, as with srun --ntasks-per-node {count}, or set trainer.devices to {launched}"

@@ -95,7 +95,11 @@ def train_ensemble(
     complete = complete_config(first, data, fresh=fresh)
     if not fresh and (begun := [out / name for name in members if (out / name / CONFIG).is_file()]):
         optimizer = read_config(begun[0]).optimizer  # complete, also if an earlier version began the ensemble
-        members = {name: replace(member, optimizer=optimizer) for name, member in members.items()}
+        # Members choose what is not set: they may start from different weights.
+        rates = {name: member.optimizer.peak_lr and optimizer.peak_lr for name, member in members.items()}
+        members = {
+            name: replace(member, optimizer=replace(optimizer, peak_lr=rates[name])) for name, member in members.items()
+        }
     if fresh:
         own = replace(config, init_from=complete.config.init_from)
         data, chosen = choose_transforms(own, data, console, is_single=False)
@@ -140,6 +144,8 @@ def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | Non
     """
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if dataset is None else dataset
+        if dataset.fingerprint() != config.data.fingerprint:
+            raise InputError(f"{config.data.dataset} has changed since the run was started: start a new run instead")
         fresh = not (folder / CONFIG).exists()
         if not fresh:  # its saved configuration includes the initial weights and learning rate
             config = replace(read_config(folder), data=config.data)

@@ -178,7 +178,8 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
-        (folder / METRICS).unlink(missing_ok=True)  # its presence marks a run as finished
+        for name in (METRICS, LAST, BEST):  # their presence marks a run as finished, or as begun
+            (folder / name).unlink(missing_ok=True)
         date = datetime.now().astimezone().isoformat(timespec="seconds")
         start = {"command": command, "date": date, "version": __version__, "machine": hardware_info()}
         write_json(folder / START_FILE, start)

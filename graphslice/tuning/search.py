@@ -90,6 +90,11 @@ class Setup:
     space: Space
     defaults: dict[str, Any]
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What identifies the search: see :func:`~graphslice.tuning.study.check_identity`."""
+        return {"config": self.config.to_dict(), "space": repr(self.space)}
+
 
 def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
     """Read the molecules, complete the configuration of the user, and make objective and search space.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from graphslice.config.reading import check_same_settings, flattened
 from graphslice.errors import InputError, first_line
@@ -85,7 +85,8 @@ def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
     pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
     engine = {"connect_args": {"timeout": 300}}  # seconds to wait for other processes that use the file
     try:
-        storage = optuna.storages.RDBStorage(f"sqlite:///{quote(str(path.resolve()))}", engine_kwargs=engine)
+        url = import_module("sqlalchemy").URL.create("sqlite", database=str(path.resolve()))
+        storage = optuna.storages.RDBStorage(url.render_as_string(), engine_kwargs=engine)
         if higher_is_better is not None and not optuna.get_all_study_names(storage):
             direction = "maximize" if higher_is_better else "minimize"
             optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
@@ -119,7 +120,8 @@ def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> N
     if saved is None:
         study.set_user_attr(IDENTITY, dict(identity))
         return
-    check_same_settings(flattened(saved["config"]), flattened(identity["config"]), folder, "search")
+    before, now = (flattened(one["config"]) | {"data.cache": None} for one in (saved, identity))
+    check_same_settings(before, now, folder, "search")
     if saved["space"] != identity["space"]:
         raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
 

@@ -99,7 +99,7 @@ def tune(
         check_run_directory(out / RUN, config.data)
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
-        check_identity(study, {"config": setup.config.to_dict(), "space": repr(setup.space)}, out)
+        check_identity(study, setup.identity, out)
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
         study.set_user_attr(OPTIONS, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes
@@ -173,6 +173,7 @@ def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequ
 def run_in_process(stage: str, config: RunConfig, out: Path, limits: Limits, mixers: Sequence[str], index: int) -> None:
     """Run a stage in a process of its own: :func:`~graphslice.tuning.search.search` or ``repeat``."""
     setup = prepare(config, mixers, Console(quiet=True))
+    check_identity(open_study(out), setup.identity, out)  # the data may have changed since the search began
     _STAGES[stage](setup, out, limits, index, Console(stderr=True, soft_wrap=True))
 
 
@@ -214,7 +215,9 @@ def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> R
     """Train the final run, unless it was trained with the same configuration before; or continue it."""
     # On one device: the processes of others would be further searches.
     folder, values = out / RUN, choice.trial.params | {"trainer.devices": "1"}
-    if (folder / CONFIG).is_file() and read_config(folder).to_dict() == with_values(setup.config, values).to_dict():
+    wanted = with_values(setup.config, values).to_dict()
+    trained = with_values(read_config(folder), {"trainer.devices": "1"}) if (folder / CONFIG).is_file() else None
+    if trained is not None and trained.to_dict() == wanted:
         result = resume_run(folder, console=console)
     else:
         command = ["graphslice", "train", "--config", str(out / BEST_CONFIG), "--out", str(folder)]

@@ -135,8 +135,26 @@ def test_processes_that_need_the_dataset_at_once_download_it_once(make_ogb, tmp_
     _replace_download(monkeypatch, download_url)
     monkeypatch.setattr(ogb_lsc.contextlib, "redirect_stdout", contextlib.nullcontext)  # threads share the output
     with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(lambda _: load_pcqm4m("pcqm4mv2", tmp_path / "root")[0], range(3)))
-    assert len(urls) == 1 and [len(smiles) for smiles in results] == [40] * 3
+        list(pool.map(lambda _: ogb_lsc._download("pcqm4mv2", tmp_path / "root" / "pcqm4m-v2"), range(3)))
+    assert len(urls) == 1 and len(load_pcqm4m("pcqm4mv2", tmp_path / "root")[0]) == 40
+
+
+@pytest.mark.parametrize("reason", [KeyboardInterrupt(), OSError(28, "No space left")], ids=["Ctrl-C", "full"])
+def test_archive_of_the_user_is_kept_until_it_is_unpacked(reason, make_ogb, tmp_path, offline, monkeypatch):
+    make_ogb(tmp_path / "archive", "pcqm4mv2")
+    shutil.make_archive(str(tmp_path / "pcqm4m-v2"), "zip", tmp_path / "archive")
+
+    def broken(*_):
+        raise reason
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "extractall", broken)
+        interrupted = isinstance(reason, KeyboardInterrupt)
+        message = None if interrupted else r"pcqm4m-v2\.zip cannot be unpacked .*No space left"
+        with pytest.raises(KeyboardInterrupt if interrupted else InputError, match=message):
+            load_pcqm4m("pcqm4mv2", tmp_path)
+    assert (tmp_path / "pcqm4m-v2.zip").exists() and not (tmp_path / "pcqm4m-v2").exists()
+    assert len(load_pcqm4m("pcqm4mv2", tmp_path)[0]) == 40 and not (tmp_path / "pcqm4m-v2.zip").exists()
 
 
 def test_folder_appears_when_it_is_complete(make_ogb, tmp_path, offline, monkeypatch):

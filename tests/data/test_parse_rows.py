@@ -560,3 +560,15 @@ def test_bound_without_a_logarithm_in_a_validation_file_is_rejected(tmp_path):
     files = {"dataset": str(tmp_path / "t.csv"), "valid_file": str(tmp_path / "v.csv")}
     with pytest.raises(InputError, match="'y' is 0 in row 3, which has no logarithm"):
         load_dataset(DataConfig(**files, targets="y", transform="log"))
+
+
+def test_number_columns_of_all_text_types_are_parsed():
+    """Columns of categories too, as pandas writes them."""
+    words = ["1.5", None, "x", "", "1.5", "-2"]
+    categories = pa.chunked_array([pa.array(words[:3]).dictionary_encode(), pa.array(words[3:]).dictionary_encode()])
+    columns = [pa.array(words, kind) for kind in (pa.string(), pa.large_string(), pa.string_view())]
+    for column in (categories, *columns, pa.chunked_array([], pa.string())):
+        numbers, empty = parse_number_column(pa.table({"y": column}), "y")
+        expected = [1.5, np.nan, np.nan, np.nan, 1.5, -2][: len(column)]
+        np.testing.assert_array_equal(numbers, expected)
+        assert empty.tolist() == [False, True, False, True, False, False][: len(column)]

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from graphslice.data.columns import quoted_list
-from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, class_indices, class_key, is_empty, parse_number
+from graphslice.data.parse_cells import (
+    NO_WORDS,
+    YES_WORDS,
+    class_indices,
+    class_key,
+    is_empty,
+    number_key,
+    parse_number,
+)
 from graphslice.data.tables import texts
 from graphslice.errors import InputError
 from graphslice.tasks import Task
@@ -72,7 +80,9 @@ def _other_notations(task: Task, cells: Counter[str]) -> dict[str, list[str]]:
         if is_empty(cell) or index is None:
             continue
         name = task.classes[int(index)]
-        if text != name and text not in found[name] and parse_number(text) != parse_number(name):
+        number = parse_number(text)  # 1 and 1.0 are the same in every program, but 01 and 1.10 may be codes
+        is_plain = parse_number(name) == number and text in (number_key(number), str(number))
+        if text != name and text not in found[name] and not is_plain:
             found[name].append(text)
     return {
         name: [*words[:_MOST_NOTATIONS], *(["..."] if len(words) > _MOST_NOTATIONS else [])]

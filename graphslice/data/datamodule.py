@@ -236,9 +236,16 @@ class MoleculeData:
         """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
 
         Families of molecules, and with these splits scaffolds or clusters, are in one fold. Fewer families than folds
-        make fewer folds.
+        make fewer folds. If a target is known in one scaffold or cluster alone, without whose fold nothing is learned
+        of it, folds are of families.
         """
-        return self._split_maker().inner_folds(self.splits["train"], folds)
+        maker, train = self._split_maker(), self.splits["train"]
+        parts = maker.inner_folds(train, folds)
+        known = ~np.isnan(self.dataset.targets[train])
+        without = [known[~np.isin(train, part)].any(axis=0) for part in parts]
+        if (known.any(axis=0) & ~np.all(without, axis=0)).any():
+            parts = maker.inner_folds(train, folds, by_family=True)
+        return parts
 
     def without(self, rows: np.ndarray) -> MoleculeData:
         """Return the same molecules with a smaller training set; ``rows``: ``int64``."""

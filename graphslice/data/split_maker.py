@@ -344,19 +344,22 @@ class SplitMaker:
         train, valid = self._split_off_validation(rest, rows, np.random.default_rng([self.seed, repeat, 1 + held_out]))
         return {"train": train, "valid": valid, "test": folds[held_out]}
 
-    def inner_folds(self, rows: np.ndarray, folds: int) -> list[np.ndarray]:
+    def inner_folds(self, rows: np.ndarray, folds: int, *, by_family: bool = False) -> list[np.ndarray]:
         """Divide some rows into folds of about equal size.
 
         Args:
             rows: ``int64 [R]``, usable rows, ascending.
             folds: number of folds.
+            by_family: keep families together, but not scaffolds or clusters.
 
         Returns:
             The rows of each fold, ascending; fewer folds if there are fewer groups.
         """
         want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
         random = np.random.default_rng([self.seed, *b"inner folds"])
-        parts = self._grouped().subset(rows).partition(want, random, training=False)
+        families = GroupedRows(self.rows, self.families, self.labels, stratified=True)
+        grouped = families if by_family else self._grouped()
+        parts = grouped.subset(rows).partition(want, random, training=False)
         return [part for part in parts if len(part)]
 
     def _split_off_validation(

@@ -203,7 +203,9 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
     """Bring targets into the order of the model; those that are missing or not evaluated become unknown."""
     names, own_names = predictor.targets, dataset.target_names
     if not set(own_names) <= set(names):
-        if len(own_names) == len(names):
+        if len(own_names) == len(names) and all(
+            own == name or own not in names for own, name in zip(own_names, names, strict=True)
+        ):
             return dataset
         raise InputError(
             f"the model predicts {len(names)} targets, and --targets names {len(own_names)}: "

@@ -145,8 +145,9 @@ def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predi
                 labels[:, t] = within_bounds(labels[:, t], bounds[:, t], predictions[:, where][:, 0])
     if name != "loss":
         return score(name, dataset.name, dataset.tasks, labels, predictions)
-    # The scale is that of the numbers: with the predictions of bounds in it, extreme ones would be rewarded.
-    numbers = dataset.labels(rows)
+    # The scale is that of the numbers of all rows: of bounds, extreme predictions would be rewarded, and of few labels
+    # it would be arbitrary.
+    numbers = dataset.all_labels.values
     return mean_of_defined(
         _score_target("log_loss", task, labels[:, t], predictions[:, where])
         if task.classes

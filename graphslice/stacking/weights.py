@@ -81,8 +81,8 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     the best, paired over molecules: few molecules give nearly equal weights. With several targets, the mean loss over
     targets, relative to the best model of each (at most 1.5 times it, so that a target that one model predicts almost
     exactly does not decide for the others), counts as much as 50 more molecules, so that a target with few labels has
-    the weights of the others. If one of the models alone has less loss than these weights, the nearest weights with
-    less loss than that model are taken, or that model alone.
+    nearly the weights of the others; one with too few has their mean. If one of the models alone has less loss than
+    these weights, the nearest weights with less loss than that model are taken, or that model alone.
 
     Returns:
         float64 ``[M, T]``, not negative, summing to 1; equal if no target has losses.
@@ -96,22 +96,24 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     if all(each is None for each in losses):
         return np.full((models, len(targets)), 1 / models)
     shared = np.repeat(np.mean(known or [np.zeros(len(grid))], axis=0)[:, None], _SHARED_MOLECULES, axis=1)
-    columns = []
-    for target, own, compared in zip(targets, losses, relative, strict=True):
-        if compared is None:
-            compared = shared
-        elif len(targets) > 1:
+    columns = np.full((models, len(targets)), np.nan)
+    for t, (target, own, compared) in enumerate(zip(targets, losses, relative, strict=True)):
+        if own is None:
+            continue
+        compared = shared if compared is None else compared
+        if len(targets) > 1 and compared is not shared:
             compared = np.concatenate([compared, shared], axis=1)
         weights = grid[within_standard_errors(compared, _STANDARD_ERRORS)].mean(axis=0)
         weights /= weights.sum()
-        if own is not None:
-            means = own.mean(axis=1)
-            best = means[alone].min()
-            if target.of(weights).mean() >= best:
-                better = grid[means < best] if (means < best).any() else grid[alone][[means[alone].argmin()]]
-                weights = better[((better - weights) ** 2).sum(axis=1).argmin()]
-        columns.append(weights)
-    return np.stack(columns, axis=1)
+        means = own.mean(axis=1)
+        best = means[alone].min()
+        if target.of(weights).mean() >= best:
+            better = grid[means < best] if (means < best).any() else grid[alone][[means[alone].argmin()]]
+            weights = better[((better - weights) ** 2).sum(axis=1).argmin()]
+        columns[:, t] = weights
+    unknown = np.isnan(columns[0])
+    columns[:, unknown] = np.nanmean(columns, axis=1, keepdims=True)
+    return columns
 
 
 def _relative(losses: np.ndarray, alone: np.ndarray) -> np.ndarray | None:

@@ -39,7 +39,7 @@ _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
 def choose_transforms(
     config: RunConfig, data: MoleculeData, console: Console, is_single: bool = True
 ) -> tuple[MoleculeData, RunConfig]:
-    """Choose the transform of each regression target on training and validation set, unless ``data.transform`` is set.
+    """Choose the transform of each regression target on training and validation set, unless ``data.transform`` sets it.
 
     Nothing is chosen for a cross-validation, whose models would have different scales.
 
@@ -74,7 +74,8 @@ def _choose(config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: 
     tasks = data.dataset.tasks
     labels = int((~np.isnan(data.dataset.targets[rows])).sum())
     too_many = labels > _MOST_LABELS or len(rows) > _MOST_ROWS
-    if config.data.transform is not None or data.dataset.level != MOLECULE or too_many:
+    given = parse_per_target(config.data.transform, [task.name for task in tasks], TRANSFORMS, "--transform")
+    if len(given) == len(tasks) or data.dataset.level != MOLECULE or too_many:
         return config, []
     origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
     if [task.name for task in origin] == [task.name for task in tasks]:
@@ -83,12 +84,12 @@ def _choose(config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: 
             is_possible = _least(data.dataset, t) > 0 if before.transform == "log" else is_single
             if task.kind == REGRESSION and before.transform != "none" and is_possible:
                 kept[task.name] = before.transform
-        return _configured(config, kept), []
+        return _configured(config, kept | given), []
     metric = config.trainer.metric or "mae"
     metric = metric if REGRESSION in METRICS[metric].kinds and metric != "loss" else "mae"
     chosen, lines, positive = {}, [], []
     for t, task in enumerate(tasks):
-        if task.kind != REGRESSION or task.name != task.name.strip():  # which --transform could not name
+        if task.kind != REGRESSION or task.name in given or task.name != task.name.strip():  # which it could not name
             continue
         scores = _compare(data, rows, t, metric, is_single)
         best = _best(scores, METRICS[metric].higher_is_better)
@@ -108,7 +109,7 @@ def _choose(config: RunConfig, data: MoleculeData, rows: np.ndarray, is_single: 
             "logarithm was not better; predictions and intervals may be negative, unless it is chosen by "
             f"--transform '{example}=log'"
         )
-    return _configured(config, chosen), lines
+    return _configured(config, chosen | given), lines
 
 
 def _is_positive(dataset: LabelledDataset, rows: np.ndarray, t: int) -> bool:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig
+from graphslice.data.class_words import class_notes
 from graphslice.data.dataset_loaders import dataset_from_frame
 from graphslice.data.infer_tasks import infer_tasks
 from graphslice.errors import InputError
@@ -94,3 +95,11 @@ def test_other_data_are_read_with_the_classes_of_a_model():
     found = dataset(["Inactive", "TRUE", "0", "maybe"], [Task("y", "binary", ("no", "yes"))])
     np.testing.assert_array_equal(found.targets[:, 0], [0, 1, 0, np.nan])
     assert found.rejected == {3: "target 'y' is none of its 2 classes: 'maybe'"}
+
+
+def test_numbers_that_may_be_codes_are_listed():
+    """EC numbers and identifiers of equal value are one class; 1 and 1.0 are so everywhere."""
+    cells = ["1", "1.0", "01", "2.7", "2.70", "3", "002", "2"]
+    table = pa.table({"y": cells})
+    task = Task("y", "multiclass", ("1", "2", "2.7", "3"))
+    assert class_notes([table], [task]) == ["classes of y: 1 = 01; 2 = 002; 2.7 = 2.70"]

@@ -245,3 +245,21 @@ def test_two_thousand_sparse_targets_are_split(demo_smiles, tmp_path):
     )
     data = MoleculeData(dataset, config("random", cache=str(tmp_path)))
     assert all(len(rows) for rows in data.splits.values())
+
+
+def test_inner_folds_leave_labels_of_every_target(tmp_path):
+    """A target that is known in one chemical series alone would be learned of no molecule without its fold."""
+    series = [f"C{'C' * n}C1Cc2ccccc2C1" for n in range(12)]  # one scaffold
+    others = [
+        f"{'C' * n}c1cc{ring}cc1" for n in range(1, 9) for ring in ("n", "c", "(O)", "(-c2ccccc2)", "(-c2ccncc2)")
+    ]
+    table = pd.DataFrame({"smiles": [*series, *others], "main": np.arange(52.0)})
+    table["rare"] = [*np.arange(7.0, 19.0), *[np.nan] * 40]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for targets, is_scaffold in (("main", True), ("main,rare", False)):
+        settings = {"targets": targets, "split": "scaffold", "split_sizes": "0.98,0.02,0"}
+        config = RunConfig(data=DataConfig(dataset=str(tmp_path / "t.csv"), **settings))
+        data = MoleculeData(load_dataset(config.data), config)
+        folds = data.inner_folds(5)
+        assert sum(np.isin(fold, np.arange(12)).any() for fold in folds) == (1 if is_scaffold else 5)
+        np.testing.assert_array_equal(np.sort(np.concatenate(folds)), data.splits["train"])

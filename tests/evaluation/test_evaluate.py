@@ -14,7 +14,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import evaluate, load_evaluation_data, predict_rows
+from graphslice.evaluation.evaluate import align_targets, evaluate, load_evaluation_data, predict_rows
 from graphslice.inference.predictor import load
 from graphslice.run_files import read_splits
 from graphslice.training import train
@@ -299,3 +299,13 @@ def test_corrected_labels_and_appended_rows_are_evaluated(cli, demo_rows, tiny_c
     code, out, err = cli("evaluate", tmp_path / "run")
     assert code == 0 and "the data has changed since the training, but not the molecules of the run" in err
     assert _mae(out) == ("test", pytest.approx(np.abs(predicted - table["gap_ev"][rows]).mean(), abs=1e-4))
+
+
+def test_names_of_the_model_in_other_places_are_rejected(make_predictor, demo_rows, tmp_path):
+    """Each column would be compared with the target in its place."""
+    predictor = make_predictor(1.0, targets=["a", "b"])
+    columns = {"b": demo_rows["gap_ev"], "a2": demo_rows["gap_ev"]}
+    demo_rows[["smiles"]].assign(**columns).to_csv(tmp_path / "t.csv", index=False)
+    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="b,a2"))
+    with pytest.raises(InputError, match="name a column for each of 'a', 'b', in this order, or some of these"):
+        align_targets(predictor, dataset, "b,a2")

@@ -206,3 +206,12 @@ def test_equal_weights_are_as_none_for_molecules_of_several_rows():
     expected = HeldOutLosses(predictions, y, "regression", molecules).of(choice)
     found = HeldOutLosses(predictions, y, "regression", molecules, weights=np.full(3, 2.0)).of(choice)
     np.testing.assert_allclose(found, expected)
+
+
+def test_a_target_with_too_few_labels_has_the_mean_of_the_other_weights():
+    random = np.random.default_rng(0)
+    y = random.normal(size=60)
+    models = [(y + scale * random.normal(size=60))[:, None] for scale in (0.5, 0.55, 0.6)]
+    few = np.where(np.arange(60) < 3, y, np.nan)
+    weights = choose_weights([HeldOutLosses(models, labels, "regression") for labels in (y, few, -y)])
+    np.testing.assert_allclose(weights[:, 1], weights[:, [0, 2]].mean(axis=1))

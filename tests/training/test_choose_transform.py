@@ -199,3 +199,11 @@ def test_a_label_of_zero_anywhere_keeps_the_logarithm_off(molecules, tiny_config
         train(replace(config, init_from=origin), tmp_path / name, console=QUIET)
         assert "log" not in transform_of(tmp_path / name)
         assert load_dataset(read_config(tmp_path / name).data).targets[399, 0] == 0
+
+
+def test_a_transform_of_one_target_leaves_the_choice_for_the_others(configured, molecules, tmp_path):
+    labels = np.exp(2 * molecules[1].clip(-2, 2))
+    config = configured(labels, {"targets": "y,z", "transform": "z=none"})
+    pd.read_csv(tmp_path / "t.csv").assign(z=labels).to_csv(tmp_path / "t.csv", index=False)
+    train(config, tmp_path / "run", console=QUIET)
+    assert [task.transform for task in read_checkpoint(tmp_path / "run").tasks] == ["log", "none"]

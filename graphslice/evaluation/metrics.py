@@ -59,11 +59,25 @@ METRICS = {
     "loss": Metric("loss", TASK_KINDS, False),
 }
 
+# Errors of targets whose standard deviations differ by at most this factor are averaged in their unit.
+_SIMILAR_SPREADS = 3.0
 
-def default_metric(tasks: Sequence[Task]) -> str:
-    """Return the metric that selects the best checkpoint: MAE, AUROC, or the loss for mixed task types."""
+
+def default_metric(tasks: Sequence[Task], labels: np.ndarray) -> str:
+    """Return the metric that selects the best checkpoint.
+
+    MAE or AUROC; the loss for mixed task types, and for numbers whose standard deviations differ by a factor of more
+    than 3, since the largest would decide.
+
+    Args:
+        tasks: T targets.
+        labels: ``float64 [R, T]``, nan where missing.
+    """
     is_regression = {task.kind == REGRESSION for task in tasks}
-    return "loss" if len(is_regression) == 2 else "mae" if True in is_regression else "auroc"
+    if is_regression == {True}:
+        spreads = [_spread(column) for column in labels.T]
+        return "loss" if max(spreads) > _SIMILAR_SPREADS * min(spreads) else "mae"
+    return "loss" if True in is_regression else "auroc"
 
 
 def check_metric(name: str, tasks: Sequence[Task]) -> None:

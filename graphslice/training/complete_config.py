@@ -243,7 +243,7 @@ def _choose_metric(name: str | None, data: MoleculeData) -> str:
 
     It is ``"loss"`` if that metric is undefined on the validation set, as AUROC with a single class.
     """
-    metric = name or default_metric(data.dataset.tasks)
+    metric = name or default_metric(data.dataset.tasks, data.dataset.all_labels.values)
     rows = data.splits["valid"] if len(data.splits["valid"]) else data.splits["train"]
     return metric if is_defined(metric, data.dataset, rows) else "loss"
 

@@ -30,7 +30,7 @@ def test_two_processes_match_one(start, wait_for_exit, demo_rows, tiny_config, w
         tmp_path / "t.csv",
         data={"targets": "gap_ev,length"},
         model={"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
-        trainer={"batch_size": 8, "max_epochs": 2},
+        trainer={"batch_size": 8, "max_epochs": 2, "metric": "mae"},
     )
     train_on_two(start, wait_for_exit, config, tmp_path)
     train(config, tmp_path / "one")

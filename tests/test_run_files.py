@@ -158,3 +158,20 @@ def test_deeply_nested_scores_are_damaged(run):
     (run / "metrics.json").write_text("[" * 200_000)
     with pytest.raises(InputError, match=r"metrics\.json is missing or damaged: copy it again"):
         read_metrics(run)
+
+
+def test_a_run_whose_removal_is_stopped_cannot_be_continued(run, monkeypatch):
+    for name in ("start.json", "config.yaml"):
+        (run / name).write_text("{}")
+    (run / "member-1").mkdir()
+    (run / "member-1" / "best.ckpt").touch()
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("shutil.rmtree", stopped)
+        remove_run(run)
+    assert not (run / "config.yaml").exists() and (run / "start.json").exists()
+    remove_run(run)
+    assert list(run.iterdir()) == []

@@ -16,13 +16,14 @@ from scipy.stats import ttest_1samp
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_evaluation_data
 from graphslice.report.write import write_report
 from graphslice.run_files import find_members, read_splits
 from graphslice.training import resume, train
-from graphslice.training.complete_config import member_configs
-from graphslice.training.ensemble import describe_seeds
+from graphslice.training.complete_config import fit_to_dataset, member_configs
+from graphslice.training.ensemble import describe_seeds, train_member
 
 
 @pytest.fixture(scope="module")
@@ -333,3 +334,14 @@ def test_metric_undefined_for_one_seed_is_omitted():
     assert describe_seeds("test", found, "auroc") == []
     (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
     assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"
+
+
+def test_a_member_is_not_trained_on_a_table_that_has_changed(demo_rows, tiny_config, tmp_path):
+    """Members load the table themselves, hours after the run was started."""
+    demo_rows.to_csv(tmp_path / "t.csv", index=False)
+    config = tiny_config(tmp_path / "t.csv")
+    config = fit_to_dataset(config, load_dataset(config.data))
+    demo_rows[::-1].to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"t\.csv has changed since the run was started"):
+        train_member(config, tmp_path / "member-1", None)
+    assert not (tmp_path / "member-1" / "config.yaml").exists()

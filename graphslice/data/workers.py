@@ -35,7 +35,7 @@ class Workers:
         self._lock = threading.Lock()  # held while processes are replaced or killed
         self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
         self._idle = list(self._processes)
-        self._started: set[int] = set()  # processes that have loaded their libraries, by id
+        self._cold = set(self._processes)  # which have not loaded their libraries
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
     def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
@@ -62,10 +62,10 @@ class Workers:
     def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
         process = self._idle.pop()
         try:
-            if id(process) not in self._started:
+            if process in self._cold:
+                self._cold.remove(process)
                 try:
                     _run(process, work, [""], _START_SECONDS)
-                    self._started.add(id(process))
                 except ChildDied:
                     process, _ = self._replace(process, work)
             results: list[tuple[_Result, str | None]] = []
@@ -96,9 +96,7 @@ class Workers:
                 process.kill()
                 raise CancelledError
         try:
-            empty = _run(process, work, [""], _START_SECONDS)
-            self._started.add(id(process))
-            return process, empty
+            return process, _run(process, work, [""], _START_SECONDS)
         except ChildDied:
             with self._lock:  # the next task replaces it again
                 self._processes[self._processes.index(process)] = lost

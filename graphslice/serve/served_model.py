@@ -95,8 +95,7 @@ class ServedModel:
         work = partial(_count_atoms, max_atoms=self.model.config.graph.max_atoms)
         if self._pool is None:
             return work([smiles])[0]
-        results = self._pool.submit(work, [smiles]).result()
-        ((atoms,), reason) = results[0]
+        (((atoms,), reason),) = self._pool.submit(work, [smiles]).result()
         return reason or atoms
 
 

@@ -100,8 +100,9 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     for t, (target, own, compared) in enumerate(zip(targets, losses, relative, strict=True)):
         if own is None:
             continue
-        compared = shared if compared is None else compared
-        if len(targets) > 1 and compared is not shared:
+        if compared is None:
+            compared = shared
+        elif len(targets) > 1:
             compared = np.concatenate([compared, shared], axis=1)
         weights = grid[within_standard_errors(compared, _STANDARD_ERRORS)].mean(axis=0)
         weights /= weights.sum()

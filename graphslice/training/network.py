@@ -99,9 +99,8 @@ def _all_devices(fabric: Fabric) -> Iterator[None]:
 def initialise_weights(module: PropertyModule, data: MoleculeData, fresh: bool, console: Console) -> None:
     """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
     config = module.config
-    if module.world > 1 and not any(
-        block.mixer.reads for block in module.model.blocks
-    ):  # DDP expects a gradient of every parameter
+    reads_graph = any(block.mixer.reads for block in module.model.blocks)
+    if module.world > 1 and not reads_graph:  # DDP expects a gradient of every parameter
         module.model.pairs.requires_grad_(False)
     if module.model.descriptors is not None:
         module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +84,9 @@ def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
     pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
     engine = {"connect_args": {"timeout": 300}}  # seconds to wait for other processes that use the file
     try:
-        url = import_module("sqlalchemy").URL.create("sqlite", database=str(path.resolve()))
+        from sqlalchemy import URL  # which Optuna needs
+
+        url = URL.create("sqlite", database=str(path.resolve()))
         storage = optuna.storages.RDBStorage(url.render_as_string(), engine_kwargs=engine)
         if higher_is_better is not None and not optuna.get_all_study_names(storage):
             direction = "maximize" if higher_is_better else "minimize"

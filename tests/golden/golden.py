@@ -152,7 +152,7 @@ def differing_rows(model: Any, table: Path, recorded: dict[str, Any], texts: boo
     predictions = model.predict(smiles, details=True, interval=90, nearest=nearest)
     frame = predictions.to_frame().astype(object)
     rows = frame.where(frame.notna(), None).to_dict("records")
-    differ, close = [], TOLERANCE["packaged"]
+    differ, close = [], WAYS_TOLERANCE
     for number, row in zip(numbers, rows, strict=True):
         of_file = dict(zip(recorded["columns"], recorded["rows"][number], strict=True))
         row = {name: None if value == "" else value for name, value in row.items()}  # an empty prediction set
@@ -325,7 +325,8 @@ def trainings(texts: bool) -> dict[str, Any]:
             summary = {key: described[key] for key in ("level", "targets", "classes", "models", "parameters")}
             result[case] = {"model": summary, "metrics": model.metrics}
             if "folds" not in case:
-                result[case]["evaluate"] = json.loads(run("evaluate", folder, "--split", "test", "--json"))
+                scores = json.loads(run("evaluate", folder, "--split", "test", "--json"))
+                result[case]["evaluate"] = {key: value for key, value in scores.items() if key != "dataset"}
             result[case]["predictions"] = [values.ravel().tolist() for values in predictions.by_row]
             print(f"  {time.perf_counter() - began:5.1f} s  {case}", file=sys.stderr)
     return result
@@ -408,7 +409,9 @@ def mistakes(texts: bool) -> dict[str, Any]:
 #: The parts, and the tolerances (relative, absolute) with which their numbers are compared.
 PARTS = {"packaged": packaged, "trained": trained, "formats": formats, "trainings": trainings, "mixers": mixers}
 PARTS["mistakes"] = mistakes
-TOLERANCE = {"packaged": (1e-5, 1e-6), "formats": (1e-5, 1e-6)}
+TOLERANCE = {"packaged": (1e-5, 1e-5), "formats": (1e-5, 1e-5)}
+#: Those for the command line, the Python interface, and molecules alone, which differ in the last bits.
+WAYS_TOLERANCE = (1e-4, 1e-5)
 TRAINED_TOLERANCE = (1e-3, 1e-4)
 
 # --- comparison and record ------------------------------------------------------------------------

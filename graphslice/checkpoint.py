@@ -1,9 +1,9 @@
-"""Checkpoints of models. Reading one never runs code from the file."""
+"""Trained models, and their files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +11,17 @@ import numpy as np
 
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
-from graphslice.calibration import CONSTANT, DOMAIN_DISTANCE, ENSEMBLE_STD, NETWORK_STD, PARTS_STD, Calibration
+from graphslice.calibration import Calibration
+from graphslice.checkpoint_file import read_values, write_values
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
 from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
 from graphslice.stacking import Stacking
-from graphslice.tasks import Task, num_network_outputs, num_outputs
-from graphslice.torch_files import read_torch_file
+from graphslice.tasks import Task, num_network_outputs
 
 if TYPE_CHECKING:
     from graphslice.nn import GraphTransformer
-
-#: The key of a checkpoint that holds GraphSlice's own data: version, configuration, tasks.
-KEY = "graphslice"
-# Errors that malformed contents of a checkpoint cause.
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
-# Keys of the optional parts of a model.
-_STACKING, _CALIBRATION = "blend", "calibration"
 
 
 @dataclass
@@ -64,7 +57,7 @@ class Checkpoint:
         """Build the network, in evaluation mode.
 
         Raises:
-            InputError: if the weights do not fit the configuration, or it is one of a later version.
+            InputError: if the weights do not fit the configuration, or it names an unknown mixer.
         """
         from graphslice.network import build_network  # reading a checkpoint needs no torch
 
@@ -74,11 +67,10 @@ class Checkpoint:
             return build_network(self.config.model, self.weights)
         except InputError as error:
             raise InputError(
-                f"cannot build the network of the checkpoint: {error}; it is of a later version, or its mixer is in a "
-                "file that GRAPHSLICE_MIXERS does not name"
+                f"cannot build the network: {error}; its mixer may be in a file that GRAPHSLICE_MIXERS does not name"
             ) from None
         except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
-            raise InputError("the checkpoint's weights do not fit its configuration") from None
+            raise InputError("the weights of the model do not fit its configuration") from None
 
     def fits(self) -> bool:
         """True if the weights that have the sizes of the configuration have these; checked before a model is made."""
@@ -98,46 +90,43 @@ class Checkpoint:
         return described and len(layers) == config.layers and shapes == sizes
 
 
-def header(config: RunConfig, tasks: Sequence[Task], **extra: Any) -> dict[str, Any]:
-    """Return the metadata of a checkpoint as plain values, which can be read without running code."""
-    values = [task.to_dict() for task in tasks]
-    return {"version": __version__, "config": config.to_dict(), "tasks": values, **extra}
-
-
 def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
-    """Write a model to a checkpoint without training state."""
-    contents = {
-        KEY: header(checkpoint.config, checkpoint.tasks, **checkpoint.extra),
-        "state_dict": {f"model.{name}": value for name, value in checkpoint.weights.items()},
+    """Write a model to a file."""
+    values = {
+        "version": __version__,
+        "config": checkpoint.config.to_dict(),
+        "tasks": [task.to_dict() for task in checkpoint.tasks],
+        **checkpoint.extra,
+        "network": checkpoint.weights,
     }
-    _replace(path, contents | _parts(checkpoint.stacking, checkpoint.calibration))
+    write_values(path, values | _parts(checkpoint.stacking, checkpoint.calibration))
 
 
 def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
-    """Add base models or a calibration to a checkpoint file; its other contents are unchanged.
+    """Add base models or a calibration to the file of a model; its other contents are unchanged.
 
     Raises:
-        InputError: if the checkpoint cannot be read.
+        InputError: if the file cannot be read.
     """
-    _replace(path, read_torch_file(path) | _parts(part))
+    write_values(path, read_values(path, dict) | _parts(part))
 
 
 def save_ensemble_calibration(calibration: Calibration, folder: Path) -> None:
     """Write the calibration of an ensemble to its run directory."""
-    _replace(folder / ENSEMBLE_CALIBRATION, _parts(calibration))
+    write_values(folder / ENSEMBLE_CALIBRATION, {"version": __version__} | _parts(calibration))
+
+
+def read_ensemble_calibration(folder: Path, tasks: Sequence[Task]) -> Calibration:
+    """Read the output of :func:`save_ensemble_calibration`; raises InputError if the file cannot be read."""
+    return read_values(
+        folder / ENSEMBLE_CALIBRATION, lambda values: Calibration.from_dict(values["calibration"], tasks)
+    )
 
 
 def _parts(*parts: Stacking | Calibration | None) -> dict[str, Any]:
     """Return the optional parts of a model as the contents of a file."""
     given = [part for part in parts if part is not None]
-    return {_STACKING if isinstance(part, Stacking) else _CALIBRATION: part.to_dict() for part in given}
-
-
-def _replace(path: Path, contents: dict[str, Any]) -> None:
-    from graphslice.torch_io import as_tensors, torch_bytes  # reading needs no torch
-
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(torch_bytes(as_tensors(contents)))
+    return {"stacking" if isinstance(part, Stacking) else "calibration": part.to_dict() for part in given}
 
 
 def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
@@ -163,75 +152,31 @@ def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint of GraphSlice.
-
-    Only tensors and plain values are read; a file that would run code is rejected.
+    """Read a model; no code of the file is run.
 
     Args:
-        path: the checkpoint file, its run directory, or the name of a packaged model.
+        path: the file of the model, its run directory, or the name of a packaged model.
 
     Raises:
-        InputError: if the file is missing, truncated, written by another program, or would run code.
+        InputError: if the file is missing, truncated or written by another program.
     """
-    path = find_checkpoint(path)
-    contents = read_torch_file(path)
-    if KEY not in contents:
-        raise InputError(
-            f"{path} is not a GraphSlice checkpoint; 'graphslice import-checkpoint' converts those of Graphormer "
-            "and Sliceformer"
-        )
-    head = contents[KEY]
-    try:
-        extra = {k: v for k, v in head.items() if k not in ("config", "tasks")}
-        state = {k: v for k, v in contents["state_dict"].items() if k.startswith("model.")}
-        weights = {k.removeprefix("model."): _full(v) for k, v in state.items()}
-        config = RunConfig.from_dict(head["config"])
-        tasks = [Task.from_dict(values) for values in head["tasks"]]
-        if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
-            raise KeyError("tasks")
-        stacking = Stacking.from_dict(contents[_STACKING]) if _STACKING in contents else None
-        if stacking is not None and not stacking.fits(tasks):
-            raise KeyError(_STACKING)
-        checkpoint = Checkpoint(config, tasks, weights, extra, stacking)
-        return replace(checkpoint, calibration=_read_calibration(contents, tasks, calibration_kinds([checkpoint])))
-    except InputError as error:
-        raise InputError(f"{path} was written by another version of GraphSlice: {error}") from None
-    except _MALFORMED:
-        raise InputError(f"{path} is not a complete GraphSlice checkpoint") from None
+    return read_values(find_checkpoint(path), _parse)
 
 
-def read_part(path: Path, tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
-    """Read the calibration that :func:`save_ensemble_calibration` wrote; ``kinds`` as of :func:`calibration_kinds`.
-
-    Raises :class:`InputError` if the file cannot be read.
-    """
-    contents = read_torch_file(path)
-    try:
-        return _read_calibration(contents, tasks, kinds)
-    except _MALFORMED:
-        raise InputError(f"{path} is not a complete GraphSlice checkpoint") from None
-
-
-def calibration_kinds(checkpoints: Sequence[Checkpoint]) -> set[str]:
-    """Return the uncertainty measures available to a model or ensemble, by which its intervals can be scaled."""
-    config, tasks = checkpoints[0].config, checkpoints[0].tasks
-    kinds = {
-        CONSTANT: True,
-        DOMAIN_DISTANCE: True,
-        NETWORK_STD: config.model.tasks > num_outputs(tasks),
-        PARTS_STD: any(checkpoint.stacking is not None for checkpoint in checkpoints),
-        ENSEMBLE_STD: len(checkpoints) > 1,
-    }
-    return {name for name, known in kinds.items() if known}
-
-
-def _full(weight: np.ndarray) -> np.ndarray:
-    """Convert a weight to float32; packaged models are stored as float16."""
-    return weight.astype(np.float32) if weight.dtype == np.float16 else weight
-
-
-def _read_calibration(contents: dict[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration | None:
-    """Read the calibration of a file, or None; raises one of :data:`_MALFORMED` if it is invalid."""
-    if _CALIBRATION not in contents:
-        return None
-    return Calibration.from_dict(contents[_CALIBRATION], tasks, kinds)
+def _parse(values: dict[str, Any]) -> Checkpoint:
+    """Build a model of the contents of its file; they may be malformed in any way."""
+    config = RunConfig.from_dict(values.pop("config"))
+    tasks = [Task.from_dict(task) for task in values.pop("tasks")]
+    if num_network_outputs(tasks, config.trainer.loss) != config.model.tasks:
+        raise ValueError("tasks")
+    # Packaged models are stored as float16.
+    weights = {k: v.astype(np.float32) if v.dtype == np.float16 else v for k, v in values.pop("network").items()}
+    stacking, calibration = values.pop("stacking", None), values.pop("calibration", None)
+    return Checkpoint(
+        config,
+        tasks,
+        weights,
+        values,
+        None if stacking is None else Stacking.from_dict(stacking),
+        None if calibration is None else Calibration.from_dict(calibration, tasks),
+    )

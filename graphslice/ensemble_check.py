@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphslice.calibration import Calibration
-from graphslice.checkpoint import Checkpoint, calibration_kinds, read_checkpoint, read_part
+from graphslice.checkpoint import Checkpoint, read_checkpoint, read_ensemble_calibration
 from graphslice.config import RunConfig, read_yaml
 from graphslice.errors import InputError
 from graphslice.hub import local_path
@@ -126,8 +126,7 @@ def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Cal
                 f"{folder} lacks {ENSEMBLE_CALIBRATION}, the calibration of the ensemble: copy the run directory again"
             )
         return None
-    tasks, kinds = checkpoints[0].tasks, calibration_kinds(checkpoints)
-    return read_part(folder / ENSEMBLE_CALIBRATION, tasks, kinds)
+    return read_ensemble_calibration(folder, checkpoints[0].tasks)
 
 
 def _is_complete(folder: Path) -> bool:

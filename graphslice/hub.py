@@ -20,8 +20,8 @@ from graphslice.errors import InputError
 # Path() merges the two slashes into one.
 _NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@(\w(?:[\w/-]|\.(?!\.))*))?", re.ASCII)
 # Files of a run directory that a prediction needs, and the scores; member-N are the models of an ensemble.
-_FILE = re.compile(r"(member-[1-9][0-9]*/)?(config\.yaml|best\.ckpt)|together\.ckpt|metrics\.json")
-_PATTERNS = ["config.yaml", "best.ckpt", "member-*", "together.ckpt", "metrics.json"]
+_FILE = re.compile(r"(member-[1-9][0-9]*/)?(config\.yaml|model\.safetensors)|calibration\.safetensors|metrics\.json")
+_PATTERNS = ["config.yaml", "model.safetensors", "member-*", "calibration.safetensors", "metrics.json"]
 # Largest number of files, and of bytes of all of them.
 _MOST_FILES, _MOST_BYTES = 500, 4 << 30
 # Least status of an error of the server, as opposed to one of the request.
@@ -63,10 +63,10 @@ def _download(repository: str, revision: str) -> Path:
         try:
             info = hub.HfApi(endpoint).model_info(repository, revision=revision, files_metadata=True)
             found = {file.rfilename: file.size for file in info.siblings if _FILE.fullmatch(file.rfilename)}
-            if not any(file.endswith("best.ckpt") for file in found):
+            if "config.yaml" not in found:
                 held = ", ".join(sorted(file.rfilename for file in info.siblings)[:5])
                 raise InputError(
-                    f"hf://{repository} holds no model of GraphSlice (best.ckpt): it has {held or 'no files'}"
+                    f"hf://{repository} holds no model of GraphSlice (config.yaml): it has {held or 'no files'}"
                 )
             if (
                 len(found) > _MOST_FILES
@@ -93,7 +93,7 @@ def repository_name(text: str) -> str:
 
 
 def upload(folder: Path, repository: str, *, public: bool) -> str:
-    """Upload the files of a directory as one commit, which removes files of a former model.
+    """Upload the files of a directory as one commit, which replaces the model there.
 
     Args:
         folder: directory that holds nothing else.

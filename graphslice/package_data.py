@@ -24,7 +24,7 @@ def package_directory(folder: str) -> Path:
 CONFIGS = package_directory("configs")
 DEMO_CSV = package_directory("data") / "demo.csv"
 #: Checkpoints of the packaged models by name; a name can be given instead of a run directory.
-MODELS = {path.stem: path for path in sorted((_PACKAGE / "weights").glob("*.ckpt"))}
+MODELS = {path.stem: path for path in sorted((_PACKAGE / "weights").glob("*.safetensors"))}
 
 #: The packaged model that is fine-tuned on small datasets. Its architecture is that of the preset of this name.
 PRETRAINED_MODEL = "small"

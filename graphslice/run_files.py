@@ -22,11 +22,11 @@ from graphslice.hub import local_path
 from graphslice.package_data import MODELS, is_packaged_model
 
 #: Calibration of an ensemble.
-ENSEMBLE_CALIBRATION = "together.ckpt"  # codespell:ignore together
-#: Split and SMILES of each row. The SMILES are not part of a checkpoint, so that it can be shared without them.
+ENSEMBLE_CALIBRATION = "calibration.safetensors"
+#: Split and SMILES of each row. The SMILES are not part of a model, so that it can be shared without them.
 SPLIT_FILE = "split.csv"
-#: Checkpoints of a model; the first of them that exists is used.
-BEST, LAST = "best.ckpt", "last.ckpt"
+#: The model of the best epoch, and the state from which training continues.
+BEST, LAST = "model.safetensors", "last.ckpt"
 #: Prefix of the folders of ensemble members, each of which is a run directory.
 MEMBER = "member-"
 #: Prefix of the folders of networks that are trained without a fold of the training set, while the run lasts.
@@ -73,13 +73,13 @@ _HELD_OUT = re.compile(rf"{HELD_OUT}[1-9][0-9]*", re.ASCII)
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the path of a checkpoint.
+    """Return the path of the file of a model.
 
     Args:
-        path: a checkpoint, its run directory, or the name of a packaged model or of one on the Hub.
+        path: the file, its run directory, or the name of a packaged model or of one on the Hub.
 
     Raises:
-        InputError: if there is no checkpoint.
+        InputError: if there is no model.
     """
     if is_packaged_model(path):
         return MODELS[str(path)]
@@ -87,18 +87,13 @@ def find_checkpoint(path: str | Path) -> Path:
     if path.is_dir():
         if members := find_members(path):
             raise InputError(f"{path} is an ensemble of {len(members)}: give one of its members, such as {members[0]}")
-        if (path / BEST).is_file():
-            return path / BEST
-        if is_finished(path):
-            raise InputError(f"{path} is a finished run, but its {BEST} is missing")
-        if (path / LAST).is_file():
-            return path / LAST
-        hint = "; graphslice import-checkpoint converts it to one" if (path / "config.json").is_file() else ""
-        raise InputError(f"{path} is not a run directory: it holds neither {BEST} nor {LAST}{hint}")
+        if not (path / BEST).is_file():
+            raise InputError(f"{path} is not a run directory with a model: it holds no {BEST}, written after an epoch")
+        return path / BEST
     if not path.is_file():
         raise InputError(
-            f"no model at {path}{nearest(str(path), MODELS)}: give a run directory or a checkpoint, or a packaged "
-            f"model ({', '.join(MODELS)}); graphslice import-checkpoint converts published checkpoints"
+            f"no model at {path}{nearest(str(path), MODELS)}: give a run directory, a file {BEST}, or a packaged model "
+            f"({', '.join(MODELS)}); graphslice import-checkpoint converts published checkpoints"
         )
     if path.suffix.lower() == ".zip":
         raise InputError(f"{path} is an archive: unpack it, and give the run directory in it")
@@ -301,7 +296,7 @@ def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
 def _is_started(folder: Path) -> bool:
     """True if the directory holds a run, or what a run left that was killed at its start.
 
-    Other programs write a config.yaml, best.ckpt or last.ckpt too.
+    Other programs write a config.yaml, model.safetensors or last.ckpt too.
     """
     if (folder / START_FILE).exists():  # the first file of a run
         return True

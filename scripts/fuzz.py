@@ -25,8 +25,7 @@ TARGETS = {
     "rdkit_pickle": "RDKit's binary molecules, and their renumbering",
     "store": "files of preprocessed datasets",
     "paths": "manually constructed molecules and batches",
-    "checkpoint": "checkpoint files",
-    "trees": "arrays of random forests, gradient boosting and kernel machines",
+    "trees": "files of random forests, gradient boosting and kernel machines",
 }
 _MEMORY = 1 << 35  # address space of a process in bytes; more means that a size in the input was not checked
 

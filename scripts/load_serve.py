@@ -145,7 +145,7 @@ def run(model: str, clients: int, minutes: float) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="gap", help="run directory, checkpoint or packaged model (default: gap)")
+    parser.add_argument("--model", default="gap", help="run directory, model file or packaged model (default: gap)")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=10.0)
     options = parser.parse_args()

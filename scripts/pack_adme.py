@@ -210,11 +210,11 @@ def main() -> None:
         extra={"elements": elements(data.store)},
     )
     made.tasks = described(tasks, Predictor(made, "cpu"), approved)
-    save_checkpoint(made, WEIGHTS / "adme.ckpt")
+    save_checkpoint(made, WEIGHTS / "adme.safetensors")
     packed = {
         "endpoints": len(tasks),
         "kernels": int((weights[1] > 0).sum()),
-        "megabytes": (WEIGHTS / "adme.ckpt").stat().st_size / 1e6,
+        "megabytes": (WEIGHTS / "adme.safetensors").stat().st_size / 1e6,
         "molecules": len(dataset),
         "labels": int(np.isfinite(labels).sum()),
         "approved": len(approved),

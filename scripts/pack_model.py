@@ -86,11 +86,11 @@ def main() -> None:
         optimizer = replace(made.config.optimizer, peak_lr=options.peak_lr)
         made = replace(made, config=replace(made.config, optimizer=optimizer))
     with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / "kept.ckpt"
+        kept = Path(folder) / "kept.safetensors"
         save_checkpoint(made, kept)
         parameters = read_checkpoint(kept).model().num_parameters  # it can be read back
         WEIGHTS.mkdir(exist_ok=True)
-        path = shutil.copyfile(kept, WEIGHTS / f"{options.name}.ckpt")
+        path = shutil.copyfile(kept, WEIGHTS / f"{options.name}.safetensors")
     size = path.stat().st_size / 1e6
     print(f"{path}: {size:.2f} MB, {parameters:,} parameters, {len(known)} elements")
 

@@ -396,10 +396,13 @@ def wait_for_exit():
 
 @pytest.fixture(scope="session")
 def weights_of():
-    """``weights_of(folder, name)`` returns the state dict of a checkpoint of a run."""
+    """``weights_of(folder, name)`` returns the weights in a checkpoint of a run."""
     from graphslice.checkpoint import read_checkpoint
 
     def weights_of(folder, name="last.ckpt"):
+        if name == "last.ckpt":
+            state = torch.load(Path(folder) / name, weights_only=True)["state_dict"]
+            return {key.removeprefix("model."): value for key, value in state.items() if key.startswith("model.")}
         weights = read_checkpoint(Path(folder) / name).weights
         return {name: torch.from_numpy(weight) for name, weight in weights.items()}
 

@@ -11,8 +11,8 @@ import pytest
 
 import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
+from graphslice.checkpoint_file import read_values
 from graphslice.package_data import MODELS
-from graphslice.torch_files import read_torch_file
 
 ROOT = Path(__file__).parents[1]
 ENDPOINTS = pd.read_csv(ROOT / "graphslice" / "weights" / "adme_endpoints.csv", keep_default_na=False)
@@ -45,7 +45,7 @@ def test_model_has_all_endpoints_with_units_and_percentiles(adme):
     for task, unit, kind in zip(adme.tasks, ENDPOINTS["unit"], ENDPOINTS["kind"], strict=True):
         assert (task.kind, task.unit) == (kind, "" if kind == "binary" else unit)
         assert task.description and len(task.reference) == 101
-    assert (ROOT / "graphslice" / "weights" / "adme.ckpt").stat().st_size < 12e6
+    assert (ROOT / "graphslice" / "weights" / "adme.safetensors").stat().st_size < 12e6
 
 
 def test_known_drugs_are_predicted_as_chemistry_has_them(adme):
@@ -102,6 +102,6 @@ def test_intervals_in_cross_validation_cover_what_they_promise():
 def test_weights_are_stored_in_sixteen_bits():
     checkpoint = read_checkpoint("adme")
     assert checkpoint.stacking is not None and list(checkpoint.stacking.models) == ["kernel"]
-    stored = read_torch_file(MODELS["adme"])["blend"]["models"]["kernel"]
+    stored = read_values(MODELS["adme"], dict)["stacking"]["kernel"]
     assert all(arrays["descriptors"].dtype == np.float16 for arrays in stored)
     assert all((checkpoint.stacking.weights[1] > 0) == [len(arrays["sizes"]) > 0 for arrays in stored])

@@ -288,7 +288,7 @@ def test_generated_reference_is_complete(website):
     settings = [line for line in website.configuration().splitlines() if line.startswith("| `")]
     assert any("`optimizer.peak_lr`" in line for line in settings)
     assert [line for line in settings if line.endswith("|  |")] == []
-    for name in ("best.ckpt", "config.yaml", "split.csv", "report.html"):
+    for name in ("model.safetensors", "config.yaml", "split.csv", "report.html"):
         assert f"`{name}`" in website.run_files()
     assert "- `empty SMILES`" in website.errors() and "| `nn/model.py` |" in website.modules()
     used = {name for page in PAGES for name in re.findall("<!-- generate: ([^ ]+) -->", page.read_text())}

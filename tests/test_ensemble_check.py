@@ -60,7 +60,7 @@ def changed(path: Path, **settings) -> None:
     checkpoint = read_checkpoint(path)
     config = checkpoint.config
     config = replace(config, **{name: replace(getattr(config, name), **part) for name, part in settings.items()})
-    save_checkpoint(replace(checkpoint, config=config), path / "best.ckpt")
+    save_checkpoint(replace(checkpoint, config=config), path / "model.safetensors")
 
 
 def other_run(folder: Path, **settings) -> None:
@@ -82,7 +82,7 @@ def remove_members(run: Path) -> None:
 
 
 def keep_one_elsewhere(run: Path) -> None:
-    shutil.move(run / "member-1" / "best.ckpt", run)
+    shutil.move(run / "member-1" / "model.safetensors", run)
     remove_members(run)
 
 
@@ -91,18 +91,21 @@ DAMAGE = {
     "no folder": (lambda run: shutil.rmtree(run / "member-2"), "an ensemble of 3 models, and member-2 is missing"),
     "the last": (lambda run: shutil.rmtree(run / "member-3"), "an ensemble of 3 models, and member-3 is missing"),
     "all": (remove_members, "and member-1 is missing"),
-    "no checkpoint": (lambda run: (run / "member-2" / "best.ckpt").unlink(), "and member-2 is not finished"),
+    "no checkpoint": (lambda run: (run / "member-2" / "model.safetensors").unlink(), "and member-2 is not finished"),
     "in training": (lambda run: (run / "member-2" / "metrics.json").unlink(), "and member-2 is not finished"),
     "not scored": (lambda run: (run / "metrics.json").unlink(), "an ensemble that is not finished"),
     "renamed": (lambda run: (run / "member-2").rename(run / "member-7"), "member-7 does not .* run in .* 3 members"),
     "arabic": (lambda run: (run / "member-2").rename(run / "member-\u0662"), "and member-2 is missing"),
     "superscript": (lambda run: (run / "member-2").rename(run / "member-\u00b2"), "and member-2 is missing"),
     "too many": (lambda run: shutil.copytree(run / "member-1", run / "member-4"), "member-4 does not belong to the"),
-    "twice": (lambda run: shutil.copy(run / "member-1" / "best.ckpt", run / "member-2"), OTHER_RUN),
-    "stray": (lambda run: shutil.copy(run / "member-1" / "best.ckpt", run), "best.ckpt does not belong to the run in"),
-    "stray alone": (keep_one_elsewhere, "best.ckpt does not belong to the run in .* 3 members"),
+    "twice": (lambda run: shutil.copy(run / "member-1" / "model.safetensors", run / "member-2"), OTHER_RUN),
+    "stray": (
+        lambda run: shutil.copy(run / "member-1" / "model.safetensors", run),
+        "model.safetensors does not belong to the run in",
+    ),
+    "stray alone": (keep_one_elsewhere, "model.safetensors does not belong to the run in .* 3 members"),
     "no settings": (lambda run: (run / "config.yaml").unlink(), "lacks config.yaml"),
-    "no calibration": (lambda run: (run / "together.ckpt").unlink(), "lacks together.ckpt"),
+    "no calibration": (lambda run: (run / "calibration.safetensors").unlink(), "lacks calibration.safetensors"),
     "other data": (lambda run: other_run(run, fingerprint="def"), OTHER_RUN),
     "other seed": (lambda run: other_run(run, seed=6), OTHER_RUN),
     "other width": (lambda run: other_run(run, dim=32), OTHER_RUN),

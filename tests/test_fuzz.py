@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import fuzz
 
-INPUTS = {"rdkit_pickle": 400, "store": 150, "paths": 150, "checkpoint": 60, "trees": 300}
+INPUTS = {"rdkit_pickle": 400, "store": 150, "paths": 150, "trees": 300}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -164,7 +164,7 @@ def test_models_are_loaded_by_name_and_revision(shared, server, run_directory, c
 
 def test_only_files_of_a_model_are_downloaded(shared, server):
     folder = Path(local_path("hf://user/tiny"))
-    assert {path.name for path in folder.iterdir()} == {"best.ckpt", "config.yaml", "metrics.json"}
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "config.yaml", "metrics.json"}
     assert not any("evil" in path or "modeling" in path or "last.ckpt" in path for path in server.requested)
     assert pinned_name(folder) == f"hf://user/tiny@{shared}"
 
@@ -181,7 +181,7 @@ def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatc
     _download.cache_clear()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     np.testing.assert_array_equal(gs.load(f"hf://user/tiny@{shared}").predict(SMILES), expected)
-    best = Path(local_path(f"hf://user/tiny@{shared}")) / "best.ckpt"
+    best = Path(local_path(f"hf://user/tiny@{shared}")) / "model.safetensors"
     best.unlink()
     _download.cache_clear()
     with pytest.raises(
@@ -211,29 +211,31 @@ def test_with_an_error_of_the_server_a_complete_copy_is_used(shared, server, mon
         ("hf://user/hidden", "there is no hf://user/hidden, or it is private"),
         ("hf://user/tiny@v9", "hf://user/tiny has no revision v9"),
         ("hf://user/tiny@" + "a" * 40, "has no revision aaaa"),
-        ("hf://user/pickles", "holds no model of GraphSlice .best.ckpt.: it has README.md, pytorch_model.bin"),
-        ("hf://user/pickled", "best.ckpt: it is a pickle and not a GraphSlice checkpoint"),
+        ("hf://user/pickles", "holds no model of GraphSlice .config.yaml.: it has README.md, pytorch_model.bin"),
+        ("hf://user/pickled", "model.safetensors is truncated, damaged or not a model of GraphSlice"),
         ("hf://user/large", "is larger than a model of GraphSlice can be: not downloaded"),
     ],
 )
 def test_unusable_models_are_rejected_in_a_sentence(name, words, shared, server, tmp_path, cli):
+    config = gs.RunConfig().to_yaml().encode()
     server.commit("user/pickles", {"README.md": b"", "pytorch_model.bin": pickle.dumps(print)})
-    server.commit("user/pickled", {"best.ckpt": pickle.dumps(print)})
-    server.commit("user/large", {"member-1/best.ckpt": b"", "README.md": b""})
-    server.commit("user/hidden", {"best.ckpt": b""})
+    server.commit("user/pickled", {"model.safetensors": pickle.dumps(print), "config.yaml": config})
+    server.commit("user/large", {"member-1/model.safetensors": b"", "config.yaml": config})
+    server.commit("user/hidden", {"model.safetensors": b""})
     server.private.add("user/hidden")
-    server.sizes = {"member-1/best.ckpt": 1 << 40}
+    server.sizes = {"member-1/model.safetensors": 1 << 40}
     code, out, err = cli("predict", name, "CCO")
     assert (code, out) == (2, "") and re.search(words, err) and len(err.splitlines()) <= 2, err
     written = {path.name for path in tmp_path.glob("hub/**/snapshots/*/*")}
-    assert written == ({"best.ckpt"} if "pickled" in name else set()) and not list(tmp_path.glob("hub/**/*.incomplete"))
+    assert written == ({"model.safetensors", "config.yaml"} if "pickled" in name else set())
+    assert not list(tmp_path.glob("hub/**/*.incomplete"))
 
 
 def test_a_file_that_is_cut_off_is_not_kept(shared, server, tmp_path, cli):
     server.cut_off = True
     code, out, err = cli("predict", "hf://user/tiny", "CCO")
     assert (code, out) == (2, "") and "cannot reach" in err, err
-    assert not list(tmp_path.glob("hub/**/snapshots/*/best.ckpt"))
+    assert not list(tmp_path.glob("hub/**/snapshots/*/model.safetensors"))
     server.cut_off = False
     assert cli("predict", "hf://user/tiny", "CCO")[0] == 0
 
@@ -259,7 +261,7 @@ def test_a_pushed_model_predicts_the_same_and_holds_no_molecules(
     commits = server.repositories["user/new"]
     commit, files = list(commits.items())[-1]
     assert out.split() == [f"hf://user/new@{commit}"] and "user/new" in server.private
-    assert set(files) == {".gitattributes", "README.md", "best.ckpt", "config.yaml", "metrics.json"}
+    assert set(files) == {".gitattributes", "README.md", "model.safetensors", "config.yaml", "metrics.json"}
     private = [str(demo_csv.parent), *(smiles for smiles in demo_rows["smiles"] if len(smiles) > 12)]
     assert not any(text.encode() in contents for contents in files.values() for text in private)
     np.testing.assert_array_equal(gs.load("hf://user/new").predict(SMILES), gs.load(run_directory).predict(SMILES))

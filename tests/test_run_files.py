@@ -22,16 +22,13 @@ from graphslice.run_files import (
 def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    for name in ("best.ckpt", "last.ckpt"):
+    for name in ("model.safetensors", "last.ckpt"):
         (folder / name).touch()
     return folder
 
 
-def test_best_checkpoint_is_preferred_to_last(run):
-    assert find_checkpoint(run) == run / "best.ckpt"
-    (run / "best.ckpt").unlink()
-    assert find_checkpoint(str(run)) == run / "last.ckpt"
-    assert find_checkpoint(run / "last.ckpt") == run / "last.ckpt"
+def test_model_of_a_run_is_found(run):
+    assert find_checkpoint(run) == find_checkpoint(run / "model.safetensors") == run / "model.safetensors"
 
 
 def test_members_are_sorted_by_number(tmp_path):
@@ -62,28 +59,16 @@ def test_checkpoint_next_to_members_is_not_used(run):
 
 
 def test_paths_without_a_model_are_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"is not a run directory: it holds neither best.ckpt nor last.ckpt$"):
-        find_checkpoint(tmp_path)
-    (tmp_path / "config.json").touch()
-    with pytest.raises(InputError, match=r"import-checkpoint converts it to one"):
+    with pytest.raises(InputError, match=r"is not a run directory .*it holds no model.safetensors"):
         find_checkpoint(tmp_path)
     with pytest.raises(InputError, match=r"no model at .*none.*, or a packaged model \(adme, gap, small\)"):
         find_checkpoint(tmp_path / "none")
 
 
-def test_last_checkpoint_of_a_finished_run_is_not_taken_for_its_model(run):
-    """It has neither base models nor a calibration."""
-    (run / "metrics.json").write_text("{}")
-    assert find_checkpoint(run) == run / "best.ckpt"
-    (run / "best.ckpt").unlink()
-    with pytest.raises(InputError, match=r"run is a finished run, but its best\.ckpt is missing$"):
-        find_checkpoint(run)
-
-
 def test_existing_folder_is_preferred_to_a_packaged_model(run, monkeypatch):
     assert find_checkpoint("gap") == MODELS["gap"]
     assert run_directory_of("gap") is None
-    assert run_directory_of(run) == run_directory_of(run / "best.ckpt") == run
+    assert run_directory_of(run) == run_directory_of(run / "model.safetensors") == run
     monkeypatch.chdir(run.parent)
     run.rename(run.parent / "gap")
     assert find_checkpoint("gap").parent == run_directory_of("gap") != MODELS["gap"].parent
@@ -103,7 +88,7 @@ def test_splits_and_smiles_are_read_back(tmp_path):
 def test_smiles_of_a_member_are_read(tmp_path, run):
     member = tmp_path / "folds" / "member-1"
     member.mkdir(parents=True)
-    (member / "best.ckpt").touch()
+    (member / "model.safetensors").touch()
     write_splits(member, {"train": np.array([0])}, ["CCC"])
     assert read_training_smiles(tmp_path / "folds") == {0: "CCC"}
 
@@ -164,7 +149,7 @@ def test_a_run_whose_removal_is_stopped_cannot_be_continued(run, monkeypatch):
     for name in ("start.json", "config.yaml"):
         (run / name).write_text("{}")
     (run / "member-1").mkdir()
-    (run / "member-1" / "best.ckpt").touch()
+    (run / "member-1" / "model.safetensors").touch()
 
     def stopped(*_, **__):
         raise KeyboardInterrupt

@@ -6,13 +6,13 @@ the molecule is not much larger than every training molecule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numba import njit
 
+from graphslice.stacking.trees import check_arrays, form
 from graphslice.threads import parallel_for
 
 #: Bits of a fingerprint.
@@ -22,9 +22,6 @@ MAX_TRAINING_MOLECULES = 10_000
 #: The threshold is this quantile of the nearest-neighbour similarities within a sample of the training molecules.
 _OUTSIDE_FRACTION = 0.05
 _THRESHOLD_SAMPLE = 1_000
-_WORD = 64
-# Upper limit of row indices and atom counts that are read from a file.
-_MOST_ROWS = 10**12
 # Molecules with more than this many times the atoms of the largest training molecule are outside: a binary fingerprint
 # does not count repeated substructures, so a polymer has the fingerprint of a small oligomer.
 _MAX_SIZE_RATIO = 1.5
@@ -43,22 +40,17 @@ class ApplicabilityDomain:
         smiles: N SMILES if the dataset is not available to a user of the model; else empty.
 
     Raises:
-        ValueError: if shapes, dtypes or values are invalid.
+        InputError: if an array has another shape or dtype.
     """
 
-    bits: np.ndarray
-    rows: np.ndarray
+    bits: np.ndarray = field(metadata=form("N 16", "uint64"))
+    rows: np.ndarray = field(metadata=form("N", "int64"))
     threshold: float
     max_training_atoms: int = 0
-    smiles: tuple[str, ...] = ()
+    smiles: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        valid = self.bits.dtype == np.uint64 and self.bits.ndim == 2 and self.bits.shape[1] == DOMAIN_BITS // _WORD
-        valid = valid and len(self.smiles) in (0, len(self.bits))
-        if not valid or self.rows.shape != self.bits.shape[:1] or not 0 <= self.threshold <= 1:
-            raise ValueError("invalid applicability domain: wrong shape, dtype or threshold")
-        if ((self.rows < 0) | (self.rows > _MOST_ROWS)).any() or not 0 <= self.max_training_atoms <= _MOST_ROWS:
-            raise ValueError("invalid applicability domain: row or atom count out of range")
+        check_arrays(self)
 
     @classmethod
     def from_fingerprints(
@@ -106,25 +98,6 @@ class ApplicabilityDomain:
             The Tanimoto similarity to it, ``float32 [R]``, and its index in the domain, ``int64 [R]``.
         """
         return _nearest(_packed(fingerprints), self.bits, np.full(len(fingerprints), -1))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values and arrays for a checkpoint."""
-        optional = {"smiles": "\n".join(self.smiles)} if self.smiles else {}
-        values = {"bits": self.bits.view(np.int64), "rows": self.rows, "border": self.threshold}
-        return values | {"most_atoms": self.max_training_atoms} | optional
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ApplicabilityDomain:
-        """Restore the output of :meth:`to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError: if ``values`` is not such an output.
-        """
-        bits = np.ascontiguousarray(values["bits"]).view(np.uint64)
-        smiles = tuple(values.get("smiles", "").splitlines())
-        max_training_atoms = int(values["most_atoms"])
-        rows = np.asarray(values["rows"]).astype(np.int64, casting="same_kind")
-        return cls(bits, rows, float(values["border"]), max_training_atoms, smiles)
 
 
 def _packed(fingerprints: np.ndarray) -> np.ndarray:

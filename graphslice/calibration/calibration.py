@@ -5,7 +5,7 @@ All are fitted on held-out molecules: a validation set or out-of-fold prediction
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,9 +27,6 @@ from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_
 
 # Folds of cross-fitting: the scores of a fold use interval weights fitted on the other folds.
 _CROSS_FIT_FOLDS = 5
-# Limits of values read from a file: larger products of score and weight would give infinite intervals; fitted
-# temperatures are well within theirs; the probability of a class may exceed 1 by rounding.
-_LARGEST, _TEMPERATURES, _ROUNDING = 1e30, (0.1, 10.0), 1e-6
 #: Difficulty estimates by name, each ``float [R, T]`` and not negative, that may correlate with the size of the errors.
 Difficulty = Mapping[str, np.ndarray]
 
@@ -51,31 +48,16 @@ class TargetCalibration:
     temperature: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values and arrays for a checkpoint."""
-        values = {"scores": [scores.values for scores in self.scores], "weights": dict(self.weights)}
-        if any((scores.counts != 1).any() for scores in self.scores):  # several rows per molecule, or weights
-            values["counts"] = [scores.counts for scores in self.scores]
-        return {**values, "temperature": self.temperature}
+        """Return plain values and arrays, for :meth:`from_dict`."""
+        scores, counts = [each.values for each in self.scores], [each.counts for each in self.scores]
+        return {"scores": scores, "counts": counts, "weights": self.weights, "temperature": self.temperature}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], task: Task, kinds: Collection[str]) -> TargetCalibration:
-        """Restore the output of :meth:`to_dict`; arguments and errors as of :meth:`Calibration.from_dict`."""
-        scores = [np.asarray(each).astype(np.float64, casting="same_kind").reshape(-1) for each in values["scores"]]
-        counts = [np.asarray(each, np.float64) for each in values.get("counts", map(np.ones_like, scores))]
-        score_sets = tuple(NonconformityScores(*each) for each in zip(scores, counts, strict=True))
-        weights = {str(name): float(weight) for name, weight in values["weights"].items()}
-        temperature = float(values["temperature"])
-        all_scores = np.concatenate(scores)
-        minimum, maximum = (-_ROUNDING, 1 + _ROUNDING) if task.classes else (0, _LARGEST)
-        ascending = all((np.diff(each) >= 0).all() for each in scores)
-        if not ascending or not ((all_scores >= minimum) & (all_scores <= maximum)).all():
-            raise ValueError("invalid nonconformity scores: not ascending or out of range")
-        scale = max(1.0, all_scores.max(initial=0))
-        if weights[CONSTANT] <= 0 or not all(0 <= each <= _LARGEST / scale for each in weights.values()):
-            raise ValueError("invalid interval weights: out of range")
-        if not weights.keys() <= {*kinds} or not _TEMPERATURES[0] <= temperature <= _TEMPERATURES[1]:
-            raise ValueError("invalid calibration: unknown difficulty estimate or temperature out of range")
-        return cls(score_sets, weights, temperature)
+    def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
+        """Restore the output of :meth:`to_dict`."""
+        pairs = zip(values["scores"], values["counts"], strict=True)
+        scores = tuple(NonconformityScores(*each) for each in pairs)
+        return cls(scores, values["weights"], values["temperature"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,27 +145,16 @@ class Calibration:
         return sets
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values and arrays for a checkpoint."""
-        return {"targets": [target.to_dict() for target in self.targets], "domain": self.domain.to_dict()}
+        """Return plain values and arrays, for :meth:`from_dict`."""
+        return {"targets": [target.to_dict() for target in self.targets], "domain": dict(vars(self.domain))}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task], kinds: Collection[str]) -> Calibration:
-        """Restore the output of :meth:`to_dict`.
-
-        Args:
-            values: plain values and arrays.
-            tasks: T targets.
-            kinds: names of the difficulty estimates that the model provides.
-
-        Raises:
-            KeyError, TypeError, ValueError: if ``values`` is not such an output, or of other targets.
-        """
-        counts = [max(1, len(task.classes)) for task in tasks]
-        if [len(each["scores"]) for each in values["targets"]] != counts:
-            raise ValueError("the calibration is for other targets")
-        pairs = zip(values["targets"], tasks, strict=True)
-        targets = tuple(TargetCalibration.from_dict(each, task, kinds) for each, task in pairs)
-        return cls(targets, ApplicabilityDomain.from_dict(values["domain"]))
+    def from_dict(cls, values: Mapping[str, Any], tasks: Sequence[Task]) -> Calibration:
+        """Restore the output of :meth:`to_dict`; raises an InputError if it is of other targets."""
+        targets = tuple(map(TargetCalibration.from_dict, values["targets"]))
+        if [len(target.scores) for target in targets] != [max(1, len(task.classes)) for task in tasks]:
+            raise InputError("the calibration is for other targets")
+        return cls(targets, ApplicabilityDomain(**values["domain"]))
 
 
 def fit_calibration(

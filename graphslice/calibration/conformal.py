@@ -75,18 +75,10 @@ class NonconformityScores:
         values: ``float64 [n]``, ascending.
         counts: ``float64 [n]``, number of values of the same molecule, 1 if rows are molecules; divided by the
             weight of the row, where weights are given.
-
-    Raises:
-        ValueError: if shapes or values are invalid.
     """
 
     values: np.ndarray
     counts: np.ndarray
-
-    def __post_init__(self) -> None:
-        finite = np.isfinite(self.values).all() and np.isfinite(self.counts).all()
-        if self.values.shape != self.counts.shape or not finite or (self.counts <= 0).any():
-            raise ValueError("invalid nonconformity scores: not finite, or shapes or counts are wrong")
 
     @classmethod
     def from_rows(

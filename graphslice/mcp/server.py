@@ -83,7 +83,7 @@ class Tools:
     def load(self, name: str | None, use: str = "predict") -> Model:
         """Load a model for a use, again if its files have changed; the last four stay in memory."""
         path = self.find(name)
-        files = [Path(path), *Path(path).rglob("*.ckpt")]
+        files = [Path(path), *Path(path).rglob("*.safetensors")]
         return _load(path, use, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
 
     def predict(

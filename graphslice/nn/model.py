@@ -75,8 +75,8 @@ class GraphTransformer(nn.Module):
         # The residual stream of pre-norm blocks needs a final layer norm, unless the head has its own.
         final_norm = (config.norm, config.head) == ("pre", "linear")
         self.norm = nn.LayerNorm(config.dim) if final_norm else nn.Identity()
-        self.sites = None if config.level == MOLECULE else AtomBondReadout(config.dim, config.level)
-        inputs, linear = self.width if self.sites is None else config.dim, config.head == "linear"
+        self.atom_bond_readout = None if config.level == MOLECULE else AtomBondReadout(config.dim, config.level)
+        inputs, linear = self.width if self.atom_bond_readout is None else config.dim, config.head == "linear"
         self.head: nn.Module = nn.Linear(inputs, config.tasks) if linear else MLPHead(inputs, config.dim, config.tasks)
         self.descriptors = DescriptorEncoder(config.descriptors, config.dim) if config.descriptors else None
         self.register_buffer("target_mean", torch.zeros(config.tasks))
@@ -142,7 +142,9 @@ class GraphTransformer(nn.Module):
 
         The head runs in full precision also under autocast.
         """
-        features = self.compute_embeddings(batch) if self.sites is None else self._atom_bond_readout(batch)
+        features = (
+            self.compute_embeddings(batch) if self.atom_bond_readout is None else self._read_out_atoms_or_bonds(batch)
+        )
         # In full precision: bfloat16 would round predictions to three digits.
         with torch.autocast(features.device.type, enabled=False):
             return self.head(features)
@@ -179,16 +181,16 @@ class GraphTransformer(nn.Module):
         with torch.autocast(readouts.device.type, enabled=False):
             return self._with_descriptors(readouts, batch.descriptors)
 
-    def _atom_bond_readout(self, batch: GraphBatch) -> Tensor:
+    def _read_out_atoms_or_bonds(self, batch: GraphBatch) -> Tensor:
         """Compute the features ``[M, C]`` of the labelled atoms or bonds."""
-        if self.sites is None or batch.atom_bond_index is None:
+        if self.atom_bond_readout is None or batch.atom_bond_index is None:
             raise ValueError(
                 f"the model has {self.config.level}-level targets, but the batch has no atom_bond_index: collate it "
                 f"with level={self.config.level!r}"
             )
         rows = self._encode(batch)
         with torch.autocast(rows.device.type, enabled=False):
-            return self.sites(rows.to(self.target_mean.dtype), batch.atom_bond_index)
+            return self.atom_bond_readout(rows.to(self.target_mean.dtype), batch.atom_bond_index)
 
     @traceable
     def _pool(self, batch: GraphBatch, values: Tensor | None = None) -> Tensor:

@@ -110,6 +110,6 @@ def _difference(checkpoint: Checkpoint) -> str | None:
 def _describe_weights(state: dict) -> str:
     if not state:
         return "it holds no weights"
-    if any(name.startswith("model.atoms.") for name in state):
-        return "it is a GraphSlice checkpoint, which needs no import"
+    if any(name.startswith(("network.atoms.", "model.atoms.")) for name in state):
+        return "it is a model of GraphSlice, which needs no import"
     return f"its {len(state):,} weights have unknown names, such as {next(iter(state))}"

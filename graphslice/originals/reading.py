@@ -13,7 +13,6 @@ from torch import Tensor
 
 from graphslice.errors import InputError
 from graphslice.run_files import CONFIG
-from graphslice.torch_files import check_archive
 from graphslice.torch_io import load_weights
 
 #: Weight files of a Hugging Face folder; the first of them that exists is used.
@@ -163,7 +162,6 @@ def _read_torch(path: Path) -> dict[str, Any]:
 def _unknown_globals(path: Path) -> list[str]:
     """Return the classes and functions that a file refers to and that torch does not load by itself."""
     try:
-        check_archive(path)
         return torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # a damaged file, which load_weights reports, or the format before torch 1.6
         return []

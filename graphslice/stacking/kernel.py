@@ -21,7 +21,7 @@ from graphslice.chem.fingerprints import FINGERPRINT_BITS
 from graphslice.errors import InputError
 from graphslice.normal_scores import interpolate
 from graphslice.stacking.fit_trees import label_scores, labelled_rows
-from graphslice.stacking.trees import LOGISTIC, MAX_LABEL, NUMBER, array_error, check_names, form, logistic, shares
+from graphslice.stacking.trees import LOGISTIC, NUMBER, check_arrays, form, logistic, shares
 from graphslice.threads import parallel_for
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors
 
 @dataclass(frozen=True, eq=False)
 class KernelMachine:
-    """Support vector machine with S support vectors. Arrays are validated on construction.
+    """Support vector machine with S support vectors. Arrays are checked on construction.
 
     An input has C counts, then D descriptors. The counts of the support vectors are stored by column.
 
@@ -63,21 +63,25 @@ class KernelMachine:
         InputError: if the arrays are not valid.
     """
 
-    ptr: np.ndarray = field(metadata=form(1, "int64"))
-    vectors: np.ndarray = field(metadata=form(1, "int32"))
-    counts: np.ndarray = field(metadata=form(1, "uint8"))
-    sizes: np.ndarray = field(metadata=form(1, "float64"))
-    descriptors: np.ndarray = field(metadata=form(2, "float32"))
-    shift: np.ndarray = field(metadata=form(1, "float32"))
-    scale: np.ndarray = field(metadata=form(1, "float32"))
-    coefficients: np.ndarray = field(metadata=form(2, "float64"))
-    intercepts: np.ndarray = field(metadata=form(1, "float64"))
-    knots: np.ndarray = field(metadata=form(2, "float64"))
-    link: np.ndarray = field(metadata=form(1, "int64"))
+    ptr: np.ndarray = field(metadata=form("C+1", "int64"))
+    vectors: np.ndarray = field(metadata=form("Z", "int32"))
+    counts: np.ndarray = field(metadata=form("Z", "uint8"))
+    sizes: np.ndarray = field(metadata=form("S", "float64"))
+    descriptors: np.ndarray = field(metadata=form("S D", "float32"))
+    shift: np.ndarray = field(metadata=form("D", "float32"))
+    scale: np.ndarray = field(metadata=form("D", "float32"))
+    coefficients: np.ndarray = field(metadata=form("S W", "float64"))
+    intercepts: np.ndarray = field(metadata=form("W", "float64"))
+    knots: np.ndarray = field(metadata=form("2 P", "float64"))
+    link: np.ndarray = field(metadata=form("1", "int64"))
 
     def __post_init__(self) -> None:
-        if error := array_error(self) or _index_error(self):
-            raise InputError(f"the arrays are not a valid kernel machine: {error}; fit the model again")
+        check_arrays(self)
+        ptr, vectors = self.ptr, self.vectors
+        if ptr[0] != 0 or ptr[-1] != len(vectors) or (np.diff(ptr) < 0).any():
+            raise InputError("the arrays are not a kernel machine: ptr is not ascending")
+        if ((vectors < 0) | (vectors >= len(self.sizes))).any():
+            raise InputError("the arrays are not a kernel machine: a count of no support vector")
 
     @property
     def width(self) -> int:
@@ -126,7 +130,7 @@ class KernelMachine:
         return shares(np.maximum(probabilities, 1e-12))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors.
+        """Return the attributes by name, for :meth:`from_arrays`.
 
         Some have a smaller dtype, if that holds their values exactly.
         """
@@ -136,13 +140,9 @@ class KernelMachine:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KernelMachine:
-        """Restore the output of :meth:`to_arrays`.
-
-        Raises:
-            InputError: if an array is missing or unknown, or the arrays are not valid.
-        """
-        check_names(cls, arrays, "a valid kernel machine")
-        return cls(**{each.name: _widened(arrays[each.name], **each.metadata) for each in fields(cls)})
+        """Restore the output of :meth:`to_arrays`."""
+        kinds = {each.name: each.metadata["dtypes"][0] for each in fields(cls)}
+        return cls(**{name: arrays[name].astype(kind, casting="safe") for name, kind in kinds.items()})
 
 
 def fit_kernel(
@@ -395,48 +395,3 @@ def _decide(x, shift, scale, ptr, vectors, values, sizes, descriptors, coefficie
         for s in range(len(sizes)):
             for k in range(out.shape[1]):
                 out[row, k] += coefficients[s, k] * kernel[s]
-
-
-# --- validation ------------------------------------------------------------------------------------
-
-
-def _widened(array: Any, dimensions: int, dtypes: tuple[str]) -> Any:
-    """Convert a smaller dtype to that of an attribute; anything else is left to the validation."""
-    if isinstance(array, np.ndarray) and array.ndim == dimensions and np.can_cast(array.dtype, *dtypes, "safe"):
-        return np.ascontiguousarray(array, *dtypes)
-    return array
-
-
-def _index_error(machine: KernelMachine) -> str:
-    """Check what the compiled code assumes, and that predictions are finite."""
-    ptr, support, width = machine.ptr, len(machine.sizes), machine.width
-    shapes = (
-        machine.descriptors.shape == (support, len(machine.shift)),
-        machine.scale.shape == machine.shift.shape,
-        machine.coefficients.shape == (support, width),
-        len(machine.counts) == len(machine.vectors),
-        machine.link.shape == (1,),
-        len(machine.knots) == 2,
-        width >= 1,
-    )
-    if not all(shapes):
-        return "arrays of different lengths"
-    if len(ptr) < 1 or ptr[0] != 0 or ptr[-1] != len(machine.vectors) or (np.diff(ptr) < 0).any():
-        return "ptr is not ascending"
-    if ((machine.vectors < 0) | (machine.vectors >= support)).any() or (machine.counts < 1).any():
-        return "a count of no support vector"
-    columns = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    if (np.diff(columns * support + machine.vectors) <= 0).any():
-        return "support vectors are not ascending within a count"
-    if not np.array_equal(np.bincount(machine.vectors, machine.counts, support), machine.sizes):
-        return "sizes are not the sums of counts"
-    if (machine.scale <= 0).any() or (np.abs(machine.descriptors) > _CLIP).any():
-        return "descriptors are not standardised"
-    link, (points, numbers) = int(machine.link[0]), machine.knots
-    if link not in (NUMBER, LOGISTIC) or (link == NUMBER and width != 1) or (link == LOGISTIC and points.size):
-        return "unknown kind of prediction"
-    if (np.abs(machine.coefficients) > 1e12).any() or (np.abs(machine.intercepts) > MAX_LABEL).any():
-        return "numbers are out of range"
-    if (np.abs(numbers) > MAX_LABEL).any() or (np.diff(points) <= 0).any() or (np.diff(numbers) < 0).any():
-        return "knots are not ascending"
-    return ""

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphslice.errors import InputError
 from graphslice.stacking.fit_trees import fit_boosting, fit_forest
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.trees import Trees
@@ -20,10 +19,8 @@ from graphslice.tasks import REGRESSION, Task, bounds_to_training_scale, each_ta
 
 BaseModel: TypeAlias = Trees | KernelMachine
 
-# The inputs of base models in a checkpoint: counts of atom environments and descriptors, computed from the graph.
-_GRAPH_INPUTS = "graph"
-#: Keys of the network and of the stack, next to those of the base models, as in ``metrics.json``.
-NETWORK, STACK = "network", "blend"
+#: Keys of the network and of the weighted ensemble, next to those of the base models, as in ``metrics.json``.
+NETWORK, STACK = "network", "stacking"
 #: Names that are printed.
 NAMES = {
     NETWORK: "network",
@@ -44,29 +41,10 @@ class Stacking:
         models: by name ("forest", "boosting", ...) the base models of the T targets.
         weights: ``float64 [1 + len(models), T]``: weight of the network, then of each entry of ``models`` in its order;
             not negative, summing to 1 for each target.
-
-    Raises:
-        InputError: if shapes do not match or the weights are invalid.
     """
 
     models: dict[str, list[BaseModel]]
     weights: np.ndarray
-
-    def __post_init__(self) -> None:
-        weights = np.asarray(self.weights)
-        shape = (1 + len(self.models), weights.shape[-1] if weights.ndim else 0)
-        if weights.shape != shape or any(len(models) != shape[1] for models in self.models.values()):
-            raise InputError("the numbers of base models and stacking weights differ: train the model again")
-        if not (np.isfinite(weights).all() and (weights >= 0).all() and np.allclose(weights.sum(axis=0), 1)):
-            raise InputError("the stacking weights of network and base models do not sum to 1: train the model again")
-
-    def fits(self, tasks: Sequence[Task]) -> bool:
-        """True if the base models match the targets."""
-        return self.weights.shape[1] == len(tasks) and all(
-            model.width == task.outputs and model.of_numbers == (not task.classes)
-            for models in self.models.values()
-            for model, task in zip(models, tasks, strict=True)
-        )
 
     def base_predictions(self, network: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
         """Return the predictions that :func:`combine_predictions` averages: of the network and of each base model.
@@ -90,24 +68,19 @@ class Stacking:
         return predictions
 
     def to_dict(self) -> dict[str, Any]:
-        """Return names and arrays for a checkpoint."""
+        """Return the arrays by name, for :meth:`from_dict`."""
         models = {name: [model.to_arrays() for model in models] for name, models in self.models.items()}
-        return {"kinds": [_GRAPH_INPUTS], "models": models, "weights": self.weights}
+        return {**models, "weights": self.weights}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Stacking:
-        """Restore the output of :meth:`to_dict`.
-
-        Raises:
-            InputError, KeyError, TypeError, AttributeError: if ``values`` is not such an output.
-        """
-        if set(values) != {"kinds", "models", "weights"} or values["kinds"] != [_GRAPH_INPUTS]:
-            raise KeyError("kinds, models and weights")
+        """Restore the output of :meth:`to_dict`; raises an InputError if an index in the arrays is out of bounds."""
         models = {
-            name: [(KernelMachine if "ptr" in arrays else Trees).from_arrays(arrays) for arrays in of_name]
-            for name, of_name in values["models"].items()
+            name: [KernelMachine.from_arrays(arrays) if "ptr" in arrays else Trees(**arrays) for arrays in of_name]
+            for name, of_name in values.items()
+            if name != "weights"
         }
-        return cls(models, np.asarray(values["weights"], np.float64))
+        return cls(models, values["weights"])
 
 
 def combine_predictions(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:

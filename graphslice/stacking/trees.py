@@ -1,9 +1,8 @@
-"""Tree ensembles as arrays: validated on construction, stored without pickle, evaluated by compiled code."""
+"""Tree ensembles as arrays: checked on construction, stored without pickle, evaluated by compiled code."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -25,14 +24,32 @@ _BLOCK = 64
 _NODES_A_PATH = 16  # typical depth of a leaf: estimates the work, from which the number of threads is chosen
 
 
-def form(dimensions: int, *dtypes: str) -> dict[str, Any]:
-    """Return the metadata of an array of a base model: its number of dimensions, and the dtypes that it may have."""
-    return {"dimensions": dimensions, "dtypes": dtypes}
+def form(shape: str, *dtypes: str) -> dict[str, Any]:
+    """Return what :func:`check_arrays` checks of an array: its sizes, such as ``"2 N K+1"``, and possible dtypes."""
+    return {"shape": shape.split(), "dtypes": dtypes}
+
+
+def check_arrays(owner: Any) -> None:
+    """Raise :class:`InputError` unless the arrays of a dataclass are as declared, so that compiled code may use them.
+
+    A letter is one size in all arrays.
+    """
+    sizes: dict[str, int] = {}
+    for each in fields(owner):
+        if each.metadata:
+            found, shape, dtypes = getattr(owner, each.name), each.metadata["shape"], each.metadata["dtypes"]
+            valid = isinstance(found, np.ndarray) and found.dtype in dtypes and found.ndim == len(shape)
+            for size, length in zip(shape, found.shape if valid else (), strict=False):
+                name, _, more = size.partition("+")
+                known = int(name) if name.isdigit() else sizes.setdefault(name, length - int(more or 0))
+                valid = valid and length == known + int(more or 0)
+            if not valid or not found.flags.c_contiguous:
+                raise InputError(f"{each.name} is not an array [{', '.join(shape)}] of {' or '.join(dtypes)}")
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Tree ensemble: a random forest or gradient boosting with K decision trees. Arrays are validated on construction.
+    """Tree ensemble: a random forest or gradient boosting with K decision trees. Arrays are checked on construction.
 
     The nodes of a tree are contiguous and in pre-order: the left child of a node directly follows it. A row goes right
     if its feature is greater than the threshold, else left (also with nan).
@@ -54,20 +71,21 @@ class Trees:
         InputError: if the arrays are not valid trees.
     """
 
-    feature: np.ndarray = field(metadata=form(1, "int16", "int32"))
-    threshold: np.ndarray = field(metadata=form(1, "float32"))
-    child: np.ndarray = field(metadata=form(1, "int32"))
-    roots: np.ndarray = field(metadata=form(1, "int32"))
-    columns: np.ndarray = field(metadata=form(1, "int16"))
-    values: np.ndarray = field(metadata=form(2, "float32"))
-    base: np.ndarray = field(metadata=form(1, "float64"))
-    scale: np.ndarray = field(metadata=form(1, "float64"))
-    knots: np.ndarray = field(metadata=form(2, "float64"))
-    settings: np.ndarray = field(metadata=form(1, "int64"))
+    feature: np.ndarray = field(metadata=form("N", "int16", "int32"))
+    threshold: np.ndarray = field(metadata=form("N", "float32"))
+    child: np.ndarray = field(metadata=form("N", "int32"))
+    roots: np.ndarray = field(metadata=form("K+1", "int32"))
+    columns: np.ndarray = field(metadata=form("K", "int16"))
+    values: np.ndarray = field(metadata=form("L V", "float32"))
+    base: np.ndarray = field(metadata=form("W", "float64"))
+    scale: np.ndarray = field(metadata=form("1", "float64"))
+    knots: np.ndarray = field(metadata=form("2 P", "float64"))
+    settings: np.ndarray = field(metadata=form("2", "int64"))
 
     def __post_init__(self) -> None:
-        if error := array_error(self) or _tree_error(self) or _prediction_error(self):
-            raise InputError(f"the arrays are not valid trees: {error}; fit the model again")
+        check_arrays(self)
+        if error := _index_error(self):
+            raise InputError(f"the arrays are not trees: {error}")
 
     @property
     def width(self) -> int:
@@ -127,18 +145,8 @@ class Trees:
         return shares(sums)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the attributes by name, for :meth:`from_arrays`; a checkpoint may hold them as tensors."""
+        """Return the attributes by name."""
         return dict(vars(self))
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Trees:
-        """Restore the output of :meth:`to_arrays`.
-
-        Raises:
-            InputError: if an array is missing or unknown, or the arrays are not valid trees.
-        """
-        check_names(cls, arrays, "valid trees")
-        return cls(**{name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 @njit(cache=True, nogil=True)
@@ -178,36 +186,12 @@ def shares(values: np.ndarray) -> np.ndarray:
     return values / totals[:, None]
 
 
-def check_names(kind: Any, arrays: Mapping[str, np.ndarray], what: str) -> None:
-    """Raise :class:`InputError` unless the arrays of ``what`` have the names of the fields of its dataclass."""
-    if unlike := set(arrays) ^ {each.name for each in fields(kind)}:
-        names = ", ".join(sorted(map(str, unlike)))
-        raise InputError(f"the arrays are not {what}: missing or unknown: {names}; fit the model again")
-
-
-def array_error(model: Any) -> str:
-    """Return what is wrong with the arrays of a base model, empty if nothing is."""
-    for each in fields(model):
-        name, array = each.name, getattr(model, each.name)
-        dimensions, dtypes = each.metadata["dimensions"], each.metadata["dtypes"]
-        if not isinstance(array, np.ndarray) or array.dtype.name not in dtypes or array.ndim != dimensions:
-            return f"{name} is not an array of {dimensions} dimensions and dtype {' or '.join(dtypes)}"
-        if not array.flags.c_contiguous or not array.dtype.isnative:
-            return f"{name} is not contiguous or not in native byte order"
-        if not np.isfinite(array).all():
-            return f"{name} contains nan or infinities"
-    return ""
-
-
-def _tree_error(trees: Trees) -> str:
+def _index_error(trees: Trees) -> str:
     """Check the assumptions of the compiled loop: valid indices, and children with larger indices than their node."""
     feature, child, roots, nodes = trees.feature, trees.child.astype(np.int64), trees.roots, len(trees.feature)
-    lengths = [len(array) for array in (trees.threshold, child, trees.settings, trees.scale, trees.knots)]
-    if lengths != [nodes, nodes, 2, 1, 2]:
-        return "arrays of different lengths"
-    if len(roots) != len(trees.columns) + 1 or roots[0] != 0 or roots[-1] != nodes or (roots[1:] <= roots[:-1]).any():
+    if roots[0] != 0 or roots[-1] != nodes or (roots[1:] <= roots[:-1]).any():
         return "roots are not ascending indices of nodes"
-    if trees.features < 1 or ((feature < -1) | (feature >= trees.features)).any():
+    if ((feature < -1) | (feature >= trees.features)).any():
         return "a node compares no feature"
     leaf = feature < 0
     if (leaf & ((child < 0) | (child >= len(trees.values)))).any():
@@ -216,31 +200,7 @@ def _tree_error(trees: Trees) -> str:
     end = np.repeat(roots[1:], np.diff(roots))
     if (~leaf & ((child <= node + 1) | (child >= end))).any():  # then the left child, node + 1, is in the tree too
         return "a node does not have two children after it"
-    width, columns = trees.width, trees.columns
-    if width < 1 or ((columns < 0) | (columns.astype(np.int64) + trees.values.shape[1] > width)).any():
+    columns = trees.columns.astype(np.int64)
+    if ((columns < 0) | (columns + trees.values.shape[1] > trees.width)).any():
         return "a tree adds to no column of the prediction"
-    return ""
-
-
-def _prediction_error(trees: Trees) -> str:
-    """Check that predictions are finite, and that probabilities are in range and sum to 1."""
-    link, width, values, (points, numbers) = int(trees.settings[1]), trees.width, trees.values, trees.knots
-    if link not in range(4) or (link in (NUMBER, LOGISTIC) and width != 1) or (link == SOFTMAX and width < 2):
-        return "unknown kind of prediction"
-    if (
-        not 1e-9 < trees.scale[0] <= 1
-        or (np.abs(trees.base) > MAX_LABEL).any()
-        or (np.abs(trees.knots) > MAX_LABEL).any()
-    ):
-        return "numbers are out of range"
-    if points.size and link != NUMBER:
-        return "knots have the wrong shape"
-    if (np.diff(points) <= 0).any() or (np.diff(numbers) < 0).any():
-        return "knots are not ascending"
-    if link == TREE_FRACTIONS:
-        row_sums = values.sum(axis=1, dtype=np.float64) if len(trees.columns) else trees.base.sum(keepdims=True)
-        if (values < 0).any() or (trees.base < 0).any() or values.shape[1] != width:
-            return "fractions are below 0"
-        if (row_sums > 1.001).any() or (width > 1 and (row_sums < 0.999).any()):
-            return "fractions do not sum to 1"
     return ""

@@ -137,7 +137,7 @@ def load_pretrained_weights(
         named = ", ".join(task.name for task in tasks)
         new.append(f"the output {'layer' if same_level else 'head'} (newly initialised for {named})")
     if not same_level:  # the input of the head is one row per molecule, or one per atom or bond
-        renewed += ("sites.", "head.")
+        renewed += ("atom_bond_readout.", "head.")
     if not same_descriptors:  # the input of the head differs
         renewed += ("descriptors.", first)
         old, own = (", ".join(names) or "none" for names in (origin.config.data.descriptors, descriptors))

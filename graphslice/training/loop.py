@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
+from graphslice.checkpoint import save_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
@@ -253,14 +253,14 @@ class TrainingLoop:
         return loss.detach()
 
     def _validate(self) -> None:
-        """Score the validation set, log the scores, and write ``best.ckpt`` if they are the best so far.
+        """Score the validation set, log the scores, and write ``model.safetensors`` if they are the best so far.
 
-        Without a validation set ``best.ckpt`` is the model after the last step.
+        Without a validation set it is the model after the last step.
         """
         if not len(self.data.splits["valid"]):
             self.state.seconds, self.state.validated = self.budget.seconds, self.state.step
             if self.state.step >= self.steps:
-                self._save(BEST, self.module.checkpoint())
+                self._save_best()
             self.progress.validated(self.state.step, len(self.train_batches), {})
             return
         self.module.zero_grad()  # frees memory
@@ -277,7 +277,7 @@ class TrainingLoop:
         state.waited += 1
         if state.best is None or lower_is_better(scores[MONITOR]) < lower_is_better(state.best):
             state.best, state.waited = scores[MONITOR], 0
-            self._save(BEST, self.module.checkpoint())
+            self._save_best()
         self.progress.validated(state.step, len(self.train_batches), scores)
         self.profile.lap("rest")
 
@@ -323,12 +323,13 @@ class TrainingLoop:
             "lr_schedulers": [self.schedule.state_dict()],
             "precision": self.fabric.strategy.precision.state_dict(),  # scale of the loss in float16
         }
-        self._save(LAST, self.module.checkpoint() | training)
-
-    def _save(self, name: str, contents: dict[str, Any]) -> None:
         if self.fabric.is_global_zero:
-            with atomic_write(self.out / name) as temporary:
-                temporary.write_bytes(torch_bytes(contents))
+            with atomic_write(self.out / LAST) as temporary:
+                temporary.write_bytes(torch_bytes(self.module.state() | training))
+
+    def _save_best(self) -> None:
+        if self.fabric.is_global_zero:
+            save_checkpoint(self.module.trained(), self.out / BEST)
 
     def _restore(self, last: Path) -> None:
         contents = load_weights(last)

@@ -12,7 +12,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from graphslice.batch import GraphBatch
-from graphslice.checkpoint import KEY, header
+from graphslice.checkpoint import Checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
@@ -170,17 +170,16 @@ class PropertyModule(nn.Module):
         logged[MONITOR] = float(np.float32(sum(self._recent) / len(self._recent)))
         return logged
 
-    def checkpoint(self) -> dict[str, Any]:
-        """Return the contents of a checkpoint: the weights, and what is needed to go on after a validation."""
-        return {
-            KEY: header(self.config, self.tasks),
-            "state_dict": self.state_dict(),
-            _RECENT: self._recent,
-            _AUXILIARY: self.auxiliary_errors,
-        }
+    def trained(self) -> Checkpoint:
+        """Return the model with its present weights."""
+        return Checkpoint(self.config, self.tasks, {k: v.cpu() for k, v in self.model.state_dict().items()})
 
-    def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the contents of a checkpoint."""
-        self.load_state_dict(checkpoint["state_dict"])
-        self._recent = list(checkpoint[_RECENT])
-        self.auxiliary_errors = dict(checkpoint[_AUXILIARY])
+    def state(self) -> dict[str, Any]:
+        """Return the weights, and what is needed to go on after a validation."""
+        return {"state_dict": self.state_dict(), _RECENT: self._recent, _AUXILIARY: self.auxiliary_errors}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the output of :meth:`state`."""
+        self.load_state_dict(state["state_dict"])
+        self._recent = list(state[_RECENT])
+        self.auxiliary_errors = dict(state[_AUXILIARY])

@@ -114,8 +114,6 @@ def run(
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
-    if last is not None:
-        read_checkpoint(last)  # raises an InputError if it is damaged
     data = load_molecule_data(config, dataset, console, None if fresh else saved_splits(config, out))
     if fresh:
         data.check_size()

@@ -159,7 +159,7 @@ class Stack:
             fold_networks: the network that was trained without each fold; empty if the validation set is held out.
 
         Returns:
-            For each split, the metric by model: ``network``, the base models, and ``blend`` (the stack); of ``valid``
+            For each split, the metric by model: ``network``, the base models, and ``stacking``; of ``valid``
             these are scores of held-out molecules. And the held-out predictions.
         """
         data, dataset = self.data, self.data.dataset

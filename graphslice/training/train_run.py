@@ -26,7 +26,6 @@ from graphslice.run_files import (
     BEST,
     CONFIG,
     CORPUS,
-    LAST,
     MOLECULES,
     check_not_overwriting,
     find_checkpoint,
@@ -71,9 +70,9 @@ def train(
         console: where to report.
 
     Returns:
-        The run directory and the scores. The directory holds ``best.ckpt``, ``last.ckpt``, ``config.yaml``,
-        ``start.json``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``, ``test.png`` (predicted
-        against true) and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
+        The run directory and the scores. The directory holds ``model.safetensors``, ``last.ckpt``,
+        ``config.yaml``, ``start.json``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``,
+        ``test.png`` (predicted against true) and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
 
     Raises:
         InputError: if the data or the configuration cannot be used, or another process is using the directory;
@@ -93,7 +92,7 @@ def train(
             check_run_directory(out, given.data, frame=is_frame(data), overwrite=overwrite)
         if given.origin is not None and _belongs_to_run(find_checkpoint(given.origin), out):
             raise InputError(
-                f"{out} holds the checkpoint that this run is initialised from, which --overwrite would remove: choose "
+                f"{out} holds the model that this run is initialised from, which --overwrite would remove: choose "
                 "another --out"
             )
         if config.num_models > 1:
@@ -139,10 +138,9 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
     return locked(folder) if is_first_process() else nullcontext()
 
 
-def _belongs_to_run(checkpoint: Path, folder: Path) -> bool:
-    """True if a checkpoint is one of the run in a directory, or of one of its members."""
-    folders = (folder, *find_members(folder))
-    return checkpoint.resolve() in {(one / name).resolve() for one in folders for name in (BEST, LAST)}
+def _belongs_to_run(model: Path, folder: Path) -> bool:
+    """True if a model is that of the run in a directory, or of one of its members."""
+    return model.resolve() in {(one / BEST).resolve() for one in (folder, *find_members(folder))}
 
 
 def _load_dataset(

@@ -32,7 +32,7 @@ def model(run_directory):
 def ensemble(run_directory):
     """An ensemble of two models: the trained one, and one with scaled weights."""
     first = read_checkpoint(run_directory)
-    second = read_checkpoint(run_directory / "last.ckpt")
+    second = read_checkpoint(run_directory)
     second.weights = {name: value * 1.5 for name, value in second.weights.items()}
     return Model([first, second], "cpu")
 
@@ -174,7 +174,7 @@ def test_repr_and_describe(model, ensemble, run_directory):
     assert gs.load("gap", "cpu").describe()["units"]["dipole"] == "debye"
     assert summary["folder"] == str(run_directory) and ensemble.describe()["folder"] is None
     assert set(model.metrics) >= {"valid", "test"} and ensemble.metrics == {}
-    assert isinstance(model, Predictor) and gs.load(run_directory / "best.ckpt", "cpu").folder == run_directory
+    assert isinstance(model, Predictor) and gs.load(run_directory / "model.safetensors", "cpu").folder == run_directory
 
 
 def test_evaluate(model, demo_rows, demo_csv, tmp_path):
@@ -243,8 +243,8 @@ def test_save_does_not_overwrite_foreign_files(model, tmp_path):
         model.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
     assert (tmp_path / "split.csv").read_text() == "mine"
-    (tmp_path / "split.csv").rename(tmp_path / "best.ckpt")  # Lightning writes a file of this name too
-    with pytest.raises(gs.InputError, match=r"it holds best\.ckpt"):
+    (tmp_path / "split.csv").rename(tmp_path / "model.safetensors")  # Lightning writes a file of this name too
+    with pytest.raises(gs.InputError, match=r"it holds model\.safetensors"):
         model.save(tmp_path)
     model.save(tmp_path / "home" / "member-1")  # a run that does not belong to an ensemble
     with pytest.raises(gs.InputError, match=r"is not a run directory \(it holds member-1\)"):

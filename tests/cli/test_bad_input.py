@@ -7,6 +7,8 @@ import pytest
 import torch
 from exploit import Exploit
 
+from graphslice.checkpoint_file import read_values, write_values
+
 
 def listing(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
@@ -30,13 +32,14 @@ def bad_inputs(run_directory, tmp_path_factory):
     }
     for name, text in files.items():
         (folder / name).write_text(text)
-    best = (run_directory / "best.ckpt").read_bytes()
-    (folder / "truncated.ckpt").write_bytes(best[: len(best) // 2])
-    torch.save({"state_dict": {"layer.weight": torch.ones(3)}}, folder / "foreign.ckpt")
-    contents = torch.load(run_directory / "best.ckpt", weights_only=True)
-    torch.save({**contents, "callbacks": Exploit(folder / "code was run")}, folder / "malicious.ckpt")
-    contents["graphslice"]["config"]["model"]["dim"] = 32
-    torch.save(contents, folder / "unfit.ckpt")
+    best = (run_directory / "model.safetensors").read_bytes()
+    (folder / "truncated.safetensors").write_bytes(best[: len(best) // 2])
+    weights = {"state_dict": {"layer.weight": torch.ones(3)}}
+    torch.save(weights, folder / "foreign.ckpt")
+    torch.save({**weights, "callbacks": Exploit(folder / "code was run")}, folder / "malicious.ckpt")
+    contents = read_values(run_directory / "model.safetensors", dict)
+    contents["config"]["model"]["dim"] = 32
+    write_values(folder / "unfit.safetensors", contents)
     (folder / "folder").mkdir()
     return folder
 
@@ -112,10 +115,10 @@ REJECTED = {
     "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),
     "model-missing": (["predict", "{bad}/absent", "CCO"], "no model at"),
     "model-no-run": (["predict", "{bad}/folder", "CCO"], "is not a run directory"),
-    "model-truncated": (["predict", "{bad}/truncated.ckpt", "CCO"], "truncated, damaged"),
-    "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a GraphSlice checkpoint.*import-checkpoint"),
-    "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "would run code"),
-    "model-unfit": (["predict", "{bad}/unfit.ckpt", "CCO"], "do not fit"),
+    "model-truncated": (["predict", "{bad}/truncated.safetensors", "CCO"], "truncated, damaged"),
+    "model-foreign": (["predict", "{bad}/foreign.ckpt", "CCO"], "not a model of GraphSlice.*import-checkpoint"),
+    "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "not a model of GraphSlice"),
+    "model-unfit": (["predict", "{bad}/unfit.safetensors", "CCO"], "do not fit"),
     "evaluate-model": (["evaluate", "{bad}/absent"], "no model at"),
     "evaluate-shipped": (["evaluate", "gap"], "gap comes with the package.*--dataset"),
     "evaluate-missing-file": (["evaluate", "{run}", "--dataset", "{bad}/absent.csv"], "no file at"),
@@ -136,7 +139,7 @@ REJECTED = {
     "evaluate-no-store": (["evaluate", "{run}", "--dataset", "{bad}/text.arrow"], "is not an Arrow file"),
     "import-missing": (["import-checkpoint", "{bad}/absent.pt", "-o", "{tmp}/new"], "no checkpoint at"),
     "import-foreign": (["import-checkpoint", "{bad}/foreign.ckpt", "-o", "{tmp}/new"], "is not a Graphormer"),
-    "import-malicious": (["import-checkpoint", "{bad}/malicious.ckpt", "-o", "{tmp}/new"], "needs no import"),
+    "import-malicious": (["import-checkpoint", "{bad}/malicious.ckpt", "-o", "{tmp}/new"], "is not a Graphormer"),
     "import-no-out": (["import-checkpoint", "{bad}/foreign.ckpt"], "--out"),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ def test_smiles_to_stdout(cli, run_directory, predictor):
     assert err == "1 of 3 rows have no prediction: see the reasons in column 'error'\n"
 
 
-FILES = {"out.csv": "best.ckpt", "out.tsv": "last.ckpt", "out.parquet": "", "new/folder/out.csv.gz": "", None: ""}
+FILES = {"out.csv": "model.safetensors", "out.parquet": "", "new/folder/out.csv.gz": "", None: ""}
 
 
 @pytest.mark.parametrize(("out_name", "model"), FILES.items())

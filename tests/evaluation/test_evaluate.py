@@ -110,7 +110,7 @@ def test_evaluate_command_prints_the_scores(cli, run_directory, dataset, predict
         assert err.count("\n") == {"test": 0, "valid": 1, "all": 2}[split]
         assert _mae(out) == (split, pytest.approx(evaluate(predictor, dataset, split, dataset.splits)["mae"], abs=1e-6))
     assert cli("evaluate", run_directory)[1] == cli("evaluate", run_directory, "--split", "test")[1]
-    assert cli("evaluate", run_directory / "best.ckpt")[1] == cli("evaluate", run_directory)[1]
+    assert cli("evaluate", run_directory / "model.safetensors")[1] == cli("evaluate", run_directory)[1]
 
 
 def test_evaluate_command_on_another_file(cli, run_directory, predictor, tmp_path):
@@ -269,7 +269,7 @@ def split_run(request, demo_csv, tiny_config, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("model", ["", "best.ckpt"])
+@pytest.mark.parametrize("model", ["", "model.safetensors"])
 def test_evaluate_uses_the_split_of_the_run(cli, split_run, model):
     """Training molecules must not be in the test set."""
     test = json.loads((split_run / "metrics.json").read_text())["test"]

@@ -59,7 +59,7 @@ def test_evaluate_prints_the_manually_computed_mae(cli, offline, ogb_run, root, 
 def test_run_on_ogb_data_has_validation_scores_only(ogb_run):
     metrics = json.loads((ogb_run / "metrics.json").read_text())
     assert list(metrics) == ["metric", "valid"] and metrics["valid"]["molecules"] == 10  # the test labels are hidden
-    assert not (ogb_run / "split.csv").exists() and (ogb_run / "best.ckpt").exists()
+    assert not (ogb_run / "split.csv").exists() and (ogb_run / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("split", ["test", "nonsense"])

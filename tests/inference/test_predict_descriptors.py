@@ -283,9 +283,9 @@ def test_load_rejects_inconsistent_checkpoints(change, described, tmp_path):
         checkpoint.config.data.features = "morgan"
     else:
         del checkpoint.weights["descriptors.project.weight"]
-    save_checkpoint(checkpoint, tmp_path / "wrong.ckpt")
+    save_checkpoint(checkpoint, tmp_path / "wrong.safetensors")
     with pytest.raises(InputError, match="do not fit its configuration"):
-        load(tmp_path / "wrong.ckpt")
+        load(tmp_path / "wrong.safetensors")
 
 
 # --- explanations -------------------------------------------------------------------------------

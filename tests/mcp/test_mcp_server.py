@@ -120,7 +120,9 @@ def test_evaluate(server, run_directory):
 def test_train_writes_a_run_that_other_tools_use(server, folder):
     arguments = {"dataset": "demo.csv", "targets": "gap_ev", "smiles_column": "smiles", "epochs": 1, "minutes": 1}
     document = server.call("train", out="runs/new", **arguments)
-    assert document["folder"] == str(folder / "runs" / "new") and (folder / "runs" / "new" / "best.ckpt").is_file()
+    assert (
+        document["folder"] == str(folder / "runs" / "new") and (folder / "runs" / "new" / "model.safetensors").is_file()
+    )
     for name in ("runs/new", document["folder"]):
         assert server.call("describe_model", model=name)["metrics"] == document["metrics"]
     assert server.call("predict", smiles=["CCO"], model="runs/new")["failed"] == 0

@@ -40,7 +40,10 @@ def test_predictions_match_the_formula(level, head):
             continue
         kinds = collate([graph], level=level).atom_bond_index[:, 3]
         for (a, b), kind in zip(graph.bonds.tolist(), kinds, strict=True):
-            features = model.sites.pair(torch.cat([x[a] + x[b], (x[a] - x[b]).abs()])) + model.sites.kind.weight[kind]
+            features = (
+                model.atom_bond_readout.pair(torch.cat([x[a] + x[b], (x[a] - x[b]).abs()]))
+                + model.atom_bond_readout.kind.weight[kind]
+            )
             rows.append(model.head(torch.nn.functional.gelu(features))[None])
     torch.testing.assert_close(predictions, torch.cat(rows), rtol=1e-4, atol=1e-5)
     assert predictions.std(dim=0).min() > 1e-3

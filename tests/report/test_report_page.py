@@ -275,9 +275,9 @@ def test_damaged_file_is_named(name, run_copy):
 
 
 def test_files_of_two_runs_are_not_mixed(run_copy, binary):
-    shutil.copy(binary / "best.ckpt", run_copy / "best.ckpt")
+    shutil.copy(binary / "model.safetensors", run_copy / "model.safetensors")
     for read in (write_report, gs.load):
-        with pytest.raises(InputError, match=r"config\.yaml and best\.ckpt are of different runs"):
+        with pytest.raises(InputError, match=r"config\.yaml and model\.safetensors are of different runs"):
             read(run_copy)
     (run_copy / "config.yaml").unlink()
     assert gs.load(run_copy, "cpu").targets == gs.load(binary, "cpu").targets

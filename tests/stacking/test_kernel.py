@@ -175,13 +175,6 @@ def test_of_many_rows_a_sample_is_used(monkeypatch):
     np.testing.assert_array_equal(machine.predict(X), again.predict(X))
 
 
-def repeated_vector(arrays):
-    """Count a support vector twice in the first column with two or more, and adapt the sizes."""
-    first = arrays["ptr"][np.flatnonzero(np.diff(arrays["ptr"]) >= 2)[0]]
-    vectors = with_value(first + 1, arrays["vectors"][first])(arrays["vectors"])
-    arrays.update(vectors=vectors, sizes=np.bincount(vectors, arrays["counts"], len(arrays["sizes"])))
-
-
 def changed(name, value):
     return lambda arrays: arrays.update({name: value(arrays[name])})
 
@@ -196,40 +189,21 @@ def with_value(index, value):
 
 
 DAMAGE = [
-    lambda arrays: arrays.pop("ptr"),
-    lambda arrays: arrays.update(more=np.zeros(1)),
-    repeated_vector,
     *(changed("ptr", with_value(*each)) for each in ((0, 1), (-1, 10**9), (3, -1), (5, 10**6))),
     *(changed("vectors", with_value(0, value)) for value in (-1, 10**4)),
-    changed("counts", with_value(0, 0)),
-    changed("counts", with_value(0, 9)),
-    changed("sizes", with_value(0, 1e9)),
-    changed("sizes", lambda array: array[:-1]),
-    changed("descriptors", with_value(0, 5.0)),
-    changed("descriptors", with_value(0, np.nan)),
+    *(changed(name, lambda array: array[:-1]) for name in ("sizes", "scale", "counts")),
     changed("descriptors", lambda array: np.ascontiguousarray(array[:, :-1])),
-    changed("scale", with_value(0, 0.0)),
-    changed("scale", lambda array: array[:-1]),
-    changed("coefficients", with_value(0, np.inf)),
-    changed("coefficients", with_value(0, 1e200)),
-    changed("coefficients", lambda array: array.astype(np.complex64)),
-    changed("intercepts", lambda array: array[:0]),
     changed("intercepts", lambda array: np.zeros(2)),
     changed("knots", lambda array: array[:1]),
-    changed("knots", lambda array: np.ascontiguousarray(array[:, ::-1])),
-    changed("link", with_value(0, 7)),
-    changed("link", with_value(0, 2)),
     changed("link", lambda array: array[:0]),
-    changed("vectors", lambda array: array.astype(np.int64)),
-    changed("counts", lambda array: array[:-1]),
 ]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_arrays_are_refused(damage):
+def test_indices_out_of_bounds_are_rejected(damage):
     arrays = dict(fitted("regression").to_arrays())
     damage(arrays)
-    with pytest.raises(InputError, match="not a valid kernel machine"):
+    with pytest.raises(InputError, match=r"not a kernel machine|is not an array \["):
         KernelMachine.from_arrays(arrays)
 
 

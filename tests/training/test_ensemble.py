@@ -116,10 +116,10 @@ def test_stopped_ensemble_is_resumed(ensemble, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     shutil.rmtree(folder / "member-2")
-    before = (folder / "member-1" / "best.ckpt").stat().st_mtime_ns
+    before = (folder / "member-1" / "model.safetensors").stat().st_mtime_ns
     (folder / "metrics.json").unlink()
     again = resume(folder)
-    assert (folder / "member-1" / "best.ckpt").stat().st_mtime_ns == before
+    assert (folder / "member-1" / "model.safetensors").stat().st_mtime_ns == before
     expected = json.loads((ensemble / "metrics.json").read_text())
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
 
@@ -134,10 +134,10 @@ def test_foreign_members_are_rejected_on_resume(finished, ensemble, table, tiny_
     with pytest.raises(InputError, match="member-3 does not belong to the run in"):
         resume(folder)
     shutil.rmtree(folder / "member-3")
-    shutil.copy(folder / "member-1" / "best.ckpt", folder)
-    with pytest.raises(InputError, match=r"best.ckpt does not belong to the run in"):
+    shutil.copy(folder / "member-1" / "model.safetensors", folder)
+    with pytest.raises(InputError, match=r"model.safetensors does not belong to the run in"):
         resume(folder)
-    (folder / "best.ckpt").unlink()
+    (folder / "model.safetensors").unlink()
     shutil.rmtree(folder / "member-2")
     shutil.copytree(folder / "member-1", folder / "member-2")
     with pytest.raises(InputError, match=r"member-2 does not belong to the same run as .*member-1"):
@@ -154,9 +154,9 @@ def test_ensemble_is_evaluated_on_the_training_device(ensemble, tmp_path, monkey
 
 def test_resuming_a_finished_ensemble_changes_nothing(ensemble, tmp_path):
     shutil.copytree(ensemble, tmp_path / "run")
-    before = (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns
+    before = (tmp_path / "run" / "calibration.safetensors").stat().st_mtime_ns
     again = resume(tmp_path / "run")
-    assert (tmp_path / "run" / "together.ckpt").stat().st_mtime_ns == before
+    assert (tmp_path / "run" / "calibration.safetensors").stat().st_mtime_ns == before
     assert again.metrics == json.loads((ensemble / "metrics.json").read_text())
 
 
@@ -168,7 +168,7 @@ def test_baselines_with_different_metrics_are_not_averaged(other, ensemble, tmp_
     (folder / "metrics.json").unlink()
     for member, metric in (("member-1", "mae"), ("member-2", other)):
         found = json.loads((folder / member / "metrics.json").read_text())
-        found |= {"metric": metric, "baselines": {"test": {"network": 0.5, "forest": 0.7, "blend": 0.6}}}
+        found |= {"metric": metric, "baselines": {"test": {"network": 0.5, "forest": 0.7, "stacking": 0.6}}}
         (folder / member / "metrics.json").write_text(json.dumps(found))
     screen = io.StringIO()
     result = resume(folder, console=Console(file=screen, width=500))
@@ -318,7 +318,7 @@ def test_cross_validation_evaluates_unmerged_rows(demo_rows, tiny_config, tmp_pa
     ],
 )
 def test_significance_of_the_difference_over_seeds(network, forest, metric, expected):
-    found = [{"network": n, "forest": f, "blend": 0.4} for n, f in zip(network, forest, strict=True)]
+    found = [{"network": n, "forest": f, "stacking": 0.4} for n, f in zip(network, forest, strict=True)]
     lines = describe_seeds("test", found, metric)
     assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(expected)
     assert describe_seeds("test", found[:1], metric) == []
@@ -330,7 +330,7 @@ def test_significance_of_the_difference_over_seeds(network, forest, metric, expe
 
 
 def test_metric_undefined_for_one_seed_is_omitted():
-    found = [{"network": None, "forest": 0.8, "blend": None}, {"network": 0.6, "forest": 0.8, "blend": 0.7}]
+    found = [{"network": None, "forest": 0.8, "stacking": None}, {"network": 0.6, "forest": 0.8, "stacking": 0.7}]
     assert describe_seeds("test", found, "auroc") == []
     (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
     assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"

@@ -179,7 +179,7 @@ def test_training_logits_match_predicted_probabilities(tiny_config):
 
 
 def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
-    run_directory, demo_rows, tiny_config, tmp_path
+    run_directory, demo_rows, tiny_config, tmp_path, weights_of
 ):
     """A stopped and resumed run ends with the same weights as an uninterrupted one."""
     table = demo_rows.assign(a=demo_rows["gap_ev"] * 2, b=-demo_rows["gap_ev"]).drop(columns="gap_ev")
@@ -190,7 +190,7 @@ def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
     config.trainer.freeze = "embeddings"
     assert config.optimizer.peak_lr == origin.config.optimizer.peak_lr and config.optimizer.warmup_steps is None
     result = train(config, tmp_path / "whole")
-    weights = read_checkpoint(tmp_path / "whole" / "last.ckpt").weights
+    weights = weights_of(tmp_path / "whole")
     assert np.array_equal(weights["atoms.atom.weight"], origin.weights["atoms.atom.weight"])
     assert not np.array_equal(weights["blocks.0.ffn.expand.weight"], origin.weights["blocks.0.ffn.expand.weight"])
     assert set(result.metrics) >= {"valid", "test", "init_from"}
@@ -200,7 +200,7 @@ def test_resumed_fine_tuning_with_frozen_blocks_matches_uninterrupted_run(
         train(config, tmp_path / "parts")
     (tmp_path / "parts" / "metrics.json").unlink()
     resume(tmp_path / "parts")
-    again = read_checkpoint(tmp_path / "parts" / "last.ckpt").weights
+    again = weights_of(tmp_path / "parts")
     assert all(np.array_equal(value, again[name]) for name, value in weights.items())
 
 
@@ -211,10 +211,10 @@ def test_run_does_not_overwrite_its_initial_checkpoint(of_several, run_directory
     shutil.copytree(run_directory, home)
     if of_several:
         shutil.copy(run_directory / "config.yaml", folder)
-    config = replace(tiny_config(demo_csv), init_from=str(home / "best.ckpt"))
-    with pytest.raises(InputError, match="holds the checkpoint that this run is initialised from"):
+    config = replace(tiny_config(demo_csv), init_from=str(home / "model.safetensors"))
+    with pytest.raises(InputError, match="holds the model that this run is initialised from"):
         train(config, folder, overwrite=True)
-    assert (home / "best.ckpt").exists() and (home / "metrics.json").exists()
+    assert (home / "model.safetensors").exists() and (home / "metrics.json").exists()
 
 
 def test_names_in_brackets_are_not_markup(run_directory, demo_rows, tiny_config, tmp_path):
@@ -288,8 +288,8 @@ def packaged_model(run_directory, tmp_path, monkeypatch):
     slow = replace(origin.config, optimizer=replace(origin.config.optimizer, peak_lr=1e-4))
     # Carbon is 5: OGB counts from 0.
     known = replace(origin, config=slow, extra={"elements": [5, 6, 7, 8, 15, 16, 34]})
-    save_checkpoint(known, tmp_path / "small.ckpt")
-    monkeypatch.setitem(MODELS, PRETRAINED_MODEL, tmp_path / "small.ckpt")
+    save_checkpoint(known, tmp_path / "small.safetensors")
+    monkeypatch.setitem(MODELS, PRETRAINED_MODEL, tmp_path / "small.safetensors")
     return origin
 
 

@@ -38,7 +38,7 @@ def uninterrupted(demo_csv, tiny_config, tmp_path_factory):
 
 
 def assert_same_run(folder, other) -> None:
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("last.ckpt", "model.safetensors"):
         found, expected = (read_checkpoint(run / name).weights for run in (folder, other))
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[key], expected[key]) for key in expected), name
@@ -60,7 +60,7 @@ def test_last_checkpoint_contains_the_best_epoch_so_far(demo_csv, tiny_config, t
 
 
 def test_best_epoch_is_known_after_moving_the_run_directory(uninterrupted, tiny_config, demo_csv, tmp_path):
-    """A resumed run replaces ``best.ckpt`` only by a better epoch."""
+    """A resumed run replaces ``model.safetensors`` only by a better epoch."""
     folder = tmp_path / "moved"
     shutil.copytree(uninterrupted(), folder)
     (folder / "metrics.json").unlink()
@@ -69,9 +69,9 @@ def test_best_epoch_is_known_after_moving_the_run_directory(uninterrupted, tiny_
     contents = torch.load(folder / "last.ckpt", weights_only=True)
     contents["training"]["best"] = 0.0
     torch.save(contents, folder / "last.ckpt")
-    before = read_checkpoint(folder / "best.ckpt").weights
+    before = read_checkpoint(folder / "model.safetensors").weights
     resume(folder)
-    after = read_checkpoint(folder / "best.ckpt").weights
+    after = read_checkpoint(folder / "model.safetensors").weights
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
@@ -246,7 +246,7 @@ def test_changed_split_is_rejected(short_run, demo_rows):
 
 def test_data_changed_before_the_first_checkpoint(short_run, demo_rows):
     """The saved split is that of the data when the run was started."""
-    for name in ("last.ckpt", "best.ckpt", "metrics.json"):
+    for name in ("last.ckpt", "model.safetensors", "metrics.json"):
         (short_run / name).unlink()
     demo_rows[::-1].to_csv(short_run.parent / "data.csv", index=False)
     with pytest.raises(InputError, match="has changed"):

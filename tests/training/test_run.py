@@ -22,7 +22,7 @@ from graphslice.package_data import DEMO_CSV
 from graphslice.pretraining.run import pretrain
 from graphslice.training import resume, train
 
-FILES = {"best.ckpt", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
+FILES = {"model.safetensors", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
 FILES |= {"start.json", "test.png", "test_predictions.csv", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
@@ -83,7 +83,7 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
 
 
 def test_checkpoints(run_directory):
-    for name in ("best.ckpt", "last.ckpt"):
+    for name in ("model.safetensors", "last.ckpt"):
         checkpoint = read_checkpoint(run_directory / name)
         assert checkpoint.targets == ["gap_ev"] and checkpoint.extra["version"] == gs.__version__
         assert yaml.safe_load((run_directory / "config.yaml").read_text()) == checkpoint.config.to_dict()
@@ -130,7 +130,7 @@ def test_best_epoch_is_chosen_by_the_mean_over_five_epochs(tmp_path, demo_csv, t
 # --- rejected runs ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt", "config.yaml"])
+@pytest.mark.parametrize("name", ["model.safetensors", "last.ckpt", "config.yaml"])
 def test_existing_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(InputError, match=r"holds a run already.*--resume.*--overwrite"):
@@ -143,7 +143,11 @@ def test_overwrite_removes_the_old_run(run_copy, demo_csv, tiny_config, weights_
     (folder / "logs" / "version_7").mkdir()
     train(tiny_config(demo_csv, model={"dim": 8}, trainer={"max_epochs": 1}), folder, overwrite=True)
     assert {path.name for path in folder.iterdir()} == FILES and not (folder / "logs" / "version_7").exists()
-    assert weights_of(folder)["head.weight"].shape == weights_of(folder, "best.ckpt")["head.weight"].shape == (1, 8)
+    assert (
+        weights_of(folder)["head.weight"].shape
+        == weights_of(folder, "model.safetensors")["head.weight"].shape
+        == (1, 8)
+    )
     assert len(logged(folder, "val_mae")) == 1
 
 
@@ -171,14 +175,14 @@ def test_configuration_of_another_program_is_not_overwritten(overwrite, tmp_path
     assert (tmp_path / "config.yaml").read_text() == text and len(list(tmp_path.iterdir())) == 1
 
 
-OUTPUTS = ["split.csv", "rejected.csv", "member-1/best.ckpt", "logs/version_0/metrics.csv"]
+OUTPUTS = ["split.csv", "rejected.csv", "member-1/model.safetensors", "logs/version_0/metrics.csv"]
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_foreign_files_are_not_overwritten(name, tmp_path, demo_csv, tiny_config):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
-    reported = name.removesuffix("/best.ckpt").removesuffix("/metrics.csv")
+    reported = name.removesuffix("/model.safetensors").removesuffix("/metrics.csv")
     with pytest.raises(InputError, match=f"holds no run, but a {reported}"):
         train(tiny_config(demo_csv), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name.split("/")[0]]
@@ -286,10 +290,10 @@ def test_invalid_settings_write_nothing(tmp_path, demo_csv, tiny_config, section
 
 @pytest.mark.parametrize("sections", [{"trainer": {"accelerator": "abacus"}}, {"data": {"targets": "gap"}}])
 def test_rejected_run_keeps_the_old_one(tmp_path, demo_csv, tiny_config, sections):
-    (tmp_path / "best.ckpt").write_text("the old run")
+    (tmp_path / "model.safetensors").write_text("the old run")
     with pytest.raises(InputError):
         train(tiny_config(demo_csv, **sections), tmp_path, overwrite=True)
-    assert (tmp_path / "best.ckpt").read_text() == "the old run"
+    assert (tmp_path / "model.safetensors").read_text() == "the old run"
 
 
 def test_run_directory_that_is_a_file_is_rejected(tmp_path, demo_csv, tiny_config):
@@ -509,16 +513,16 @@ def test_number_of_steps(tmp_path, demo_csv, tiny_config, trainer, steps):
     train(tiny_config(demo_csv, trainer=trainer), tmp_path / "run")
     contents = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     assert contents["training"]["step"] == steps
-    assert (tmp_path / "run" / "best.ckpt").exists()
+    assert (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_last_steps_are_validated(tmp_path, demo_csv, tiny_config):
-    """Also in an incomplete epoch, so that best.ckpt may be the model at the end of the schedule."""
+    """Also in an incomplete epoch, so that model.safetensors may be the model at the end of the schedule."""
     result = train(tiny_config(demo_csv, trainer={"max_steps": 5}), tmp_path / "run")  # an epoch has 3
     log = pd.read_csv(tmp_path / "run" / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
     assert len(log) == 2 and result.training["steps"] == 5
     assert result.metrics["valid"]["mae"] == pytest.approx(log.min(), abs=1e-5)
-    assert (tmp_path / "run" / "best.ckpt").exists()
+    assert (tmp_path / "run" / "model.safetensors").exists()
     assert torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["training"]["step"] == 5
 
 

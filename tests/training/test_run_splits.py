@@ -65,7 +65,7 @@ def test_run_with_merged_duplicates_is_resumed(demo_rows, tiny_config, tmp_path)
 def test_resumed_run_keeps_its_saved_split(demo_csv, tiny_config, tmp_path):
     """Even if another version would split differently, the test set is never trained on."""
     train(tiny_config(demo_csv, data={"split": "random"}), tmp_path / "run")
-    for name in ("last.ckpt", "best.ckpt", "metrics.json"):
+    for name in ("last.ckpt", "model.safetensors", "metrics.json"):
         (tmp_path / "run" / name).unlink()
     table = pd.read_csv(tmp_path / "run" / "split.csv")
     table["split"] = np.roll(table["split"].to_numpy(), 7)

@@ -69,7 +69,7 @@ def test_out_of_fold_predictions_are_written_and_scored(run, table):
     error = np.abs(found["gap_ev_pred"] - table["gap_ev"].to_numpy()[found["row"] - 1]).mean()
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["valid"]["mae"] == pytest.approx(error, rel=1e-4)
-    assert metrics["baselines"]["valid"]["blend"] == pytest.approx(error, rel=1e-4)
+    assert metrics["baselines"]["valid"]["stacking"] == pytest.approx(error, rel=1e-4)
 
 
 def test_held_out_predictions_know_nothing_of_their_labels(configured, table, tmp_path):

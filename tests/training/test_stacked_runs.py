@@ -65,8 +65,8 @@ def test_scores_of_network_trees_and_ensemble(stacked_run):
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["metric"] == "loss" and set(metrics["baselines"]) == {"valid", "test"}
     for split, values in metrics["baselines"].items():
-        assert set(values) == {"network", *FITTERS, "blend"}
-        assert values["blend"] == pytest.approx(metrics[split]["loss"], rel=1e-5)
+        assert set(values) == {"network", *FITTERS, "stacking"}
+        assert values["stacking"] == pytest.approx(metrics[split]["loss"], rel=1e-5)
     rows = read_splits(folder)["test"]
     predictions = gs.load(folder, "cpu").predict(table["smiles"][rows])[:, 0]
     assert metrics["test"]["targets"]["gap_ev"]["mae"] == pytest.approx(
@@ -103,7 +103,7 @@ def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
 def test_evaluating_again_changes_nothing(stacked_run, tmp_path):
     """Weights are chosen without the stack and the calibration that the checkpoint already has."""
     shutil.copytree(stacked_run[0], tmp_path / "run")
-    set_temperature(tmp_path / "run" / "best.ckpt")
+    set_temperature(tmp_path / "run" / "model.safetensors")
     (tmp_path / "run" / "metrics.json").unlink()
     resume(tmp_path / "run")
     before, after = (read_checkpoint(folder) for folder in (stacked_run[0], tmp_path / "run"))
@@ -128,7 +128,7 @@ def test_network_predicts_alone_at_a_weight_of_90_percent(stacked_run, tiny_conf
     assert gs.load(tmp_path / "run", "cpu").stackings == [None]
     assert "weighted ensemble: 100% network" in output.getvalue()
     found = result.metrics["baselines"]["test"]
-    assert found["blend"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
+    assert found["stacking"] == found["network"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     found = result.metrics["baselines"]["valid"]
-    assert found["blend"] == found["network"] == pytest.approx(result.metrics["valid"]["mae"], rel=1e-5)
+    assert found["stacking"] == found["network"] == pytest.approx(result.metrics["valid"]["mae"], rel=1e-5)
     gs.load(tmp_path / "run", "cpu").predict(gs.smiles_to_graph("CCO"))

@@ -171,7 +171,7 @@ def test_interrupt_keeps_the_best_and_the_search_continues(tuned, demo_csv, tiny
     options = [name for name in rows[0] if "." in name]
     assert [rows[2][name] for name in options] == [rows[3][name] for name in options]
     assert [row["value"] for row in rows if row["value"]] == [row["value"] for row in read_trials(tuned)]
-    assert (tmp_path / "t" / "run" / "best.ckpt").exists()
+    assert (tmp_path / "t" / "run" / "model.safetensors").exists()
 
 
 def test_interrupt_before_the_first_trial_leaves_no_configuration(demo_csv, tiny_config, tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_interrupted_final_run_is_continued(copied, demo_csv, tiny_config):
 def test_final_run_of_an_ensemble_has_all_members(demo_csv, tiny_config, tmp_path):
     config, metrics = tiny_config(demo_csv, trainer={"ensemble": 2}), tmp_path / "t" / "run" / "metrics.json"
     tune(config, tmp_path / "t", trials=1, seeds=0, console=QUIET)
-    assert (tmp_path / "t" / "run" / "member-2" / "best.ckpt").exists()
+    assert (tmp_path / "t" / "run" / "member-2" / "model.safetensors").exists()
     before = metrics.stat().st_mtime_ns
     tune(config, tmp_path / "t", trials=1, seeds=0, console=QUIET)
     assert metrics.stat().st_mtime_ns == before

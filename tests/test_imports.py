@@ -14,9 +14,9 @@ PACKAGE = Path(__file__).parent.parent / "graphslice"
 #: The packages. Each may import from itself and from those before it, but not from others of the same rank.
 ORDER = """_version errors feature_dims hardware signals package_data model_averaging normal_scores censored
 compile_note documents
-< kernel_cache progress hub processes atomic_write folder_lock threads < torch_io checkpoint_file < config < run_files tasks
-< chem engines
-< batch < program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
+< kernel_cache progress hub processes atomic_write folder_lock threads < torch_io checkpoint_file < config
+< run_files tasks < chem engines < batch
+< program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
 < inference < evaluation < doctor < training < pretraining < report < analysis
 < compare tuning < api < mcp serve < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}

@@ -205,8 +205,8 @@ class Predictor:
             coverage_of_level(interval)
         if (interval is not None or nearest) and self.calibration is None:
             raise InputError(
-                "the model has no calibration, which prediction intervals and nearest training molecules need: "
-                "train it again with this version"
+                "the model has no calibration, which prediction intervals and nearest training molecules need; those "
+                "trained by GraphSlice have one"
             )
 
     def can_read(self, store: GraphStore) -> bool:

@@ -93,13 +93,6 @@ def train_ensemble(
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
     complete = complete_config(first, data, fresh=fresh)
-    if not fresh and (begun := [out / name for name in members if (out / name / CONFIG).is_file()]):
-        optimizer = read_config(begun[0]).optimizer  # complete, also if an earlier version began the ensemble
-        # Members choose what is not set: they may start from different weights.
-        rates = {name: member.optimizer.peak_lr and optimizer.peak_lr for name, member in members.items()}
-        members = {
-            name: replace(member, optimizer=replace(optimizer, peak_lr=rates[name])) for name, member in members.items()
-        }
     if fresh:
         own = replace(config, init_from=complete.config.init_from)
         data, chosen = choose_transforms(own, data, console, is_single=False)

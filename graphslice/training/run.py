@@ -206,7 +206,7 @@ def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResul
 
 
 def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
-    """Return the split that a run was started with, which an older version may have made differently.
+    """Return the split that a run was started with.
 
     None if the split is recomputed: that of OGB, which is not saved, and that of merged duplicates, whose rows are not
     saved.

@@ -204,7 +204,6 @@ def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
     prediction = blended.predict("CCO")[0]
     assert prediction[1] == pytest.approx(result.prediction[1], rel=1e-5)
     assert abs(prediction[0] - result.prediction[0]) > 0.1
-    # A graph has no descriptors for base models of a former version, but the network does not need any.
     np.testing.assert_array_equal(attribute(blended, gs.smiles_to_graph("C")).values, attribute(blended, "C").values)
     pair = Predictor([*blended.checkpoints, plain], "cpu")
     assert attribute(pair, "CCO").network_weight.tolist() == [0.65, 1.0]

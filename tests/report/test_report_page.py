@@ -315,20 +315,6 @@ def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_rep
         assert similarity[int(neighbour)] >= max(similarity.values()) - 0.15
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_out_of_fold_predictions_of_an_earlier_version_are_read(make_report, demo_rows):
-    """They had no labels, and the names of probabilities ended in _pred."""
-    table = demo_rows.assign(active=np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no"))
-    folder = make_report(table[["smiles", "active"]], data={"folds": "2"}, trainer={"max_epochs": 1})
-    found = pd.read_csv(folder / "out_of_fold.csv")
-    assert list(found) == ["row", "smiles", "active_true", "active_pred", "active_prob_yes"]
-    before = section(check_page(folder / "report.html"), "predictions")
-    former = found[["row", "smiles", "active_prob_yes"]].rename(columns={"active_prob_yes": "active_prob_yes_pred"})
-    former.to_csv(folder / "out_of_fold.csv", index=False)
-    write_report(folder)
-    assert section(check_page(folder / "report.html"), "predictions") == before
-
-
 def test_assay_limits_are_reported(make_report, demo_rows):
     table = demo_rows.assign(gap_ev=demo_rows["gap_ev"].clip(lower=demo_rows["gap_ev"].quantile(0.3)))
     page = check_page(make_report(table, trainer={"max_epochs": 1}) / "report.html")

@@ -63,7 +63,7 @@ def test_run_with_merged_duplicates_is_resumed(demo_rows, tiny_config, tmp_path)
 
 
 def test_resumed_run_keeps_its_saved_split(demo_csv, tiny_config, tmp_path):
-    """Even if another version would split differently, the test set is never trained on."""
+    """The test set is never trained on."""
     train(tiny_config(demo_csv, data={"split": "random"}), tmp_path / "run")
     for name in ("last.ckpt", "model.safetensors", "metrics.json"):
         (tmp_path / "run" / name).unlink()

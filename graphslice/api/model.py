@@ -19,13 +19,7 @@ from graphslice import compile_note
 from graphslice.api.keywords import errors_name_keywords, name_keywords
 from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.calibration import Calibration
-from graphslice.checkpoint import (
-    Checkpoint,
-    read_checkpoint,
-    save_ensemble_calibration,
-    write_run_directory,
-)
-from graphslice.checkpoint import save_checkpoint as write_checkpoint
+from graphslice.checkpoint import Checkpoint, save_ensemble_calibration, write_run_directory
 from graphslice.config import MOLECULE
 from graphslice.data.frames import column_names
 from graphslice.data.splits import Splits
@@ -39,7 +33,6 @@ from graphslice.inference.predictor import Predictor
 from graphslice.run_files import (
     CONFIG,
     CORPUS,
-    ENSEMBLE_CALIBRATION,
     MEMBER,
     METRICS,
     MOLECULES,
@@ -67,7 +60,7 @@ class Model(Predictor):
     """A trained model or an ensemble, as returned by :func:`graphslice.fit` and :func:`graphslice.load`.
 
     A model can be pickled and copied, with its metrics but without its run directory, which lists the training
-    molecules. The checkpoints in a pickle are read back as weights only.
+    molecules.
 
     Args:
         checkpoints: one checkpoint, or one per ensemble member.
@@ -378,14 +371,7 @@ class Model(Predictor):
                     shutil.copyfile(self.folder / file, new / file)
 
     def __reduce__(self) -> tuple:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for number, checkpoint in enumerate(self.checkpoints):
-                write_checkpoint(checkpoint, folder / f"{number}")
-            if self.calibration is not None and self.num_models > 1:
-                save_ensemble_calibration(self.calibration, folder)
-            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-        return _read_back, (type(self), files, self._device, self._metrics)
+        return _restored, (type(self), self.checkpoints, self._device, self.calibration, self._metrics)
 
 
 def _read_metrics(folder: Path | None) -> str | None:
@@ -394,16 +380,14 @@ def _read_metrics(folder: Path | None) -> str | None:
     return path.read_text() if path is not None and path.is_file() else None
 
 
-def _read_back(kind: type[Model], files: dict[str, bytes], device: str, metrics: str | None = None) -> Model:
-    """Restore a pickled model from the bytes of its files, on the CPU if it was there, else on the default device."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file, contents in files.items():
-            (folder / file).write_bytes(contents)
-        checkpoints = [
-            read_checkpoint(folder / f"{number}") for number in range(len(files.keys() - {ENSEMBLE_CALIBRATION}))
-        ]
-        calibration = read_calibration(folder, checkpoints)
+def _restored(
+    kind: type[Model],
+    checkpoints: list[Checkpoint],
+    device: str,
+    calibration: Calibration | None,
+    metrics: str | None,
+) -> Model:
+    """Restore a pickled model, on the CPU if it was there, else on the default device."""
     model = kind(checkpoints, "cpu" if device == "cpu" else None, calibration=calibration)
     model._metrics = metrics
     return model

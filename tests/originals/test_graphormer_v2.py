@@ -3,7 +3,6 @@
 import argparse
 import enum
 import json
-import pickle
 import re
 import types
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from exploit import Exploit
 from safetensors.torch import save_file
 
 import graphslice as gs
@@ -114,22 +112,6 @@ def test_data_parallel_names_and_bin_file_are_read(tmp_path):
     again = Predictor(import_checkpoint(folder)).predict(SMILES)
     file = Predictor(import_checkpoint(folder / "pytorch_model.bin")).predict(SMILES)
     assert (found == again).all() and (found == file).all()
-
-
-def test_code_in_a_file_is_not_executed(tmp_path):
-    folder = hugging_face_folder(tmp_path / "hf", "post_norm", safe=False)
-    for target in (folder / "pytorch_model.bin", tmp_path / "fairseq.pt"):
-        mark = tmp_path / "ran"
-        torch.save({"model": fairseq_state("post_norm"), "args": Exploit(mark)}, target)
-        try:
-            import_checkpoint(folder if target.parent == folder else target)
-        except InputError as error:
-            assert str(target) in str(error)
-        assert not mark.exists()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Exploit(mark)))
-    with pytest.raises(InputError, match=r"pytorch_model\.bin"):
-        import_checkpoint(folder)
-    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import io
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,11 +20,12 @@ import pyarrow as pa
 from graphslice.atomic_write import atomic_write
 from graphslice.data.arrow import binary_array, float_values, json_lists, text_array
 from graphslice.data.excel import EXCEL_SUFFIXES, read_excel, split_sheet, write_excel
-from graphslice.data.text_tables import TextRow, open_text, read_csv, read_smiles_lines
+from graphslice.data.text_tables import TextRows, chunks_of, encode_text, open_text, read_csv, smiles_rows
+from graphslice.data.text_tables import decode_text as decode_text
 from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, first_line
 
 if TYPE_CHECKING:
-    from graphslice.data.parquet import ParquetWriter
+    from pyarrow.parquet import ParquetWriter
 
 SMILES_SUFFIXES = (".smi", ".smiles", ".smi.gz", ".smiles.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
@@ -78,9 +78,9 @@ def is_table_name(name: str) -> bool:
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
     """Open a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
 
-    The files of a folder are read in the order of their names and must have the same columns. Text is UTF-8, or UTF-16
-    or UTF-32 with a byte order mark. Of an Excel workbook the first visible sheet is read, or the one that is named as
-    in ``table.xlsx:Sheet name``.
+    The files of a folder are read in the order of their names and must have the same columns, of the same types. Text
+    is UTF-8, or UTF-16 or UTF-32 with a byte order mark. Of an Excel workbook the first visible sheet is read, or the
+    one that is named as in ``table.xlsx:Sheet name``.
 
     Args:
         path: the file or folder.
@@ -91,26 +91,25 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
             are read.
     """
     files = table_files(path)
-    schema = _schema_of(path, files) if len(files) > 1 else None
     with _open_file(files[0], rows) as first:
         if len(files) == 1:
             yield first
             return
-
         notes: list[str] = []
 
         def chunks() -> Iterator[pa.Table]:
+            schema: pa.Schema = None
             for file in files:
                 with _open_file(file, rows) as table:
                     notes.extend(table.notes)
-                    if table.columns != first.columns:
-                        raise InputError(
-                            f"{file} has the columns {', '.join(table.columns)}, but {files[0].name} has "
-                            f"{', '.join(first.columns)}: the files of a folder must have the same columns"
-                        )
-                    yield from (
-                        table.chunks if schema is None else (_cast(chunk, schema, file) for chunk in table.chunks)
-                    )
+                    for chunk in table.chunks:
+                        schema = schema or chunk.schema
+                        if chunk.schema != schema:
+                            raise InputError(
+                                f"{file} has other columns than {files[0].name}, or columns of other types: the files "
+                                "of a folder must have the same"
+                            )
+                        yield chunk
 
         sizes = [file.stat().st_size for file in files]
         estimated_rows = first.estimated_rows * sum(sizes) // max(1, sizes[0])
@@ -150,42 +149,6 @@ def file_columns(chunk: pa.Table) -> pa.Table:
     return chunk.remove_column(last) if chunk.column_names[-1:] == [_MALFORMED] else chunk
 
 
-def _schema_of(folder: Path, files: list[Path]) -> pa.Schema | None:
-    """Return a common schema for the files of a folder: text columns if any file is text."""
-    schemas = []
-    for file in files:
-        with _convert_read_errors(file):
-            if not _has_suffix(file, PARQUET_SUFFIXES):
-                with _open_file(file, 1) as table:
-                    return _text_schema(table.columns).append(pa.field(_MALFORMED, pa.string()))
-            schemas.append(_parquet().read_schema(file).remove_metadata())
-    if any(schema.names != schemas[0].names for schema in schemas):
-        return None  # open_table reports the file with other columns
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive").append(pa.field(_MALFORMED, pa.string()))
-    except (pa.ArrowException, TypeError) as error:
-        raise InputError(f"the files of {folder} have columns of incompatible types: {error}") from None
-
-
-def _cast(chunk: pa.Table, schema: pa.Schema, file: Path) -> pa.Table:
-    columns = []
-    for name, column, kind in zip(chunk.column_names, chunk.columns, schema.types, strict=True):
-        as_text = pa.types.is_binary(kind) and not pa.types.is_binary(column.type)
-        try:
-            if as_text and _holds_lists(column.type):
-                columns.append(binary_array([text.encode() for text in json_lists(column)]))
-            else:
-                columns.append(column.cast(pa.string()).cast(kind) if as_text else column.cast(kind))
-        except pa.ArrowException as error:
-            problem = f"{file}: the column {name!r} cannot be converted to {kind}, its type in other files"
-            raise InputError(f"{problem}: {error}") from None
-    return pa.table(columns, schema=schema)
-
-
-def _holds_lists(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
 def table_files(path: Path) -> list[Path]:
     """Return the files that :func:`open_table` reads, in order: those of a folder, or the file itself.
 
@@ -220,7 +183,9 @@ def count_rows(path: Path) -> int | None:
     try:
         for file in table_files(path):
             if _has_suffix(file, PARQUET_SUFFIXES):
-                total += _parquet().ParquetFile(file).metadata.num_rows
+                from pyarrow.parquet import read_metadata
+
+                total += read_metadata(file).num_rows
             elif _has_suffix(file, (".gz", *EXCEL_SUFFIXES)):
                 return None
             else:
@@ -234,11 +199,9 @@ def count_rows(path: Path) -> int | None:
 
 @contextmanager
 def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
-    is_parquet, is_sdf = _has_suffix(path, PARQUET_SUFFIXES), _has_suffix(path, SDF_SUFFIXES)
-    opener = _open_parquet if is_parquet else _open_sdf if is_sdf else _open_text
     with ExitStack() as stack:
         with _convert_read_errors(path):
-            table = opener(path, rows, stack)
+            table = (_open_parquet if _has_suffix(path, PARQUET_SUFFIXES) else _open_text)(path, rows, stack)
         try:
             yield table
         except NoSmilesColumnError as error:
@@ -249,11 +212,7 @@ def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
 def _convert_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} begins like {error.encoding} but is not valid: save it as UTF-8") from None
-    except MemoryError:
-        raise InputError(f"cannot read {path}: not enough memory") from None
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"cannot read {path}: {first_line(error)}") from None
 
 
@@ -261,86 +220,57 @@ def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     return split_sheet(path)[0].name.lower().endswith(suffixes)
 
 
-def _parquet() -> ModuleType:
-    from graphslice.data import parquet  # takes a while to import
-
-    return parquet
-
-
 def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
-    file = stack.enter_context(_parquet().ParquetFile(path))
+    from pyarrow.parquet import ParquetFile  # takes a while to import
+
+    file = stack.enter_context(ParquetFile(path))
     if file.metadata.num_rows == 0:
         raise EmptyTableError(f"{path} has no rows")
 
     def chunks() -> Iterator[pa.Table]:
         with _convert_read_errors(path):
-            for batch in _parquet().parquet_batches(file, path, rows):
-                yield _with_malformed(pa.Table.from_batches([batch]), [None] * len(batch))
+            for batch in file.iter_batches(rows):
+                yield _with_malformed(pa.Table.from_batches([batch]), {})
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
-
-
-def _open_sdf(path: Path, rows: int, stack: ExitStack) -> TableStream:
-    from graphslice.data.sdf import read_sdf, summarize_sdf  # RDKit takes a while to import
-
-    with ExitStack() as first_pass:
-        summary = summarize_sdf(open_text(path, first_pass), path)
-    if not summary.records:
-        raise EmptyTableError(f"{path} is empty")
-    columns = [decode_text(_encode_cell(name)) for name in summary.columns]
-    chunks = _chunks_of_text(columns, read_sdf(open_text(path, stack), path, summary), rows, path)
-    return TableStream(columns, chunks, summary.records, named=False)
 
 
 def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if not _has_suffix(path, READABLE):
         raise InputError(f"{path}: GraphSlice reads {', '.join(READABLE)}")
     notes: list[str] = []
-    if _has_suffix(path, EXCEL_SUFFIXES):
-        header, text_rows, notes = read_excel(path, stack)
+    estimated_rows = split_sheet(path)[0].stat().st_size // 32
+    if _has_suffix(path, SDF_SUFFIXES):
+        from graphslice.data.sdf import read_sdf  # RDKit takes a while to import
+
+        header, chunks, estimated_rows = read_sdf(path, rows, stack)
+    elif _has_suffix(path, EXCEL_SUFFIXES):
+        header, sheet, notes = read_excel(path, stack)
+        chunks = chunks_of(sheet, rows)
     elif _has_suffix(path, SMILES_SUFFIXES):
-        header, text_rows = ["smiles", "name"], read_smiles_lines(open_text(path, stack))
+        header, chunks = ["smiles", "name"], chunks_of(smiles_rows(open_text(path, stack)), rows)
     else:
-        file = open_text(path, stack)
-        header, text_rows = read_csv(file, path.name, "\t" if _has_suffix(path, TSV_SUFFIXES) else None)
-    first = next(text_rows, None)
+        delimiter = "\t" if _has_suffix(path, TSV_SUFFIXES) else None
+        header, chunks = read_csv(open_text(path, stack), path.name, delimiter, rows)
+    first = next(chunks, None)
+    named = not _has_suffix(path, (*SMILES_SUFFIXES, *SDF_SUFFIXES))
     if first is None:
-        problem = "has no rows" if header and not _has_suffix(path, SMILES_SUFFIXES) else "is empty"
-        raise EmptyTableError("; ".join([f"{path} {problem}", *notes]))
-    columns = [decode_text(_encode_cell(name)) for name in header]
-    chunks = _chunks_of_text(columns, itertools.chain([first], text_rows), rows, path)
-    size = split_sheet(path)[0].stat().st_size
-    return TableStream(columns, chunks, size // 32, not _has_suffix(path, SMILES_SUFFIXES), notes)
+        raise EmptyTableError("; ".join([f"{path} {'has no rows' if header and named else 'is empty'}", *notes]))
+    columns = [decode_text(encode_text(name)) for name in header]
+    return TableStream(columns, _text_chunks(columns, first, chunks, path), estimated_rows, named, notes)
 
 
-def _chunks_of_text(columns: list[str], text_rows: Iterator[TextRow], rows: int, path: Path) -> Iterator[pa.Table]:
+def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:
+    # Unlike the bytes of a Parquet file, undecoded text cells are decoded when they are written to Parquet.
+    schema = pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
     with _convert_read_errors(path):
-        while part := list(itertools.islice(text_rows, rows)):
-            cells = zip(*(row for row, _ in part), strict=True)
-            arrays = [binary_array([_encode_cell(cell) for cell in column]) for column in cells]
-            table = pa.Table.from_arrays(arrays, schema=_text_schema(columns))
-            yield _with_malformed(table, [reason for _, reason in part])
+        for rows, faults in itertools.chain([first], others):
+            arrays = [binary_array(list(map(encode_text, cells))) for cells in zip(*rows, strict=True)]
+            yield _with_malformed(pa.Table.from_arrays(arrays, schema=schema), faults)
 
 
-def _text_schema(columns: Sequence[str]) -> pa.Schema:
-    """Schema of undecoded text cells; unlike the bytes of a Parquet file, they are decoded when written to Parquet."""
-    return pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
-
-
-def _with_malformed(chunk: pa.Table, reasons: Sequence[str | None]) -> pa.Table:
-    return chunk.append_column(_MALFORMED, text_array(reasons))
-
-
-def _encode_cell(cell: str) -> bytes:
-    return cell.encode("utf-8", errors="surrogateescape")
-
-
-def decode_text(cell: bytes) -> str:
-    """Decode a cell as UTF-8, or as Latin-1 if it is not valid UTF-8."""
-    try:
-        return cell.decode("utf-8")
-    except UnicodeDecodeError:
-        return cell.decode("latin-1")
+def _with_malformed(chunk: pa.Table, faults: dict[int, str]) -> pa.Table:
+    return chunk.append_column(_MALFORMED, text_array([faults.get(row) for row in range(len(chunk))]))
 
 
 def texts(column: pa.ChunkedArray) -> list[str]:
@@ -377,6 +307,10 @@ def _plain_value(value: Any, is_short: bool) -> Any:
     if isinstance(value, bytes):
         return decode_text(value)
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _holds_lists(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 class TableSink(Protocol):
@@ -442,7 +376,9 @@ class _ParquetSink:
                 decoded_cells = [None if cell is None else decode_text(cell) for cell in cells]
                 chunk = chunk.set_column(i, column.name, pa.array(decoded_cells, pa.string()))
         if self.writer is None:
-            self.writer = self.stack.enter_context(_parquet().ParquetWriter(self.path, chunk.schema))
+            from pyarrow.parquet import ParquetWriter
+
+            self.writer = self.stack.enter_context(ParquetWriter(self.path, chunk.schema))
         self.writer.write_table(chunk)
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from graphslice.data.excel import split_sheet
 from graphslice.errors import InputError, shown
 
+# Most bytes of a file, so that a client cannot occupy the machine for days.
+_MOST_BYTES = 1 << 30
+
 
 class Folder:
     """A folder that holds all files that are read and written.
@@ -34,7 +37,8 @@ class Folder:
             name: path relative to the folder, or absolute; of an Excel workbook with or without a sheet.
 
         Raises:
-            InputError: if it is outside, has a part ``..``, or is a link, or a folder with a link, that leads outside.
+            InputError: if it is outside, has a part ``..``, or is a link or a folder with a link that leads outside, or is
+                too large.
         """
         path = self.path / name
         try:
@@ -49,4 +53,6 @@ class Folder:
             raise InputError(
                 f"{shown(name)} leads out of the folder{link}: give a path inside {self.path}, without '..'"
             )
+        if file.is_file() and file.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{shown(name)} has more than {_MOST_BYTES:,} bytes: use the command line")
         return path

@@ -76,7 +76,7 @@ def test_all_cells_are_read(tmp_path, name, rows):
         (b"smiles,y\nC\0,1\n", ["smiles", "y"], [["C\0", "1"]]),
         (b"smiles,y\n,\n", ["smiles", "y"], [["", ""]]),
         (b"smiles,y\nC,1\n\n\nN,2\n\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
-        (b"\nsmiles\nC\n\n\nN\n\n", ["smiles"], [["C"], [""], [""], ["N"]]),
+        (b'\nsmiles\nC\n\n""\nN\n\n', ["smiles"], [["C"], [""], ["N"]]),
         (b"smiles,y\nC,NA\nN,nan\n", ["smiles", "y"], [["C", "NA"], ["N", "nan"]]),
         (b"smiles,caf\xe9\nC,1\n", ["smiles", "caf\u00e9"], [["C", "1"]]),
     ],
@@ -151,13 +151,7 @@ def _damaged_gzip(content: bytes) -> bytes:
         ("t.smi", b"\n\n", "is empty"),
         ("t.csv", b"smiles,y\n", "has no rows"),
         ("t.tsv", b"smiles\ty\n\n", "has no rows"),
-        ("t.csv", b'smiles,"y\nC,1\nN,2\n', r"header cannot be read, a quote that opens in line 1 of t\.csv is not"),
-        ("t.csv", b'\nsmiles,"y"x\nC,1\n', r"header cannot be read, a quote that opens in line 2 of t\.csv is not"),
-        ("t.csv", "smiles,y\nC,1\n".encode("utf-16-le"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
-        ("t.csv", "smiles,y\nC,1\n".encode("utf-16-be"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
-        ("t.smi", "C methane\n".encode("utf-16-le"), "NUL bytes, as UTF-16 does.*save it as UTF-8"),
-        ("t.csv.gz", gzip.compress("smiles,y\nC,1\n".encode("utf-16-le"), mtime=0), "NUL bytes"),
-        ("t.csv", "smiles,y\nC,1\n".encode("utf-16")[:-1], "begins like utf-16.* but is not valid: save it as"),
+        ("t.csv", "smiles,y\nC,1\n".encode("utf-16")[:-1], "cannot read .*'utf-16.* codec"),
         ("t.csv", codecs.BOM_UTF16_LE, "is empty"),
         ("t.parquet", b"PAR1 no more", "cannot read"),
         ("t.parquet", b"", "cannot read|is empty"),
@@ -217,7 +211,8 @@ def test_folder_is_read_in_order_of_names(tmp_path):
 
 
 def test_folder_with_several_formats(tmp_path):
-    fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.parquet": "smiles,y\nC,1\n"})
+    fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.csv.gz": "smiles,y\nC,1\n"})
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv.gz").read_bytes()))
     assert read_table(tmp_path)[1] == [["C", "1"], ["N", "2"], ["O", "3"]]
 
 
@@ -248,24 +243,15 @@ def test_other_files_of_folder_are_ignored(tmp_path):
 def test_folder_with_different_columns_is_rejected(other, kind, tmp_path):
     values = ",".join("1" for _ in other.split(","))
     fill(tmp_path, {f"a.{kind}": "smiles,y\nC,1\n", f"b.{kind}": f"{other}\n{values}\n"})
-    names = f"{', '.join(other.split(','))}, but a.{kind} has smiles, y"
-    with pytest.raises(InputError, match=rf"b\.{kind} has the columns {names}: the files of a folder must"):
+    with pytest.raises(InputError, match=rf"b\.{kind} has other columns than a\.{kind}"):
         read(tmp_path)
 
 
-def test_lists_and_texts_of_lists_are_combined(tmp_path):
-    fill(tmp_path, {"b.csv": 'smiles,y\nC,"[1, null]"\n'})
-    pq.write_table(pa.table({"smiles": ["CC"], "y": [[1.5, None]]}), tmp_path / "a.parquet")
-    assert read(tmp_path, rows=1) == (["smiles", "y"], [["CC", "[1.5, null]"], ["C", "[1, null]"]])
-
-
-def test_incompatible_values_are_rejected(tmp_path):
-    """Integers with more digits than a float has are found only while reading."""
-    pq.write_table(pa.table({"smiles": ["C"], "n": [2**60 + 1]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"smiles": ["C"], "n": [1.5]}), tmp_path / "b.parquet")
-    with pytest.raises(
-        InputError, match=r"a\.parquet: the column 'n' cannot be converted to double, its type in other files"
-    ):
+@pytest.mark.parametrize("other", ["b.csv", "b.parquet"])
+def test_folder_with_different_types_is_rejected(other, tmp_path):
+    pq.write_table(pa.table({"smiles": ["C"], "y": [1.5]}), tmp_path / "a.parquet")
+    fill(tmp_path, {other: "smiles,y\nC,1\n"})
+    with pytest.raises(InputError, match=rf"{other} has other columns than a\.parquet, or columns of other types"):
         read(tmp_path)
 
 

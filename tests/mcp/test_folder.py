@@ -61,6 +61,13 @@ def test_impossible_paths_are_rejected(folder, name):
         folder.inside(name)
 
 
+def test_large_files_are_rejected(folder, monkeypatch):
+    (folder.path / "large.csv").write_text("smiles\nCCO\n")
+    monkeypatch.setattr("graphslice.mcp.folder._MOST_BYTES", 10)
+    with pytest.raises(InputError, match="more than 10 bytes"):
+        folder.inside("large.csv")
+
+
 def test_folder_must_exist(tmp_path):
     for path in (tmp_path / "absent", __file__):
         with pytest.raises(InputError, match="is not a folder"):

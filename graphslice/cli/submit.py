@@ -14,7 +14,11 @@ MODULE = "graphslice.evaluation.submission"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("model", help="run directory or checkpoint")
-    parser.add_argument("--dataset", required=True, help="pcqm4m (test) or pcqm4mv2 (test-dev, test-challenge)")
+    parser.add_argument(
+        "--dataset",
+        required=True,
+        help="pcqm4mv2 (test-dev, test-challenge) or pcqm4m (test), whose leaderboard is closed",
+    )
     parser.add_argument("--root", help="directory of OGB's data, downloaded if missing (default: that of the training)")
     parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")

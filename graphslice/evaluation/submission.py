@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from graphslice.config import DataConfig
-from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.labels import pluralize
 from graphslice.data.ogb_lsc import OGB_TARGET, import_ogb_lsc
@@ -22,59 +18,6 @@ TEST_SPLIT_SIZES = {
     "pcqm4m": {"test": 377_423},
     "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
 }
-# Patterns of OGB's file names.
-_FILES = {"pcqm4m": "y_pred_pcqm4m.npz", "pcqm4mv2": "y_pred_pcqm4m-v2_*.npz"}
-
-
-def write_submission(dataset: str, split: str, predictions: np.ndarray, folder: str | Path) -> Path:
-    """Write a submission file for OGB-LSC.
-
-    Args:
-        dataset: ``pcqm4m`` or ``pcqm4mv2``.
-        split: ``test``, or for v2 ``test-dev`` or ``test-challenge``.
-        predictions: ``float [R]``, HOMO-LUMO gaps in eV, in the order of OGB's split; all of them finite.
-        folder: output folder, created if it does not exist. The file is written atomically.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        InputError: if the split is unknown, the predictions are not finite or their number is another one, or the
-            folder cannot be written.
-    """
-    if (size := _split_sizes(dataset).get(split)) is None:
-        raise InputError(f"{dataset} has no split {split!r} to submit: choose {' or '.join(TEST_SPLIT_SIZES[dataset])}")
-    predictions = np.asarray(predictions)
-    if predictions.shape != (size,) or not np.isfinite(predictions).all():
-        raise InputError(f"{dataset} {split} needs {size:,} finite predictions, one for each molecule of the split")
-    lsc = import_ogb_lsc()
-    folder = Path(folder)
-    with _temporary_directory(folder) as temporary:
-        if dataset == "pcqm4m":
-            lsc.PCQM4MEvaluator().save_test_submission({"y_pred": predictions}, temporary)
-        else:
-            lsc.PCQM4Mv2Evaluator().save_test_submission({"y_pred": predictions}, temporary, split)
-        (written,) = Path(temporary).iterdir()
-        return written.replace(folder / written.name)
-
-
-def _split_sizes(dataset: str) -> dict[str, int]:
-    if dataset not in TEST_SPLIT_SIZES:
-        raise InputError(
-            f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: choose {' or '.join(TEST_SPLIT_SIZES)}"
-        )
-    return TEST_SPLIT_SIZES[dataset]
-
-
-@contextmanager
-def _temporary_directory(folder: Path) -> Iterator[str]:
-    """Create a directory in an output folder; raise InputError if the folder cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as temporary:
-            yield temporary
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
 
 
 def submit(
@@ -96,35 +39,35 @@ def submit(
         InputError: if the dataset or the model does not fit, a molecule cannot be predicted, the folder cannot be
             written, or a file exists.
     """
-    sizes = _split_sizes(dataset)
+    from graphslice.evaluation.evaluate import predict_rows
+
+    folder = Path(folder)
+    if (sizes := TEST_SPLIT_SIZES.get(dataset)) is None:
+        known = " or ".join(TEST_SPLIT_SIZES)
+        raise InputError(f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: choose {known}")
     if predictor.targets != [OGB_TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
-    if not overwrite and (existing := sorted(Path(folder).glob(_FILES[dataset]))):
+    files = [folder / ("y_pred_pcqm4m.npz" if s == "test" else f"y_pred_pcqm4m-v2_{s}.npz") for s in sizes]
+    if not overwrite and (existing := [file for file in files if file.exists()]):
         raise InputError(f"{existing[0]} exists already: choose another --out, or give --overwrite")
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
     splits = data.splits or {}
     for split, expected in sizes.items():
-        size = len(splits.get(split, ()))
-        if size != expected:
-            raise InputError(
-                f"OGB's {split} of {dataset} has {expected:,} molecules, but the folder in {root} has {size:,}"
-            )
-    with _temporary_directory(Path(folder)):  # an error now, not after the predictions
-        pass
-    predictions = {split: _predict_split(predictor, data, split, splits[split]) for split in sizes}
-    return [write_submission(dataset, split, values, folder) for split, values in predictions.items()]
-
-
-def _predict_split(predictor: Predictor, dataset: LabelledDataset, split: str, rows: np.ndarray) -> np.ndarray:
-    """Predict the HOMO-LUMO gaps of some rows in eV, ``float32 [R]``; raises InputError if a row fails."""
-    from graphslice.evaluation.evaluate import predict_rows
-
-    predictions = predict_rows(predictor, dataset, rows)
-    failed = [(row, error) for row, error in zip(rows, predictions.errors, strict=True) if error]
-    if failed:
-        row, error = failed[0]
-        raise InputError(
-            f"no prediction of {pluralize(len(failed), 'molecule')} of {dataset.name} {split}; the first, row "
-            f"{row + 1}: {error}"
-        )
-    return predictions.values[:, 0]
+        if (size := len(splits.get(split, ()))) != expected:
+            raise InputError(f"OGB's {split} of {dataset} has {expected:,} molecules, but that in {root} has {size:,}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # now, not after the predictions
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
+    predicted: dict[str, np.ndarray] = {}
+    for split in sizes:
+        predictions = predict_rows(predictor, data, splits[split])
+        if failed := [(row, reason) for row, reason in zip(splits[split], predictions.errors, strict=True) if reason]:
+            what = f"no prediction of {pluralize(len(failed), 'molecule')} of {dataset} {split}"
+            raise InputError(f"{what}; the first, row {failed[0][0] + 1}: {failed[0][1]}")
+        predicted[split] = predictions.values[:, 0]
+    lsc = import_ogb_lsc()
+    evaluator = lsc.PCQM4MEvaluator() if dataset == "pcqm4m" else lsc.PCQM4Mv2Evaluator()
+    for split, values in predicted.items():
+        evaluator.save_test_submission({"y_pred": values}, str(folder), *([] if dataset == "pcqm4m" else [split]))
+    return files

@@ -37,8 +37,7 @@ class Folder:
             name: path relative to the folder, or absolute; of an Excel workbook with or without a sheet.
 
         Raises:
-            InputError: if it is outside, has a part ``..``, or is a link or a folder with a link that leads outside, or is
-                too large.
+            InputError: if it is outside or too large, has a part ``..``, or is or has a link that leads out.
         """
         path = self.path / name
         try:

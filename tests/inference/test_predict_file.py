@@ -291,9 +291,7 @@ def test_very_long_cells(predictor, tmp_path):
     assert len(chunk.column("note")[0].as_py()) == 200_000
 
 
-PIECES = st.sampled_from(
-    [b"C", b"1", b",", b";", b"\n", b"\r\n", b"\r", b"\xe9", b"\0", b" ", b"\nCC,1\n", b"\nO\n"]
-)
+PIECES = st.sampled_from([b"C", b"1", b",", b";", b"\n", b"\r\n", b"\r", b"\xe9", b"\0", b" ", b"\nCC,1\n", b"\nO\n"])
 
 
 @settings(max_examples=max(40, settings().max_examples // 10))

@@ -1,4 +1,4 @@
-"""Preprocessed datasets: a store file is built in shards that survive an interruption, cached, or made on request.
+"""Preprocessed datasets: a store file is built in shards that survive an interruption, or cached at once.
 
 ``graphslice featurize`` calls :func:`featurize_dataset`, on this machine or on a Ray cluster.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from graphslice.atomic_write import atomic_write
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
@@ -52,7 +52,6 @@ def build_store(
     info: StoreInfo,
     *,
     workers: int | None = None,
-    rows: int | None = None,
     progress: Progress = None,
     check: Check = None,
 ) -> GraphStore:
@@ -60,14 +59,13 @@ def build_store(
 
     Shards of :data:`~graphslice.data.store.BATCH_ROWS` rows are written to a directory next to the file and joined at
     the end; the file is replaced atomically. After an interruption the same call resumes: a shard is reused if it was
-    made from the same rows. If several processes request the same file, one writes it and the others wait.
+    made from the same rows.
 
     Args:
         path: the file; an existing file is replaced.
         chunks: the rows, in chunks of any size.
         info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
         workers: number of parser processes; by default one per core.
-        rows: number of rows, if known; few rows are parsed in this process.
         progress: called with the number of newly finished rows.
         check: called with the new store before the file is replaced; may raise InputError.
 
@@ -77,13 +75,20 @@ def build_store(
     Raises:
         InputError: if the file cannot be written, or ``check`` rejects it.
     """
-    with _file_lock(path) as waited:
-        # Another process may just have written this file. A fingerprint that is known in advance identifies its
-        # source; otherwise only a file whose writer this process waited for can be the same.
-        if (waited or info.fingerprint) and (store := _existing_store(path, info)) is not None:
-            return store
-        with featurizer_pool(rows, workers, descriptor_kinds(info.descriptors)) as pool:
-            return _assemble(path, info, _shards_from_rows(path, chunks, info, pool, progress), check)
+
+    def shards(pool: Pool, folder: Path) -> Iterator[Path]:
+        for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
+            shard = folder / f"{number:06}.arrow"
+            shard_info = replace(info, source="", fingerprint=rows.digest())  # the same rows under any name
+            if _existing_store(shard, shard_info) is None:
+                with atomic_write(shard) as temporary:
+                    _write(temporary, shard_info.schema(), [to_record_batch(rows, shard_info, pool, progress)])
+            elif progress:
+                progress(len(rows))
+            yield shard
+
+    with _locked(path), featurizer_pool(None, workers, descriptor_kinds(info.descriptors)) as pool:
+        return _assemble(path, info, partial(shards, pool), check)
 
 
 def build_store_from_tables(
@@ -93,8 +98,21 @@ def build_store_from_tables(
 
     An interrupted call starts over. ``tables`` of any size have the columns of ``info.schema()``.
     """
-    with _file_lock(path):
-        return _assemble(path, info, _shards_from_tables(path, tables, info, progress), check)
+    schema = info.schema()
+
+    def shards(folder: Path) -> Iterator[Path]:
+        cast = (table.cast(schema) for table in tables)
+        for number, table in enumerate(rechunk(cast, BATCH_ROWS, pa.concat_tables)):
+            # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it
+            # in two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
+            whole = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
+            _write(folder / f"{number:06}.arrow", schema, whole.to_batches())
+            if progress:
+                progress(len(table))
+            yield folder / f"{number:06}.arrow"
+
+    with _locked(path):
+        return _assemble(path, info, shards, check)
 
 
 def to_record_batch(
@@ -122,108 +140,40 @@ def to_record_batch(
     return record_batch(info.schema(), arrays, reasons, rows.smiles, rows.targets, rows.split, descriptors, keys, order)
 
 
-# --- one process at a time ------------------------------------------------------------------------
-
-
 @contextmanager
-def _file_lock(path: Path) -> Iterator[bool]:
-    """Lock a file for writing; yields True if another process held the lock and this one waited."""
-    waited = False
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time write a file, and convert errors of the system."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_name(f".{path.name}.lock"))
-        try:
-            lock.acquire(timeout=2)
-        except Timeout:
-            waited = True
-            print(f"waiting for another process that is writing {path}", file=sys.stderr)
-            lock.acquire()
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            yield
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        yield waited
-    finally:
-        lock.release()
 
 
-def _existing_store(path: Path, info: StoreInfo, *, report: bool = False) -> GraphStore | None:
-    """Open the file if it exists and has this metadata, where an empty fingerprint stands for any.
-
-    ``report``: print why it cannot be read.
-    """
-    if not path.exists():
-        return None
-    try:
+def _existing_store(path: Path, info: StoreInfo) -> GraphStore | None:
+    """Open the file if it exists, can be read and has this metadata."""
+    with suppress(InputError):
         store = GraphStore.open(path)
-    except InputError as error:
-        if report:
-            print(f"{str(error).split(':')[0]}: recreating it", file=sys.stderr)
-        return None
-    return store if store.info == replace(info, fingerprint=info.fingerprint or store.info.fingerprint) else None
+        return store if store.info == info else None
+    return None
 
 
-# --- shards ---------------------------------------------------------------------------------------
-
-
-def _shards_from_rows(
-    path: Path, chunks: Iterable[LabelledRows], info: StoreInfo, pool: Pool, progress: Progress
-) -> Iterator[Path]:
-    for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
-        shard = _shard_folder(path) / f"{number:06}.arrow"
-        shard_info = replace(info, source="", fingerprint=rows.digest())  # the same rows under any name
-        if _existing_store(shard, shard_info) is None:
-            with atomic_write(shard) as temporary:
-                _write(temporary, shard_info.schema(), [to_record_batch(rows, shard_info, pool, progress)])
-        elif progress:
-            progress(len(rows))
-        yield shard
-
-
-def _shards_from_tables(path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress) -> Iterator[Path]:
-    schema = info.schema()
-
-    def counted() -> Iterator[pa.Table]:
-        for table in tables:
-            yield table.cast(schema)
-            if progress:
-                progress(len(table))
-
-    for number, table in enumerate(rechunk(counted(), BATCH_ROWS, pa.concat_tables)):
-        shard = _shard_folder(path) / f"{number:06}.arrow"
-        # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it in
-        # two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
-        table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
-        with atomic_write(shard) as temporary:
-            _write(temporary, schema, table.to_batches())
-        yield shard
-
-
-def _shard_folder(path: Path) -> Path:
-    return path.with_name(f".{path.name}.parts")
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check = None) -> GraphStore:
-    """Join the shards into the file, which is replaced atomically. Iterating over ``shards`` creates them."""
-    folder = _shard_folder(path)
+def _assemble(path: Path, info: StoreInfo, shards: Callable[[Path], Iterable[Path]], check: Check) -> GraphStore:
+    """Join shards into the file, which is replaced atomically; ``shards(folder)`` writes them to a folder."""
+    folder = path.with_name(f".{path.name}.parts")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shards = list(shards)
+        folder.mkdir(exist_ok=True)
+        written = list(shards(folder))
         if not info.fingerprint:
-            info = replace(info, fingerprint=_shards_digest(shards))
+            info = replace(info, fingerprint=_digest(_batches(written)))
         with atomic_write(path) as temporary:
-            _write(temporary, info.schema(), _batches(shards))
+            _write(temporary, info.schema(), _batches(written))
             try:
                 if check is not None:
                     check(GraphStore.open(temporary))
-            except BaseException:
+            finally:
                 shutil.rmtree(folder, ignore_errors=True)
-                raise
-        shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         with suppress(OSError):
             folder.rmdir()  # succeeds only if there are no shards to resume from
@@ -233,12 +183,13 @@ def _assemble(path: Path, info: StoreInfo, shards: Iterable[Path], check: Check 
 def _batches(shards: list[Path]) -> Iterator[pa.RecordBatch]:
     """Iterate over the record batches of all shards, mapping one shard at a time."""
     for shard in shards:
-        yield from GraphStore.open(shard).batches
+        reader = pa.ipc.open_file(pa.memory_map(str(shard)))
+        yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
-def _shards_digest(shards: list[Path]) -> str:
+def _digest(batches: Iterable[pa.RecordBatch]) -> str:
     digest = hashlib.sha256()
-    for batch in _batches(shards):
+    for batch in batches:
         for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
             digest.update(buffer)
     return digest.hexdigest()[:16]
@@ -299,12 +250,17 @@ def cached_store(
     key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
     name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
-    store = _existing_store(path, info, report=True)
-    if store is not None:
+    if (store := _existing_store(path, info)) is not None:
         return store
     # A run reads the labels of its dataset.
     unlabelled = (replace(rows, labels=Labels.of_molecules(np.empty((len(rows), 0)))) for rows in dataset.chunks())
-    return build_store(path, unlabelled, info, rows=len(dataset), progress=progress)
+    kinds = descriptor_kinds(info.descriptors)
+    with _locked(path):
+        if _existing_store(path, info) is None:  # unless another process has just written it
+            with featurizer_pool(len(dataset), None, kinds) as pool, atomic_write(path) as temporary:
+                whole = rechunk(unlabelled, BATCH_ROWS, LabelledRows.join)
+                _write(temporary, info.schema(), (to_record_batch(rows, info, pool, progress) for rows in whole))
+    return GraphStore.open(path)
 
 
 def safe_file_name(name: str) -> str:

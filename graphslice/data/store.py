@@ -26,7 +26,6 @@ from graphslice.data.arrow import list_offsets, number_values, valid_rows
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import check_contents
-from graphslice.data.store_schema import FEATURES as FEATURES
 from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column, record_batch
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS
@@ -170,17 +169,11 @@ class GraphStore(Sequence[MolGraph]):
         self._buffer = buffer  # keeps the memory map alive
         reader = pa.ipc.open_file(buffer)
         self.info = StoreInfo.from_metadata(reader.schema.metadata)
-        self.batches: list[pa.RecordBatch] = []
-        size = 0
-        for i in range(reader.num_record_batches):
-            self.batches.append(reader.get_batch(i))
-            size += self.batches[-1].nbytes
-            if size > buffer.size:
-                raise ValueError("a column is compressed, or a record batch is listed twice")
         if not reader.schema.equals(self.info.schema()):
             raise ValueError("its columns do not match its metadata")
+        self.batches: list[pa.RecordBatch] = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         for batch in self.batches:
-            batch.validate()  # first: Arrow aborts the process when it reads an array of negative length
+            batch.validate()  # Arrow aborts the process when it reads an array of negative length
         sizes = [batch.num_rows for batch in self.batches]
         if any(size != BATCH_ROWS for size in sizes[:-1]) or any(size > BATCH_ROWS for size in sizes):
             raise ValueError("a record batch has the wrong number of rows")
@@ -244,32 +237,20 @@ class GraphStore(Sequence[MolGraph]):
                 was written by a version that computes other features of the same molecules.
         """
         path = Path(path)
+        fix = "recreate it with graphslice featurize"
         try:
             buffer = pa.memory_map(str(path)).read_buffer()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-        fix = "recreate it with graphslice featurize"
-        if buffer[:6].to_pybytes() != b"ARROW1":
-            raise InputError(f"{path} is not an Arrow file, so not a preprocessed dataset")
-        damaged = InputError(f"{path} is damaged or truncated: {fix}")
         try:
-            metadata = pa.ipc.open_file(buffer).schema.metadata or {}
+            version = pa.ipc.open_file(buffer).schema.metadata[b"graphslice.format"]
+            if version == FORMAT.encode():
+                store = cls(buffer, str(path))
+                check_contents(path, len(store.batches), store.info.max_atoms)
+                return store
         except Exception:  # damaged bytes raise many types of errors
-            raise damaged from None
-        if b"graphslice.format" not in metadata:
-            raise InputError(f"{path} is not a preprocessed dataset: GraphSlice did not write this Arrow file")
-        features = metadata.get(b"graphslice.features", b"").decode(errors="replace")
-        if metadata[b"graphslice.format"] != FORMAT.encode() or features != FEATURES:
-            raise InputError(
-                f"{path} was written by another version of GraphSlice or RDKit (features {features!r}, here "
-                f"{FEATURES!r}): {fix}"
-            )
-        try:
-            store = cls(buffer, str(path))
-            check_contents(path, len(store.batches), store.info.max_atoms)
-        except Exception:
-            raise damaged from None
-        return store
+            raise InputError(f"{path} is not a preprocessed dataset, or is damaged: {fix}") from None
+        raise InputError(f"{path} was written by another version of GraphSlice or RDKit: {fix}")
 
     def __len__(self) -> int:
         return self._rows

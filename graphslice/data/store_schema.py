@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +13,16 @@ import rdkit
 from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.chem.molecule import MolArrays
 from graphslice.chem.molecule_hash import MoleculeHashes
-from graphslice.config import ATOM, BOND, LEVELS, MOLECULE, GraphConfig
+from graphslice.config import ATOM, BOND, MOLECULE, GraphConfig
 from graphslice.data.arrow import bool_array, number_array, text_array
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.tasks import Task
 
-#: Version of the features; it changes whenever the same SMILES would give other features.
-FEATURES = f"graphslice-1 ogb-1.3.6 rdkit-{rdkit.__version__}"
+#: Version of the file format and of the features; it changes whenever the same SMILES would give other features.
+FORMAT = f"4 ogb-1.3.6 rdkit-{rdkit.__version__}"
 
-#: Version of the file format; files of other versions are rejected.
-FORMAT = "3"
-# Fields of StoreInfo that are texts, and tuples of names.
-_TEXTS = ("source", "fingerprint", "atom_order", "features", "level", "standardize")
-_NAMES = ("targets", "descriptors", "atom_targets", "bond_targets")
 _ATOMS = pa.list_(pa.list_(pa.field("item", pa.uint8(), nullable=False), len(ATOM_DIMS)))
 _BOND = pa.struct(
     [
@@ -58,7 +52,6 @@ class StoreInfo:
         atom_order: atom order of the graphs (see :class:`~graphslice.config.GraphConfig`).
         max_atoms: maximum number of atoms of a molecule (see :class:`~graphslice.config.GraphConfig`).
         standardize: standardization of the molecules (see :class:`~graphslice.config.GraphConfig`).
-        features: :data:`FEATURES` of the version that wrote the store.
         descriptors: names of the molecular descriptors: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, and
             columns of the user's own.
         level: level of the dataset's targets. If it is atom or bond, the store has the order of the atoms or bonds in
@@ -70,7 +63,6 @@ class StoreInfo:
     targets: tuple[str, ...] = ()
     atom_order: str = GraphConfig.atom_order
     max_atoms: int = GraphConfig.max_atoms
-    features: str = FEATURES
     descriptors: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     atom_targets: tuple[str, ...] = ()
@@ -85,30 +77,16 @@ class StoreInfo:
 
     def to_metadata(self) -> dict[str, str]:
         """Convert to metadata of an Arrow schema."""
-        return {
-            "graphslice.format": FORMAT,
-            **{f"graphslice.{name}": getattr(self, name) for name in _TEXTS},
-            **{f"graphslice.{name}": json.dumps(getattr(self, name)) for name in (*_NAMES, "max_atoms")},
-            "graphslice.tasks": json.dumps([task.to_dict() for task in self.tasks]),
-            **{f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()},
-        }
+        info = {**vars(self), "tasks": [task.to_dict() for task in self.tasks]}
+        notes = {f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()}
+        return {"graphslice.format": FORMAT, "graphslice.info": json.dumps(info), **notes}
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
-        """Parse the output of :meth:`to_metadata`; raises KeyError or ValueError for any other metadata."""
-        values: dict[str, Any] = {name: metadata[f"graphslice.{name}".encode()].decode() for name in _TEXTS}
-        for name in (*_NAMES, "max_atoms", "tasks"):
-            values[name] = json.loads(metadata[f"graphslice.{name}".encode()])
-        for name in _NAMES:
-            if not isinstance(values[name], list) or not all(isinstance(value, str) for value in values[name]):
-                raise ValueError(f"graphslice.{name} is not a list of names")
-            values[name] = tuple(values[name])
-        if type(values["max_atoms"]) is not int:
-            raise ValueError("graphslice.max_atoms is not an integer")
-        GraphConfig(**{name: values[name] for name in ("atom_order", "max_atoms", "standardize")})  # validates them
-        if values["level"] not in LEVELS:
-            raise ValueError("graphslice.level is not a level")
-        return cls(**values | {"tasks": tuple(map(Task.from_dict, values["tasks"]))})
+        """Parse the output of :meth:`to_metadata`."""
+        values = json.loads(metadata[b"graphslice.info"])
+        tasks = tuple(map(Task.from_dict, values.pop("tasks")))
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}, tasks=tasks)
 
     def schema(self) -> pa.Schema:
         """Build the Arrow schema of a store with this metadata."""
@@ -187,7 +165,7 @@ def record_batch(
     columns.append(pa.DictionaryArray.from_arrays(numbers, text_array(SPLITS), safe=True))
     columns += [pa.nulls(rows, pa.uint64())] * 2 if keys is None else map(number_array, (keys.identity, keys.family))
     if "order" in schema.names:
-        columns.append(_order_array(order, schema.metadata[b"graphslice.level"].decode(), arrays))
+        columns.append(_order_array(order, StoreInfo.from_metadata(schema.metadata).level, arrays))
     for name, values in (descriptors or {}).items():
         kind = schema.field(descriptor_column(name)).type
         if pa.types.is_fixed_size_list(kind):

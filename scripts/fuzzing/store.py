@@ -60,15 +60,6 @@ def _use(store: GraphStore) -> None:
     rows = np.flatnonzero(store.sizes)
     if not len(store) == len(store.sizes) == len(store.split) == len(store.targets):
         raise AssertionError("columns of several lengths")
-    if not all(isinstance(text, str) for text in store.smiles) or len(store.keys.family) != len(store):
-        raise AssertionError("a SMILES that is no text, or hashes that are missing")
-    if (
-        store.info.level != "molecule"
-        and len(store.order(rows)) != store.atom_bond_counts(store.info.level, rows).sum()
-    ):
-        raise AssertionError("an order of another length")
-    if not all(isinstance(reason, str) for reason in store.errors.values()):
-        raise AssertionError("a reason that is no text")
     for row in range(len(store)):
         with suppress(MoleculeError):
             if (store[row].atoms >= ATOM_DIMS).any():
@@ -82,48 +73,18 @@ def _write_changed(draw: random.Random, content: bytes, path: Path) -> None:
     """The store through pyarrow, with one thing that pyarrow lets us write and a store has not."""
     reader = pa.ipc.open_file(pa.py_buffer(content))
     schema, batch = reader.schema, reader.get_batch(0)
-    columns, names, metadata = list(batch.columns), list(schema.names), dict(schema.metadata)
-    options, times = pa.ipc.IpcWriteOptions(), 1
-    kind = draw.randrange(12)
+    columns, options, times = list(batch.columns), pa.ipc.IpcWriteOptions(), 1
+    kind = draw.randrange(9)
     at = draw.randrange(len(columns))
     if kind < 6:
         columns[at] = _changed_buffer(draw, columns[at])
     elif kind == 6:
-        metadata[draw.choice(list(metadata))] = draw.choice(
-            (
-                b"",
-                b"-1",
-                b"abc",
-                b"0",
-                b"1e3",
-                b"true",
-                b"[1]",
-                b'["y"]',
-                b"[" * 5000,
-                b"9" * 30,
-                b"{}",
-                b"\xff",
-                b"null",
-            )
-        )
-    elif kind == 7:
-        names[at] = draw.choice(("", "atoms", "split", "more"))
-    elif kind == 8:
         options = pa.ipc.IpcWriteOptions(compression=draw.choice(("lz4", "zstd")))
-    elif kind == 9:
+    elif kind == 7:
         times = draw.choice((0, 2, 3))
-    elif kind == 10:
-        columns[at] = _of_another_type(draw, columns[at])
     else:
-        texts = draw.choice((["test", "valid", "train", "x", "y"], [], ["train"], ["train", None, "test", "a", "b"]))
-        split = batch.column("split")
-        numbers = draw.choice((split.indices, pa.array([draw.choice((-9, 4, 100, None))] * 8, pa.int8())))
-        with suppress(pa.ArrowException):
-            columns[names.index("split")] = pa.DictionaryArray.from_arrays(
-                numbers, pa.array(texts, pa.string()), safe=False
-            )
-    fields = [schema.field(i).with_name(name).with_type(columns[i].type) for i, name in enumerate(names)]
-    changed = pa.schema(fields, metadata=metadata)
+        columns[at] = _of_another_type(draw, columns[at])
+    changed = pa.schema([field.with_type(c.type) for field, c in zip(schema, columns, strict=True)], schema.metadata)
     with suppress(pa.ArrowException), pa.ipc.new_file(str(path), changed, options=options) as writer:
         rows = draw.choice((8, 8, 8, 0, 3)) if draw.random() < 0.2 else 8
         for _ in range(times):

@@ -57,16 +57,6 @@ def test_replaced_file_keeps_its_permissions(complete_store, tmp_path):
     assert path.read_bytes() == complete_store and path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
-def test_symbolic_links_among_the_shards_are_not_followed(complete_store, tmp_path):
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / ".s.arrow.parts").mkdir()
-    for name in ("000000.arrow.writing", "whole.arrow.writing", "000000.arrow"):
-        (tmp_path / ".s.arrow.parts" / name).symlink_to(tmp_path / "precious")
-    build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
-    assert (tmp_path / "s.arrow").read_bytes() == complete_store and (tmp_path / "precious").read_text() == "mine"
-
-
 def interrupted(path: Path, stop: int) -> Path:
     """Interrupt a build before chunk ``stop`` and return its folder of shards."""
     with pytest.raises(KeyboardInterrupt):

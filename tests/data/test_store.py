@@ -16,7 +16,8 @@ from graphslice.data.dataset import LabelledRows
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.store import ATOM_VALUES, BOND_KINDS, FEATURES, GraphStore, StoreInfo, column_starts
+from graphslice.data.store import ATOM_VALUES, BOND_KINDS, GraphStore, StoreInfo, column_starts
+from graphslice.data.store_schema import FORMAT
 from graphslice.errors import InputError
 
 SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1C5C2C3C45", "[H+]"]
@@ -192,8 +193,7 @@ def test_metadata_describes_the_file(tmp_path):
     store = build(tmp_path / "s.arrow", targets=("y", "z"))
     with pa.ipc.open_file(str(tmp_path / "s.arrow")) as reader:
         metadata = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
-    assert metadata["graphslice.targets"] == '["y", "z"]' and metadata["graphslice.source"] == "some data"
-    assert metadata["graphslice.features"] == FEATURES and metadata["graphslice.fingerprint"] == store.info.fingerprint
+    assert metadata["graphslice.format"] == FORMAT and '"targets": ["y", "z"]' in metadata["graphslice.info"]
     assert "hybridization" in metadata["graphslice.atoms"] and "stereo" in metadata["graphslice.bonds"]
     assert StoreInfo.from_metadata({k.encode(): v.encode() for k, v in metadata.items()}) == store.info
 
@@ -262,8 +262,7 @@ def assert_rejected(path, content: bytes) -> str:
 def test_every_truncation_is_detected(content, tmp_path):
     lengths = {*range(40), *range(40, len(content), 37), *range(len(content) - 40, len(content))}
     for n, length in enumerate(sorted(lengths)):
-        message = assert_rejected(tmp_path / f"{n}.arrow", content[:length])
-        assert ("truncated" in message and "featurize" in message) or length < 6
+        assert "is damaged: recreate it" in assert_rejected(tmp_path / f"{n}.arrow", content[:length])
 
 
 @pytest.mark.parametrize("bit", [0x01, 0x80])
@@ -298,8 +297,7 @@ def test_other_damage_is_detected(kind, content, tmp_path):
         "text": b"smiles,y\nCCO,1\nCCN,2\n",
         "zeros": bytes(4096),
     }
-    message = assert_rejected(tmp_path / "s.arrow", damaged[kind])
-    assert "damaged or truncated" in message or "not an Arrow file" in message
+    assert "is damaged: recreate it" in assert_rejected(tmp_path / "s.arrow", damaged[kind])
 
 
 def test_files_other_than_stores_raise(content, tmp_path):
@@ -312,26 +310,18 @@ def test_files_other_than_stores_raise(content, tmp_path):
     with pa.ipc.new_stream(str(tmp_path / "stream.arrow"), table.schema) as writer:
         writer.write_table(table)
     (tmp_path / "folder.arrow").mkdir()
-    for name, reason in {
-        "parquet": "not an Arrow file",
-        "csv": "not an Arrow file",
-        "stream": "not an Arrow file",
-        "feather": "is not a preprocessed dataset: GraphSlice did not write this Arrow file",
-        "plain": "is not a preprocessed dataset: GraphSlice did not write this Arrow file",
-        "absent": "cannot read .*o such file",
-        "folder": "cannot read",
-    }.items():
-        with pytest.raises(InputError, match=reason) as caught:
+    for name in ("parquet", "csv", "stream", "feather", "plain"):
+        with pytest.raises(InputError, match=rf"{name}\.arrow is not a preprocessed dataset"):
             GraphStore.open(tmp_path / f"{name}.arrow")
-        assert str(tmp_path / f"{name}.arrow") in str(caught.value)
+    for name in ("absent", "folder"):
+        with pytest.raises(InputError, match=rf"cannot read .*{name}\.arrow"):
+            GraphStore.open(tmp_path / f"{name}.arrow")
 
 
-@pytest.mark.parametrize("name", ["FORMAT", "FEATURES"])
-def test_store_of_another_version_raises(name, tmp_path, monkeypatch):
+def test_store_of_another_version_raises(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         for module in ("store", "store_schema"):
-            patch.setattr(f"graphslice.data.{module}.{name}", "older")
-        info = StoreInfo("some data", "", ("y",), features="older" if name == "FEATURES" else FEATURES)
-        build_store(tmp_path / "s.arrow", [rows(SMILES)], info, workers=1)
-    with pytest.raises(InputError, match=r"written by another version of GraphSlice or RDKit .*: recreate it"):
+            patch.setattr(f"graphslice.data.{module}.FORMAT", "older")
+        build(tmp_path / "s.arrow")
+    with pytest.raises(InputError, match="written by another version of GraphSlice or RDKit: recreate it"):
         GraphStore.open(tmp_path / "s.arrow")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +12,6 @@ import pytest
 from graphslice import InputError
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.chem.molecule_hash import MoleculeHashes
-from graphslice.data.dataset import LabelledRows
-from graphslice.data.labels import Labels
-from graphslice.data.preprocess import build_store
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore, StoreInfo, column_starts
 from graphslice.data.store_schema import record_batch
@@ -44,9 +40,8 @@ def write(path: Path, *batches: pa.RecordBatch, metadata: dict | None = None, **
 
 
 def assert_damaged(path: Path) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"{path} is not a preprocessed dataset, or is damaged"):
         GraphStore.open(path)
-    assert str(caught.value) == f"{path} is damaged or truncated: recreate it with graphslice featurize"
 
 
 def test_valid_store_opens(tmp_path):
@@ -78,7 +73,8 @@ def test_invalid_molecules_raise(name, index, value, tmp_path):
 
 
 def test_more_atoms_than_max_atoms_raise(tmp_path):
-    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata={"graphslice.max_atoms": "6"}))
+    info = replace(INFO, max_atoms=6)
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays(), info), metadata=info.to_metadata()))
 
 
 def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
@@ -87,22 +83,11 @@ def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
 
 
-def with_null_rows() -> pa.RecordBatch:
-    column = batch_of(arrays()).column("atoms")
-    buffers = [pa.py_buffer(b"\x05"), *column.buffers()[1:]]
-    values = pa.Array.from_buffers(column.type.value_type, 11, buffers[2:3], children=[column.values.values])
-    return replaced("atoms", pa.Array.from_buffers(column.type, 3, buffers[:2], children=[values]))
-
-
 def split_of(texts: list) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(texts, pa.string()))
 
 
 BATCHES = {
-    "null": with_null_rows,
-    "null targets": lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 1))),
-    "other splits": lambda: replaced("split", split_of(["valid", "train"])),
-    "null hashes": lambda: replaced("family", pa.nulls(3, pa.uint64())),
     "another type": lambda: replaced("error", pa.nulls(3, pa.int64())),
     "a wider target": lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))),
     "a column less": lambda: batch_of(arrays()).drop_columns("error"),
@@ -141,33 +126,6 @@ def test_atom_and_bond_labels_are_read(tmp_path):
     assert bonds.ptr.tolist() == [0, 0, 7, 7]
 
 
-@pytest.mark.parametrize(
-    ("atoms", "bonds"),
-    [
-        ([[[1, 2]], [], []], [[], [], []]),
-        ([[], [], []], [[], [], [[1]]]),
-        ([None, [], []], [[], [], []]),
-    ],
-)
-def test_wrong_number_of_atom_or_bond_labels_raises(atoms, bonds, tmp_path):
-    batch = with_atom_bond_labels(atoms, bonds)
-    assert_damaged(write(tmp_path / "s.arrow", batch, metadata=ATOM_BOND_INFO.to_metadata()))
-
-
-@pytest.mark.parametrize(("rows", "place"), [(3, 3), (1, 0), (0, 0)])
-def test_invalid_order_raises(rows, place, tmp_path):
-    info = replace(INFO, level="atom")
-    order = np.array([[place, 0], [1, 1], [2, 2], *[[0, 0]] * 8], np.uint16)
-    batch = batch_of(arrays(), info, order=order)
-    if rows < 3:
-        values, at = batch.column("order").values, batch.schema.get_field_index("order")
-        lists = pa.ListArray.from_arrays(
-            pa.array([0, rows, rows + 7, rows + 8], pa.int32()), values, type=batch.schema.field(at).type
-        )
-        batch = batch.set_column(at, batch.schema.field(at), lists)
-    assert_damaged(write(tmp_path / "s.arrow", batch, metadata=info.to_metadata()))
-
-
 def test_fewer_splits_are_accepted(tmp_path):
     store = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split_of(["train", "valid"]))))
     assert store.split.tolist() == [0, 1, -1]
@@ -180,9 +138,8 @@ def test_invalid_split_index_raises(number, tmp_path):
     assert_damaged(write(tmp_path / "s.arrow", replaced("split", split)))
 
 
-@pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_columns_raise(codec, tmp_path):
-    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), compression=codec))
+def test_compressed_columns_raise(tmp_path):
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), compression="zstd"))
 
 
 def test_record_batches_of_the_wrong_size_raise(tmp_path):
@@ -191,32 +148,9 @@ def test_record_batches_of_the_wrong_size_raise(tmp_path):
     assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("max_atoms", v) for v in ("abc", "-1", "0", "65536", "true", "1e2", '"5"', "9" * 5000, "[" * 100_000)]
-    + [("targets", v) for v in ("7", '"y"', "[1]", "{}", "[]", '["y", "z"]', "\udcff")]
-    + [("descriptors", v) for v in ("7", "[1]", '{"a": 1}', "x", '["morgan"]')]
-    + [("atom_order", "random")],
-)
-def test_invalid_metadata_raises(name, value, tmp_path):
-    metadata = {f"graphslice.{name}": value.encode(errors="surrogateescape")}
-    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata=metadata))
-
-
-@pytest.mark.parametrize("length", [-1, -(2**62), 2**62, 4])
-def test_impossible_array_lengths_raise(length, tmp_path):
-    """Arrow aborts the process when a child of an array of negative length is read."""
-    rows = LabelledRows(SMILES, Labels.of_molecules(np.zeros((4, 1))), np.zeros(4, np.int8), {})
-    build_store(tmp_path / "s.arrow", [rows], INFO, workers=1)
-    content = (tmp_path / "s.arrow").read_bytes()
-    nodes = struct.pack("<4q", 4, 1, 11, 0)  # lengths and nulls of the rows and of their atoms
-    for old, new in ((4, length), (11, length if length != 4 else 12)):
-        changed = struct.pack("<4q", *(new if number == old else number for number in (4, 1, 11, 0)))
-        if changed == nodes:
-            continue
-        assert content.count(nodes) == 1
-        (tmp_path / "t.arrow").write_bytes(content.replace(nodes, changed))
-        assert_damaged(tmp_path / "t.arrow")
+@pytest.mark.parametrize("info", ["", "x", "[1]", "{}", '{"tasks": []}', '{"tasks": [], "targets": 7}'])
+def test_invalid_metadata_raises(info, tmp_path):
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata={"graphslice.info": info}))
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
@@ -226,47 +160,3 @@ def test_misaligned_columns_raise(shift, tmp_path):
     batch = pa.ipc.open_file(outer[shift:]).get_batch(0)
     with pytest.raises(ValueError, match="misaligned"):
         column_starts(batch, outer)
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("morgan", pa.nulls(3, pa.list_(pa.field("item", pa.uint8(), nullable=False), 2048))),
-        ("own", pa.array([1, None, 3], pa.float32())),
-        ("own", pa.array([1, 2, 3], pa.float64())),
-        ("morgan", pa.array([b""] * 3)),
-    ],
-)
-def test_invalid_descriptors_raise(name, array, tmp_path):
-    info = StoreInfo("some data", "", ("y",), descriptors=("morgan", "own"))
-    values = {"morgan": np.zeros((3, 2048), np.uint8), "own": np.zeros(3, np.float32)}
-    batch = batch_of(arrays(), info, descriptors=values)
-    metadata = {"graphslice.descriptors": '["morgan", "own"]'}
-    GraphStore.open(write(tmp_path / "s.arrow", batch, metadata=metadata))
-    at = batch.schema.get_field_index(f"descriptor {name}")
-    wrong = batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
-    assert_damaged(write(tmp_path / "s.arrow", wrong, metadata=metadata))
-
-
-def test_many_batches_that_expand_are_rejected_early(tmp_path, monkeypatch):
-    """Arrow may compress one column and not the others, and one batch may be listed many times."""
-    batch = batch_of(arrays())
-    batch = batch.set_column(batch.schema.get_field_index("smiles"), "smiles", pa.array(["C" * 1_000_000] * len(batch)))
-    path = write(tmp_path / "s.arrow", *[batch] * 8, compression="zstd")
-    read = []
-    opened = pa.ipc.open_file
-
-    class Reader:
-        def __init__(self, buffer):
-            self.reader = opened(buffer)
-
-        def __getattr__(self, name):
-            return getattr(self.reader, name)
-
-        def get_batch(self, i):
-            read.append(i)
-            return self.reader.get_batch(i)
-
-    monkeypatch.setattr("graphslice.data.store.pa.ipc.open_file", Reader)
-    assert_damaged(path)
-    assert read == [0]

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphslice.chem.molecule import EMPTY_GRAPH, MolGraph, smiles_to_graph
+from graphslice.chem.molecule import EMPTY_GRAPH, MolGraph, check_graph, smiles_to_graph
 from graphslice.chem.parse import MoleculeError
 from graphslice.config import MOLECULE, DataConfig
 from graphslice.data.columns import MAX_MAGNITUDE, check_unique
@@ -19,8 +18,8 @@ from graphslice.data.dataset import LabelledDataset, reject_unlabelled
 from graphslice.data.infer_tasks import infer_tasks_from_values
 from graphslice.data.labels import Labels
 from graphslice.data.splits import SPLIT_METHODS
-from graphslice.errors import InputError
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.errors import InputError, first_line
+from graphslice.feature_dims import BOND_DIMS
 
 if TYPE_CHECKING:
     import torch
@@ -37,49 +36,32 @@ def from_pyg(data: Data) -> MolGraph:
         MoleculeError: if the graph has no atoms, lacks the features, has feature values outside OGB's range, other
             elements than its ``smiles`` (if present), or bonds in one direction only.
     """
-    import torch
+    from torch_geometric.utils import is_undirected
 
-    x, edge_index, edge_attr = (getattr(data, name, None) for name in ("x", "edge_index", "edge_attr"))
-    if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.shape[1] != len(ATOM_DIMS):
-        raise MoleculeError(f"the graph lacks OGB's {len(ATOM_DIMS)} atom features in x")
-    if len(x) == 0:
+    edges, features = data.edge_index, data.edge_attr
+    try:
+        if edges is None:  # a single atom
+            edges, features = data.x.new_empty((2, 0)).long(), data.x.new_empty((0, len(BOND_DIMS)))
+        forward = edges[0] < edges[1]
+        graph = check_graph(MolGraph(*map(_integers, (data.x, edges[:, forward].T, features[forward]))))
+        is_whole = 2 * len(graph.bonds) == edges.shape[1] and is_undirected(edges, features, len(graph.atoms))
+    except (AttributeError, TypeError, IndexError, RuntimeError) as error:
+        raise MoleculeError(f"x, edge_index and edge_attr are not OGB's: {first_line(error)}") from None
+    if len(graph.atoms) == 0:
         raise MoleculeError("the graph has no atoms")
-    tensors = [tensor for tensor in (x, edge_index, edge_attr) if isinstance(tensor, torch.Tensor)]
-    if any(tensor.layout != torch.strided or tensor.is_complex() for tensor in tensors):
-        raise MoleculeError("x, edge_index and edge_attr must be dense tensors of real numbers")
-    if edge_index is None:
-        edge_index = torch.empty(2, 0, dtype=torch.long)
-    if not isinstance(edge_index, torch.Tensor) or edge_index.is_floating_point() or edge_index.shape[:-1] != (2,):
-        raise MoleculeError("edge_index must have two rows of atom indices")
-    if edge_attr is None and edge_index.shape[1] == 0:
-        edge_attr = torch.empty(0, len(BOND_DIMS), dtype=torch.long)
-    if not isinstance(edge_attr, torch.Tensor) or edge_attr.shape != (edge_index.shape[1], len(BOND_DIMS)):
-        raise MoleculeError(f"the graph lacks OGB's {len(BOND_DIMS)} bond features in edge_attr")
-    atoms = _check_range(x, ATOM_DIMS, "atom")
-    features = _check_range(edge_attr, BOND_DIMS, "bond")
-    edges = edge_index.cpu().numpy().T.astype(np.int64)
-    if edges.size and (edges.min() < 0 or edges.max() >= len(atoms)):
-        raise MoleculeError("edge_index has atom indices that are out of range")
-    forward, backward = edges[:, 0] < edges[:, 1], edges[:, 0] > edges[:, 1]
-    bonds = edges[forward]
-
-    def sorted_edges(ends: np.ndarray, attributes: np.ndarray) -> np.ndarray:
-        rows = np.concatenate([ends, attributes], axis=1)
-        return rows[np.lexsort(rows.T[::-1])]
-
-    forward_edges = sorted_edges(bonds, features[forward])
-    backward_edges = sorted_edges(edges[backward][:, ::-1], features[backward])
-    if len(bonds) * 2 != len(edges) or not np.array_equal(forward_edges, backward_edges):
+    if not is_whole:
         raise MoleculeError("edge_index must contain every bond once in each direction, with the same features")
-    if len(np.unique(bonds, axis=0)) != len(bonds):
-        raise MoleculeError("edge_index contains a bond twice")
-    smiles = getattr(data, "smiles", None)
-    if isinstance(smiles, str):
-        _check_vocabulary(atoms, smiles)
-    return MolGraph(atoms, bonds.astype(np.int32), features[forward])
+    if isinstance(smiles := getattr(data, "smiles", None), str):
+        _check_elements(graph.atoms, smiles)
+    return graph
 
 
-def _check_vocabulary(atoms: np.ndarray, smiles: str) -> None:
+def _integers(tensor: torch.Tensor) -> np.ndarray:
+    values = tensor.detach().cpu().numpy()
+    return values.astype(np.int64) if np.array_equal(values, np.rint(values)) else values
+
+
+def _check_elements(atoms: np.ndarray, smiles: str) -> None:
     """Reject graphs of PyG's ``from_smiles``, which encodes elements differently from OGB but stores the SMILES."""
     try:
         expected = smiles_to_graph(smiles, max_atoms=len(atoms)).atoms
@@ -87,24 +69,6 @@ def _check_vocabulary(atoms: np.ndarray, smiles: str) -> None:
         return
     if not np.array_equal(np.sort(atoms[:, 0]), np.sort(expected[:, 0])):
         raise MoleculeError("the features are not OGB's: the elements differ from those of the graph's SMILES")
-
-
-def _check_range(features: torch.Tensor, dims: tuple[int, ...], kind: str) -> np.ndarray:
-    values = features.detach().cpu().double().numpy()
-    if (values != np.floor(values)).any() or (values < 0).any() or (values >= np.array(dims)).any():
-        raise MoleculeError(f"{kind} features outside OGB's values")
-    return values.astype(np.uint8)
-
-
-def _graph_targets(item: Data, row: int) -> np.ndarray:
-    """Return the targets of a graph, ``float64 [T]``; a single nan if it has none."""
-    y = getattr(item, "y", None)
-    import torch
-
-    try:
-        return np.array([np.nan]) if y is None else torch.as_tensor(y).detach().cpu().numpy().astype(float).reshape(-1)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"y of the graph at index {row} does not hold numbers: {y!r}"[:200]) from None
 
 
 def dataset_from_pyg(
@@ -122,27 +86,31 @@ def dataset_from_pyg(
         InputError: if no graph is usable, the numbers of targets differ, or the configuration has atom- or bond-level
             targets, or a column as split.
     """
-    if config is not None and config.level != MOLECULE:
-        raise InputError(
-            f"PyG data has molecule-level labels: --level {config.level} needs a table with lists of numbers"
-        )
-    if config is not None and config.split not in (None, *SPLIT_METHODS):
+    import torch
+
+    config = config or DataConfig()
+    if config.level != MOLECULE:
+        raise InputError(f"PyG data has molecule-level labels: --level {config.level} needs a table")
+    if config.split not in (None, *SPLIT_METHODS):
         raise InputError(f"PyG data cannot be split by {config.split!r}: give {', '.join(SPLIT_METHODS)}")
     graphs: list[MolGraph] = []
     rejected: dict[int, str] = {}
     rows: list[np.ndarray] = []
     for row, item in enumerate(data):
-        rows.append(_graph_targets(item, row))
+        y = getattr(item, "y", None)
+        try:
+            rows.append(np.array([np.nan] if y is None else torch.as_tensor(y).tolist(), float).reshape(-1))
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"y of the graph at index {row} does not hold numbers: {y!r}"[:200]) from None
         try:
             graphs.append(from_pyg(item))
         except MoleculeError as reason:
             graphs.append(EMPTY_GRAPH)
             rejected[row] = str(reason)
     widths = sorted({len(row) for row in rows})
-    if not rows:
-        raise InputError("the PyG dataset is empty")
-    if len(widths) > 1:
-        raise InputError(f"the graphs of the PyG dataset have different numbers of targets: {widths}")
+    if len(widths) != 1:
+        problem = f"graphs with different numbers of targets: {widths}" if widths else "no graph"
+        raise InputError(f"the PyG dataset has {problem}")
     values = np.stack(rows)
     values[np.abs(values) > MAX_MAGNITUDE] = np.nan
     rejected = reject_unlabelled(Labels.of_molecules(values), rejected)
@@ -151,6 +119,6 @@ def dataset_from_pyg(
     names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
     check_unique(names, names, "the PyG dataset")
     if len(names) != widths[0]:
-        raise InputError(f"{len(names)} target names for {widths[0]} targets: {json.dumps(names)}")
-    tasks = infer_tasks_from_values(values, names, config or DataConfig(), "the PyG dataset")
+        raise InputError(f"{len(names)} target names for {widths[0]} targets: {', '.join(names)}")
+    tasks = infer_tasks_from_values(values, names, config, "the PyG dataset")
     return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, rejected, graphs=graphs)

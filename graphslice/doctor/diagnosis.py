@@ -18,7 +18,7 @@ from graphslice.hardware import fast_dtype, hardware_info
 from graphslice.ops.toolchain import compiler_missing
 from graphslice.processes import ChildDied, run_in_child
 
-_PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "torch-scatter", "ogb")
+_PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "ogb")
 
 
 @dataclass

@@ -14,36 +14,21 @@ import pyarrow as pa
 
 
 def number_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """Convert a one-dimensional array of numbers, without a copy if it is contiguous.
-
-    Args:
-        values: ``[R]``.
-        valid: ``bool [R]``, false where the value is null.
-    """
+    """Convert an array of numbers ``[R]``; ``valid``: ``bool [R]``, false where the value is null."""
     values = np.ascontiguousarray(values)
     bitmap = None if valid is None else _bits(valid)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bitmap, pa.py_buffer(values)])
 
 
 def list_array(items: pa.Array, ptr: np.ndarray, valid: np.ndarray) -> pa.Array:
-    """Create an array of lists.
-
-    Args:
-        items: concatenated items of all lists.
-        ptr: ``int64 [R + 1]``, begin of each list and end of the last one.
-        valid: ``bool [R]``, false where the list is null.
-    """
+    """Create R lists of ``items[ptr[r]:ptr[r + 1]]``; ``valid``: ``bool [R]``, false where the list is null."""
     if ptr[-1] >= 2**31:
         return pa.LargeListArray.from_arrays(number_array(ptr), items, mask=bool_array(~valid))
     return pa.ListArray.from_arrays(number_array(ptr.astype(np.int32)), items, mask=bool_array(~valid))
 
 
 def json_lists(column: pa.ChunkedArray) -> list[str]:
-    """Format lists as JSON texts; null lists become ``""``.
-
-    Numbers of type float32 are written in the shortest form that is read back as the same number. Types that JSON
-    lacks, such as dates, become text.
-    """
+    """Format lists as JSON texts, float32 in the shortest form; null becomes ``""``, and types without JSON text."""
     texts = []
     for items in column.to_pylist():
         if items is None:

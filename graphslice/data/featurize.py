@@ -56,9 +56,6 @@ def featurizer_pool(
 
     Yields:
         The pool, or None if this process should do the work: with one worker, few rows, or in a daemon process.
-
-    Raises:
-        InputError: if ``workers`` is less than 1.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
@@ -124,9 +121,7 @@ def parse(
 ) -> _Parsed:
     """Parse SMILES and compute descriptors in the processes of a pool; arguments as :func:`featurize_stream`.
 
-    Returns:
-        The molecules, reasons and order of :func:`~graphslice.chem.molecule.read_smiles`, and the descriptors
-        of :func:`~graphslice.chem.descriptors.compute_descriptors` by kind.
+    Returns the molecules, reasons and order of :func:`~graphslice.chem.molecule.read_smiles`, and descriptors by kind.
     """
     (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
     return parsed

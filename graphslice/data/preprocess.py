@@ -23,7 +23,7 @@ from graphslice.atomic_write import atomic_write
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.columns import LabelColumns, check_feature_columns, find_columns
+from graphslice.data.columns import LabelColumns, find_columns
 from graphslice.data.dataset import LabelledRows, rechunk
 from graphslice.data.dataset_loaders import dataset_path, load_dataset
 from graphslice.data.decimals import plain_numbers
@@ -55,25 +55,18 @@ def build_store(
     progress: Progress = None,
     check: Check = None,
 ) -> GraphStore:
-    """Featurize labelled molecules into a store file.
+    """Featurize labelled molecules into a store file, which is replaced atomically.
 
     Shards of :data:`~graphslice.data.store.BATCH_ROWS` rows are written to a directory next to the file and joined at
-    the end; the file is replaced atomically. After an interruption the same call resumes: a shard is reused if it was
-    made from the same rows.
+    the end. After an interruption the same call resumes: a shard is reused if it was made from the same rows.
 
     Args:
-        path: the file; an existing file is replaced.
+        path: the file.
         chunks: the rows, in chunks of any size.
         info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
         workers: number of parser processes; by default one per core.
         progress: called with the number of newly finished rows.
         check: called with the new store before the file is replaced; may raise InputError.
-
-    Returns:
-        The store, opened.
-
-    Raises:
-        InputError: if the file cannot be written, or ``check`` rejects it.
     """
 
     def shards(pool: Pool, folder: Path) -> Iterator[Path]:
@@ -100,15 +93,18 @@ def build_store_from_tables(
     """
     schema = info.schema()
 
-    def shards(folder: Path) -> Iterator[Path]:
-        cast = (table.cast(schema) for table in tables)
-        for number, table in enumerate(rechunk(cast, BATCH_ROWS, pa.concat_tables)):
-            # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it
-            # in two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
-            whole = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
-            _write(folder / f"{number:06}.arrow", schema, whole.to_batches())
+    def cast() -> Iterator[pa.Table]:
+        for table in tables:
+            yield table.cast(schema)
             if progress:
                 progress(len(table))
+
+    def shards(folder: Path) -> Iterator[Path]:
+        for number, table in enumerate(rechunk(cast(), BATCH_ROWS, pa.concat_tables)):
+            # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it
+            # in two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
+            table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
+            _write(folder / f"{number:06}.arrow", schema, table.to_batches())
             yield folder / f"{number:06}.arrow"
 
     with _locked(path):
@@ -208,17 +204,9 @@ def cached_store(
     progress: Callable[[int], None] | None = None,
     descriptors: Sequence[str] = (),
 ) -> GraphStore:
-    """Return the store of a dataset, from the cache if possible; featurize it on first use.
+    """Return the store of a dataset, one row for each of its rows, from the cache if possible.
 
-    Args:
-        dataset: a dataset of SMILES, of graphs, or of a store, which is returned as it is if it has the descriptors.
-        config: settings of the graphs.
-        cache: cache directory; by default :func:`default_cache`.
-        progress: called with the number of newly finished rows.
-        descriptors: names of the descriptors that the store must have.
-
-    Returns:
-        A store with one row for every row of the dataset.
+    A dataset of a store is that store, if it has the ``descriptors``; one of graphs is not cached.
 
     Raises:
         InputError: if the cache is not writable, the dataset is a store with other graph settings or without a
@@ -230,13 +218,8 @@ def cached_store(
         if set(descriptors) <= set(dataset.store.info.descriptors):
             return dataset.store
     if dataset.graphs is not None:
-        if config.standardize != "none":
-            raise InputError("--standardize needs SMILES, and the dataset holds graphs: leave it out")
-        if descriptors:
-            raise InputError(
-                f"descriptors such as {descriptors[0]} are computed from SMILES or read from columns of a table, and "
-                "graphs have neither: leave out data.features"
-            )
+        if descriptors or config.standardize != "none":
+            raise InputError("data.features and graph.standardize need SMILES, and the dataset holds graphs")
         return GraphStore.from_graphs(dataset.graphs)
     info = StoreInfo(
         safe_file_name(Path(dataset.name).name),  # independent of the directory of the file
@@ -301,20 +284,11 @@ def featurize_dataset(
         raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
-    info = StoreInfo(
-        safe_file_name(data.dataset),
-        "",
-        (),
-        graph.atom_order,
-        graph.max_atoms,
-        descriptors=data.descriptors,
-        standardize=graph.standardize,
-    )
+    settings = {name: getattr(graph, name) for name in ("atom_order", "max_atoms", "standardize")}
+    info = StoreInfo(safe_file_name(data.dataset), descriptors=data.descriptors, **settings)
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
         if data.split is not None:
-            raise InputError(
-                f"{data.dataset} has its own split: use --split {data.split} when training on the preprocessed dataset"
-            )
+            raise InputError(f"{data.dataset} has its own split: use --split {data.split} when training")
         if engine != "local":
             raise InputError(f"--engine {engine} shares the files of a folder, not {data.dataset}")
         dataset = load_dataset(data)
@@ -337,9 +311,7 @@ def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
     if path.is_file() and path.name.endswith(STORE_SUFFIX):
         raise InputError(f"{path} is already a preprocessed dataset")
     if data.split in SPLIT_METHODS:
-        raise InputError(
-            f"a preprocessed dataset can only keep the split of a column: use --split {data.split} when training on it"
-        )
+        raise InputError(f"a preprocessed dataset keeps the split of a column: use --split {data.split} when training")
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
         chunks = (plain_numbers(chunk, data.decimal) for chunk in table.chunks)
@@ -358,13 +330,7 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
 
 
 def _check_usable(store: GraphStore) -> None:
-    """Raise :class:`InputError` if a store has no usable row, or a column of descriptors has no number."""
+    """Raise :class:`InputError` if a store has no usable row."""
     if len(store.unusable_rows()) == len(store):
         first = next(iter(store.errors.values()), None)
         raise InputError(f"no row can be used; the first: {first}")
-    columns = feature_column_names(store.info.descriptors)
-    known = np.zeros((1, len(columns)), bool)
-    for start in range(0, len(store), BATCH_ROWS):
-        rows = np.arange(start, min(start + BATCH_ROWS, len(store)))
-        known |= ~np.isnan(store.descriptors(rows, columns)).all(axis=0)
-    check_feature_columns(np.where(known, 0, np.nan), columns, store.info.source)

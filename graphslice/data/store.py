@@ -38,14 +38,7 @@ _ITEM_BYTES = (4, 1, 4, 2, 2, 1)
 
 
 def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
-    """Compute the byte offsets, in the file, of the columns that :func:`copy_rows` reads.
-
-    Args:
-        batch: a record batch of a store.
-        file: memory map of the file.
-
-    Returns:
-        ``NUM_STARTS`` offsets.
+    """Compute the byte offsets of the ``NUM_STARTS`` columns that :func:`copy_rows` reads, in the map of the file.
 
     Raises:
         ValueError: if a column is compressed, or not aligned to the size of its items.
@@ -113,6 +106,8 @@ def copy_rows(data, shorts, ints, starts, batch_rows, rows, features):
     return atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids
 
 
+# Settings that determine the graphs.
+_GRAPH_SETTINGS = ("atom_order", "max_atoms", "standardize")
 #: File name extension of a store.
 STORE_SUFFIX = ".arrow"
 #: Rows of every record batch except the last.
@@ -149,16 +144,8 @@ class GraphStore(Sequence[MolGraph]):
     """Sequence of molecules in Arrow record batches, with labels, splits and descriptors.
 
     Item i is a :class:`MolGraph`; a row without a valid molecule raises :class:`MoleculeError` with the reason.
-
-    Args:
-        buffer: the bytes of the file.
-        name: path of the file, for messages.
-
-    Attributes:
-        info: the metadata of the store.
-        name: path of the file, for messages.
-        batches: the record batches of the file.
-        data: ``uint8``, the bytes of the file.
+    ``info`` is the metadata, ``name`` the path for messages, ``batches`` the record batches, and ``data`` (``uint8``)
+    the bytes of the file.
 
     Raises:
         KeyError, ValueError, pyarrow.ArrowException: if the buffer is not a store.
@@ -202,8 +189,8 @@ class GraphStore(Sequence[MolGraph]):
             arrays: R molecules; those without atoms are null.
             errors: for each row None or an error message.
             descriptors: by name ``[R, F]``, or ``[R]`` for a column of the user's own.
-            order: order of the atoms or bonds in the SMILES, as
-                :func:`~graphslice.chem.molecule.read_smiles` returns it; that of the graphs when not given.
+            order: of the atoms or bonds in the SMILES, of :func:`~graphslice.chem.molecule.read_smiles`; by default
+                that of the graphs.
             level: level of the targets.
 
         Raises:
@@ -230,12 +217,7 @@ class GraphStore(Sequence[MolGraph]):
 
     @classmethod
     def open(cls, path: str | Path) -> GraphStore:
-        """Open a file as a memory map and check its contents.
-
-        Raises:
-            InputError: if the file is missing, truncated, damaged, not a store, has a row with an invalid molecule, or
-                was written by a version that computes other features of the same molecules.
-        """
+        """Open a file as a memory map and check its contents; raises InputError for any other than a valid store."""
         path = Path(path)
         fix = "recreate it with graphslice featurize"
         try:
@@ -285,11 +267,10 @@ class GraphStore(Sequence[MolGraph]):
         return MoleculeHashes(*(np.concatenate([np.empty(0, np.uint64), *map(np.asarray, c)]) for c in columns))
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Return the order of the atoms or bonds of rows ``int64 [B]``; ``info.level`` must be atom or bond.
+        """Return the order of the atoms or bonds of rows ``int64 [B]`` in the SMILES, row by row: ``int64 [S, 2]``.
 
-        Returns:
-            ``int64 [S, 2]``, row by row in the order of the SMILES: index of the atom or bond in the graph, and its
-            symmetry class, as :func:`~graphslice.chem.atom_bond_order.atom_bond_order` returns them.
+        A row has the index in the graph and the symmetry class, as in
+        :func:`~graphslice.chem.atom_bond_order.atom_bond_order`.
         """
         parts = [np.asarray(batch.column("order").values.values).reshape(-1, 2) for batch in self.batches]
         order = np.concatenate([np.empty((0, 2), np.int64), *parts]).astype(np.int64)
@@ -352,20 +333,16 @@ class GraphStore(Sequence[MolGraph]):
 
     def has_graphs_of(self, config: GraphConfig) -> bool:
         """True if the graphs were made with these settings."""
-        info = self.info
-        made = (info.atom_order, info.max_atoms, info.standardize)
-        return made == (config.atom_order, config.max_atoms, config.standardize)
+        return all(getattr(self.info, name) == getattr(config, name) for name in _GRAPH_SETTINGS)
 
     def check_graphs(self, config: GraphConfig) -> None:
         """Raise :class:`InputError` if the graphs were made with other settings than those of a model."""
-        info = self.info
         if not self.has_graphs_of(config):
-            raise InputError(
-                f"{self.name} has atoms in {info.atom_order} order, molecules of at most {info.max_atoms} atoms and "
-                f"standardization {info.standardize}; the model requires {config.atom_order} order, {config.max_atoms} "
-                f"atoms and standardization {config.standardize}: featurize with --graph.atom_order "
-                f"{config.atom_order} --graph.max_atoms {config.max_atoms} --standardize {config.standardize}"
+            made, needed = (
+                " ".join(f"--graph.{name} {getattr(settings, name)}" for name in _GRAPH_SETTINGS)
+                for settings in (self.info, config)
             )
+            raise InputError(f"{self.name} has {made}, other settings than the model: featurize with {needed}")
 
     def check_descriptors(self, names: Sequence[str]) -> None:
         """Raise :class:`InputError` if the store lacks any of the named descriptors."""
@@ -376,19 +353,7 @@ class GraphStore(Sequence[MolGraph]):
             )
 
     def descriptors(self, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
-        """Return the descriptors of rows, concatenated in the order of the names.
-
-        Args:
-            rows: ``int64 [B]``.
-            names: names in ``info.descriptors``.
-
-        Returns:
-            ``float32 [B, F]``, nan where unknown.
-
-        Raises:
-            InputError: if the store lacks one of the descriptors.
-            IndexError: if a row is out of range.
-        """
+        """Return the named descriptors of rows ``int64 [B]``, concatenated: ``float32 [B, F]``, nan where unknown."""
         self.check_descriptors(names)
         rows = self._checked_rows(rows)
         result = np.empty((len(rows), descriptor_width(names)), np.float32)
@@ -419,18 +384,11 @@ class GraphStore(Sequence[MolGraph]):
         return MolGraph(atoms[0], bonds, bond_features(bond_type_ids))
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Copy molecules out of the store, padded to the largest.
-
-        Args:
-            rows: ``int64 [B]``, rows of molecules with at least one atom.
+        """Copy molecules out of the store, padded to the largest; ``rows``: ``int64 [B]``, each with an atom.
 
         Returns:
             ``atom_ptr int64 [B + 1]``, ``bond_ptr int64 [B + 1]``, ``atoms uint8 [B, N, 9]``,
-            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``bond_type_ids uint8 [M]``, as
-            :func:`~graphslice.chem.shortest_paths.shortest_path_types` reads them.
-
-        Raises:
-            IndexError: if a row is out of range.
+            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``bond_type_ids uint8 [M]``.
         """
         rows = self._checked_rows(rows)
         return copy_rows(self.data, self._shorts, self._ints, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))

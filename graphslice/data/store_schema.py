@@ -16,7 +16,6 @@ from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.config import ATOM, BOND, MOLECULE, GraphConfig
 from graphslice.data.arrow import bool_array, number_array, text_array
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.tasks import Task
 
@@ -40,34 +39,19 @@ _FORMAT_NOTES = {
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """Metadata of a store, saved in its Arrow schema.
+    """Metadata of a store, saved in its Arrow schema."""
 
-    Attributes:
-        source: name of the dataset.
-        fingerprint: hash of molecules, labels and splits.
-        targets: names of the molecule-level targets.
-        tasks: the classification tasks among the targets, whose labels are class indices.
-        atom_targets: names of the atom-level targets.
-        bond_targets: names of the bond-level targets.
-        atom_order: atom order of the graphs (see :class:`~graphslice.config.GraphConfig`).
-        max_atoms: maximum number of atoms of a molecule (see :class:`~graphslice.config.GraphConfig`).
-        standardize: standardization of the molecules (see :class:`~graphslice.config.GraphConfig`).
-        descriptors: names of the molecular descriptors: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS`, and
-            columns of the user's own.
-        level: level of the dataset's targets. If it is atom or bond, the store has the order of the atoms or bonds in
-            the SMILES.
-    """
-
-    source: str = ""
-    fingerprint: str = ""
-    targets: tuple[str, ...] = ()
+    source: str = ""  # name of the dataset
+    fingerprint: str = ""  # hash of molecules, labels and splits
+    targets: tuple[str, ...] = ()  # names of the molecule-level targets
     atom_order: str = GraphConfig.atom_order
     max_atoms: int = GraphConfig.max_atoms
+    # Kinds of chem.descriptors.DESCRIPTORS, and columns of the user's own.
     descriptors: tuple[str, ...] = ()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[Task, ...] = ()  # classification tasks among the targets, whose labels are class indices
     atom_targets: tuple[str, ...] = ()
     bond_targets: tuple[str, ...] = ()
-    level: str = MOLECULE
+    level: str = MOLECULE  # of the targets; of atom or bond, the store has the order of these in the SMILES
     standardize: str = GraphConfig.standardize
 
     @property
@@ -145,18 +129,11 @@ def record_batch(
         smiles: for each row its SMILES, or None for all if unknown.
         targets: ``float64 [G, T]``, nan where unknown.
         split: ``int8 [G]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, or ``NO_SPLIT``.
-        descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype, or ``[G]`` of a column of the user's
-            own.
-        keys: identity and family hashes of the molecules; None to compute them when they are needed.
-        order: ``uint16 [S, 2]``, order of the atoms or bonds of all rows, as
-            :func:`~graphslice.chem.molecule.read_smiles` returns it; None for graphs, and without this column.
-
-    Raises:
-        InputError: if the rows have more than 2,147,483,647 atoms or bonds.
+        descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype, or ``[G]`` of the user's own column.
+        keys: hashes of the molecules; None to compute them when they are needed.
+        order: ``uint16 [S, 2]`` of :func:`~graphslice.chem.molecule.read_smiles`; None for graphs.
     """
     rows = len(arrays)
-    if max(arrays.atom_ptr[-1], arrays.bond_ptr[-1]) >= 2**31:
-        raise InputError(f"{rows:,} rows have more than 2,147,483,647 atoms or bonds: lower graph.max_atoms")
     columns = [text_array([None] * rows if smiles is None else smiles), *_molecule_arrays(arrays), text_array(errors)]
     if targets is not None and "targets" in schema.names:
         columns.append(_fixed_size_lists(targets, schema.field("targets").type))

@@ -50,23 +50,15 @@ _CELLS_AS_TEXT = 1_000_000
 class TableStream:
     """Table that is read chunk by chunk.
 
-    Attributes:
-        columns: names of the columns.
-        chunks: consecutive rows, in the order of the file. CSV, TSV and ``.smi`` cells are the bytes of the file
-            (UTF-8 in place of UTF-16); Parquet keeps its types. A ``.smi`` file has the columns ``smiles`` and
-            ``name``; an SDF file too (``name`` holds titles, if there are any), followed by the properties of its
-            records, where a missing property is empty. Chunks have an additional last column, used by
-            :func:`malformed_rows` and :func:`file_columns`.
-        estimated_rows: estimated number of rows.
-        named: true if the file names its columns; otherwise ``smiles`` holds the SMILES.
-        notes: remarks for the user; complete when all chunks are read.
+    Texts are the bytes of the file, in UTF-8 in place of UTF-16; Parquet keeps its types. Chunks have an additional
+    last column, used by :func:`malformed_rows` and :func:`file_columns`.
     """
 
     columns: list[str]
     chunks: Iterator[pa.Table]
     estimated_rows: int
-    named: bool = True
-    notes: list[str] = field(default_factory=list)
+    named: bool = True  # the file names its columns; otherwise "smiles" holds the SMILES
+    notes: list[str] = field(default_factory=list)  # for the user; complete when all chunks are read
 
 
 def is_table_name(name: str) -> bool:
@@ -78,17 +70,8 @@ def is_table_name(name: str) -> bool:
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
     """Open a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
 
-    The files of a folder are read in the order of their names and must have the same columns, of the same types. Text
-    is UTF-8, or UTF-16 or UTF-32 with a byte order mark. Of an Excel workbook the first visible sheet is read, or the
-    one that is named as in ``table.xlsx:Sheet name``.
-
-    Args:
-        path: the file or folder.
-        rows: maximal number of rows of a chunk.
-
-    Raises:
-        InputError: if it is missing, empty, of an unknown type or damaged. Damage may be found only while the chunks
-            are read.
+    The files of a folder are read in the order of their names and must have the same columns, of the same types. A
+    ``.smi`` file has the columns ``smiles`` and ``name``. Damage may be found only while the chunks are read.
     """
     files = table_files(path)
     with _open_file(files[0], rows) as first:
@@ -150,11 +133,7 @@ def file_columns(chunk: pa.Table) -> pa.Table:
 
 
 def table_files(path: Path) -> list[Path]:
-    """Return the files that :func:`open_table` reads, in order: those of a folder, or the file itself.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """Return the files that :func:`open_table` reads, in order: those of a folder, or the file itself."""
     if path.is_dir():
         hidden = (".", "_", "~")  # Excel keeps a file ~$NAME of a workbook that is open
         files = sorted(
@@ -288,8 +267,7 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
 def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the rows as values that JSON has: numbers that are not finite become None, other types such as dates text.
 
-    Of two columns with the same name, the last one is taken. Numbers of type float32 get the shortest form that is read
-    back as the same number.
+    Numbers of type float32 get the shortest form that is read back as the same number.
     """
     columns = []
     for column in chunk.columns:
@@ -321,11 +299,7 @@ class TableSink(Protocol):
 
 
 class _TextSink:
-    """Converts the cells of a table to texts.
-
-    Args:
-        write: writes rows of texts.
-    """
+    """Converts the cells of a table to texts; ``write`` writes rows of them."""
 
     def __init__(self, write: Callable[[Iterable[tuple[str, ...]]], None]) -> None:
         self._write, self.header_written = write, False
@@ -336,19 +310,14 @@ class _TextSink:
             self.header_written = True
         rows = max(1, _CELLS_AS_TEXT // max(1, chunk.num_columns))
         for start in range(0, len(chunk), rows):
-            self._write_rows(chunk.slice(start, rows))
+            self._write(zip(*map(_cell_texts, chunk.slice(start, rows).columns), strict=True))
 
-    def _write_rows(self, chunk: pa.Table) -> None:
-        columns = []
-        for column in chunk.columns:
-            if pa.types.is_float32(column.type):  # the shortest text that is read back as the same number
-                values = (value for array in column.chunks for value in float_values(array))
-                columns.append(["" if np.isnan(value) else str(value) for value in values])
-            elif _holds_lists(column.type):
-                columns.append(json_lists(column))
-            else:
-                columns.append(texts(column))
-        self._write(zip(*columns, strict=True))
+
+def _cell_texts(column: pa.ChunkedArray) -> list[str]:
+    if pa.types.is_float32(column.type):  # the shortest text that is read back as the same number
+        values = (value for array in column.chunks for value in float_values(array))
+        return ["" if np.isnan(value) else str(value) for value in values]
+    return json_lists(column) if _holds_lists(column.type) else texts(column)
 
 
 def _csv_sink(file: IO[str], delimiter: str) -> _TextSink:
@@ -386,11 +355,7 @@ class _ParquetSink:
 def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
     """Write a CSV, TSV, Excel or Parquet file chunk by chunk and atomically: the file appears when it is complete.
 
-    Args:
-        path: the file; None for CSV on stdout; or a sink, which is used as it is.
-
-    Raises:
-        InputError: if it cannot be written.
+    ``path`` is the file, None for CSV on stdout, or a sink, which is used as it is.
     """
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):  # in the encoding of files, whatever the locale is

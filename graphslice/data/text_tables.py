@@ -83,16 +83,15 @@ def _smiles_line(line: str) -> list[str]:
 
 
 def read_csv(lines: Iterator[str], file: str, delimiter: str | None, rows: int) -> tuple[list[str], Iterator[TextRows]]:
-    """Read the header and the rows of a delimited text table, without blank lines and Excel's first line ``sep=;``.
+    """Read the names of the columns (none of an empty file) and the rows of a delimited text table, in chunks.
+
+    Blank lines and Excel's first line ``sep=;`` are skipped.
 
     Args:
         lines: lines of the file, with line ends.
         file: name of the file, for messages.
         delimiter: field separator; if None, it is inferred from the header and the first rows.
         rows: maximal number of rows of a chunk.
-
-    Returns:
-        The names of the columns (empty for an empty file), and the rows.
 
     Raises:
         InputError: if a quote is not closed, or text follows it; may be raised only while the rows are read.

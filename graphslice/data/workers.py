@@ -22,9 +22,7 @@ _START_SECONDS = 600
 class Workers:
     """Pool of worker processes, each controlled by a thread of this process.
 
-    Args:
-        count: number of processes.
-        seconds: time limit for one SMILES, and for a task of several SMILES before they are retried one by one.
+    ``seconds`` is the time limit for one SMILES, and for a task of several SMILES before they are retried one by one.
     """
 
     def __init__(self, count: int, seconds: float) -> None:
@@ -39,15 +37,10 @@ class Workers:
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
     def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
-        """Submit a task.
+        """Submit a function of SMILES that treats every row independently.
 
-        Args:
-            work: function of SMILES that treats every row independently; it is pickled.
-            smiles: SMILES of the rows.
-
-        Returns:
-            A future of pairs of result and reason: one pair for all rows, or one per row. The reason is None unless the
-            row crashed the process or took too long; the result is then that of an empty SMILES.
+        The future returns pairs of result and reason: one pair for all rows, or one per row. The reason is None unless
+        the row crashed the process or took too long; the result is then that of an empty SMILES.
         """
         return self._threads.submit(self._run, work, smiles)
 

@@ -45,8 +45,8 @@ def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"split": "random"}, "a preprocessed dataset can only keep the split of a column: use --split random when"),
-        ({"split": "scaffold"}, "use --split scaffold when training on it"),
+        ({"split": "random"}, "a preprocessed dataset keeps the split of a column: use --split random when"),
+        ({"split": "scaffold"}, "use --split scaffold when training"),
         ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
         ({"split": "smiles"}, "row 1: 'smiles' is .*; it must be train, valid or test"),
         ({"targets": "gap"}, r"demo60\.csv has no column 'gap' .did you mean 'gap_ev'"),
@@ -61,9 +61,7 @@ def test_invalid_columns_raise(settings, reason, demo_csv, tmp_path):
 
 
 def test_split_method_for_the_demo_set_raises(tmp_path):
-    with pytest.raises(
-        InputError, match="demo has its own split: use --split random when training on the preprocessed dataset"
-    ):
+    with pytest.raises(InputError, match="demo has its own split: use --split random when training"):
         featurize_dataset(DataConfig(split="random"), GraphConfig(), tmp_path / "s.arrow")
 
 
@@ -74,12 +72,11 @@ def test_dataset_without_usable_rows_raises(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["t.csv"]
 
 
-@pytest.mark.parametrize("column", ["", "words"])
-def test_failed_overwrite_keeps_the_existing_file(column, demo_csv, tmp_path):
+def test_failed_overwrite_keeps_the_existing_file(demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow", workers=1)
     before = (tmp_path / "s.arrow").read_bytes()
-    (tmp_path / "t.csv").write_text("smiles,words\nCCO,\n" if column else "smiles\noops\n")
-    data = DataConfig(str(tmp_path / "t.csv"), features=column or None)
+    (tmp_path / "t.csv").write_text("smiles\noops\n")
+    data = DataConfig(str(tmp_path / "t.csv"))
     with pytest.raises(InputError):
         featurize_dataset(data, GraphConfig(), tmp_path / "s.arrow", workers=1, overwrite=True)
     assert (tmp_path / "s.arrow").read_bytes() == before

@@ -14,11 +14,11 @@ from graphslice.data.dataset import LabelledDataset, reject_unlabelled, rename_t
 from graphslice.data.infer_tasks import infer_tasks_from_values
 from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS
-from graphslice.data.parse_cells import class_indices, class_key, number_key, parse_number
+from graphslice.data.parse_cells import number_key
 from graphslice.data.splits import SPLIT_METHODS, decode_splits, present_splits
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.tasks import REGRESSION, TASK_KINDS, Task, parse_per_target
+from graphslice.tasks import TASK_KINDS, Task, parse_per_target
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -48,12 +48,12 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     targets = store.targets[:, [known.index(name) for name in names]]
     class_tasks = {task.name: task for task in store.info.tasks if task.classes}
     tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
-    targets, unknown_classes = recode_labels(targets, [class_tasks.get(name, Task(name)) for name in names], tasks)
+    targets = _recoded(targets, [class_tasks.get(name, Task(name)) for name in names], tasks, store.name)
     is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
     if is_pcqm4m and config.folds is not None:
         raise InputError(f"{store.name} has OGB's split: leave out folds, or give --split {SPLIT_METHODS[0]}")
-    rejected, invalid_labels = _store_errors(store, names)
-    invalid_labels = unknown_classes | invalid_labels
+    rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
+    invalid_labels = {row: reason for row, reason in store.errors.items() if row not in rejected}
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets
         rejected = reject_unlabelled(Labels.of_molecules(targets), rejected, invalid_labels)
     splits = None
@@ -100,63 +100,27 @@ def _store_tasks(
 ) -> list[Task]:
     """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
     kinds = parse_per_target(config.task, names, TASK_KINDS, "--task")
+    for target, task in class_tasks.items():
+        if kinds.get(target, task.kind) != task.kind:
+            raise InputError(f"--task: the target {target!r} of {name} is {task.kind}, not {kinds[target]}")
     numbers = [t for t, target in enumerate(names) if target not in class_tasks]
     config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
     inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
-    tasks = {target: _as_kind(task, kinds.get(target, task.kind), name) for target, task in class_tasks.items()}
-    tasks |= {task.name: task for task in inferred}
+    tasks = {**class_tasks, **{task.name: task for task in inferred}}
     return [tasks[target] for target in names]
 
 
-def _as_kind(task: Task, kind: str, name: str) -> Task:
-    """Return a classification task as it is, or as regression if its classes are numbers; else raise InputError."""
-    if kind == task.kind:
-        return task
-    if kind == REGRESSION and all(np.isfinite(parse_number(word)) for word in task.classes):
-        return Task(task.name)
-    raise InputError(
-        f"--task: the target {task.name!r} of {name} is {task.kind} with the classes {quoted_list(task.classes)}, "
-        f"not {kind}: featurize a table in which it is {kind}"
-    )
-
-
-def _store_errors(store: GraphStore, targets: Sequence[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the reasons, by row, for rows of a store without a molecule, and for invalid labels of some targets."""
-    prefixes = tuple(f"target {target!r} " for target in targets)
-    rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
-    of_targets = {row: reason for row, reason in store.errors.items() if reason.startswith(prefixes)}
-    return rejected, {row: reason for row, reason in of_targets.items() if row not in rejected}
-
-
-def recode_labels(
-    labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task]
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Convert labels from the stored tasks to the requested tasks.
-
-    Args:
-        labels: ``float64 [R, T]``, numbers, or class indices of the ``stored`` tasks; nan where unknown.
-        stored: the T tasks of the store.
-        requested: the T tasks of the model or run.
-
-    Returns:
-        ``float64 [R, T]``, numbers or class indices of the ``requested`` tasks, nan where there is no such class or
-        number; and by row the reason, for rows with such a label.
-    """
-    recoded, rejected = labels.copy(), dict[int, str]()
+def _recoded(labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task], name: str) -> np.ndarray:
+    """Convert numbers and class indices of the stored tasks to class indices of the requested ones."""
+    recoded = labels.copy()
     for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
         if source.classes == target.classes:
             continue
-        known = np.flatnonzero(~np.isnan(labels[:, t]))
+        known = ~np.isnan(labels[:, t])
         values, which = np.unique(labels[known, t], return_inverse=True)
-        texts = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
-        if target.classes:
-            indices = class_indices(target.classes)
-            new = [indices.get(class_key(text), np.nan) for text in texts]
-            fault = f"none of its {len(target.classes)} classes"
-        else:
-            new, fault = [parse_number(text) for text in texts], "not a finite number"
-        recoded[known, t] = np.array(new, np.float64)[which]
-        for row, index in zip(known.tolist(), which.tolist(), strict=True):
-            if np.isnan(new[index]):
-                rejected.setdefault(row, f"target {target.name!r} is {fault}: {texts[index]!r}")
-    return recoded, rejected
+        words = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
+        if unknown := [word for word in words if word not in target.classes]:
+            classes = f"classes {quoted_list(target.classes)}" if target.classes else "numbers"
+            raise InputError(f"the target {target.name!r} of {name} has {unknown[0]!r}, but the model has {classes}")
+        recoded[known, t] = np.array([target.classes.index(word) for word in words], np.float64)[which]
+    return recoded

@@ -46,13 +46,14 @@ def bool_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, _bits(values)])
 
 
-def binary_array(cells: Sequence[bytes]) -> pa.Array | pa.ChunkedArray:
-    """Convert byte strings; the array is chunked if they exceed 2 GiB."""
+def binary_array(cells: Sequence[bytes], kind: pa.DataType | None = None) -> pa.Array | pa.ChunkedArray:
+    """Convert byte strings to binary, or ``kind``; the array is chunked if they exceed 2 GiB."""
+    kind = kind or pa.binary()
     offsets = np.cumsum([0, *map(len, cells)])
     if offsets[-1] >= 2**31:
-        return pa.array(cells, pa.binary())
+        return pa.array(cells, kind)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(cells))]
-    return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
+    return pa.Array.from_buffers(kind, len(cells), buffers)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -64,17 +65,12 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    """Convert texts (None for null); surrogates become question marks. Fast if most texts are null."""
+    """Convert texts (None for null); surrogates become question marks. Fast if all are null."""
     if texts.count(None) == len(texts):
         return pa.nulls(len(texts), pa.string())
-    rows = [row for row, text in enumerate(texts) if text is not None]
-    encoded = [(texts[row] or "").encode(errors="replace") for row in rows]
-    offsets = np.zeros(len(texts) + 1, np.int32)
-    offsets[np.array(rows) + 1] = [len(text) for text in encoded]
-    valid = np.zeros(len(texts), bool)
-    valid[rows] = True
-    buffers = [_bits(valid), pa.py_buffer(np.cumsum(offsets, dtype=np.int32)), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+    array = binary_array([b"" if text is None else text.encode(errors="replace") for text in texts], pa.string())
+    valid = _bits(np.array([text is not None for text in texts]))
+    return pa.Array.from_buffers(pa.string(), len(texts), [valid, *array.buffers()[1:]])
 
 
 def valid_rows(array: pa.Array) -> np.ndarray:

@@ -8,7 +8,7 @@ import io
 import itertools
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +40,6 @@ WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 # Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
 # they stay with the rows, also when these are sent to other machines.
 _MALFORMED = "graphslice: malformed"
-# Metadata of columns that were read from text files.
-_TEXT = {b"graphslice": b"text"}
 # Cells that are converted to texts at once.
 _CELLS_AS_TEXT = 1_000_000
 
@@ -50,8 +48,8 @@ _CELLS_AS_TEXT = 1_000_000
 class TableStream:
     """Table that is read chunk by chunk.
 
-    Texts are the bytes of the file, in UTF-8 in place of UTF-16; Parquet keeps its types. Chunks have an additional
-    last column, used by :func:`malformed_rows` and :func:`file_columns`.
+    The columns of text files are texts; Parquet keeps its types. Chunks have an additional last column, used by
+    :func:`malformed_rows` and :func:`file_columns`.
     """
 
     columns: list[str]
@@ -240,12 +238,17 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
 
 
 def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:
-    # Unlike the bytes of a Parquet file, undecoded text cells are decoded when they are written to Parquet.
-    schema = pa.schema([pa.field(name, pa.binary(), metadata=_TEXT) for name in columns])
     with _convert_read_errors(path):
         for rows, faults in itertools.chain([first], others):
-            arrays = [binary_array(list(map(encode_text, cells))) for cells in zip(*rows, strict=True)]
-            yield _with_malformed(pa.Table.from_arrays(arrays, schema=schema), faults)
+            arrays = [binary_array(_utf8(cells), pa.string()) for cells in zip(*rows, strict=True)]
+            yield _with_malformed(pa.Table.from_arrays(arrays, names=columns), faults)
+
+
+def _utf8(cells: Sequence[str]) -> list[bytes]:
+    try:
+        return [cell.encode() for cell in cells]
+    except UnicodeEncodeError:  # bytes that are not UTF-8 but Latin-1
+        return [decode_text(encode_text(cell)).encode() for cell in cells]
 
 
 def _with_malformed(chunk: pa.Table, faults: dict[int, str]) -> pa.Table:
@@ -339,11 +342,6 @@ class _ParquetSink:
         self.writer: ParquetWriter | None = None
 
     def write(self, chunk: pa.Table) -> None:
-        for i, column in enumerate(chunk.schema):
-            if column.metadata == _TEXT:
-                cells = chunk.column(i).to_pylist()
-                decoded_cells = [None if cell is None else decode_text(cell) for cell in cells]
-                chunk = chunk.set_column(i, column.name, pa.array(decoded_cells, pa.string()))
         if self.writer is None:
             from pyarrow.parquet import ParquetWriter
 

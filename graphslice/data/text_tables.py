@@ -18,14 +18,8 @@ from graphslice.errors import InputError
 
 # Lines after the header by which the separator is inferred.
 _LINES_SEEN = 20
-# Byte order marks. UTF-32 comes first because the mark of UTF-16 is a prefix of that of UTF-32.
-_MARKS = {
-    b"\xef\xbb\xbf": "utf-8-sig",
-    b"\xff\xfe\x00\x00": "utf-32",
-    b"\x00\x00\xfe\xff": "utf-32",
-    b"\xff\xfe": "utf-16",
-    b"\xfe\xff": "utf-16",
-}
+# Byte order marks.
+_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 # First line that names the separator for Excel.
 _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 # Most characters of a cell, for the csv module, whose default is 131,072: the largest C long on all platforms.

@@ -92,7 +92,7 @@ def test_csv_dialects_are_read(tmp_path, content, columns, rows):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv"])
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
 def test_encodings_with_byte_order_mark(name, encoding, tmp_path):
     text = 'smiles,caf\u00e9\nC,\U0001f600\r\nN,"\u010a\n"'  # with bytes 0a that do not end a line
     content = text.replace(",", "\t" if ".tsv" in name else ",").encode(encoding)

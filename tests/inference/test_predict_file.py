@@ -287,7 +287,7 @@ def test_very_long_cells(predictor, tmp_path):
     assert predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv").failed == 1
     with open_table(tmp_path / "out.csv") as table:
         (chunk,) = table.chunks
-    assert chunk.column("error").to_pylist()[1].startswith(b"200000 atoms, more than the limit")
+    assert chunk.column("error").to_pylist()[1].startswith("200000 atoms, more than the limit")
     assert len(chunk.column("note")[0].as_py()) == 200_000
 
 
@@ -330,8 +330,8 @@ def test_preprocessed_graphs_are_predicted_by_row(predictor, demo_rows, graphs, 
 @pytest.mark.parametrize(
     ("section", "setting", "message"),
     [
-        ("graph", {"max_atoms": 99}, "the model requires canonical order, 99 atoms"),
-        ("graph", {"standardize": "parent"}, "the model requires .* and standardization parent: featurize with"),
+        ("graph", {"max_atoms": 99}, "featurize with .* --graph.max_atoms 99"),
+        ("graph", {"standardize": "parent"}, "featurize with .* --graph.standardize parent"),
         ("data", {"features": "morgan"}, "has no descriptors morgan"),
         ("model", {"level": "atom"}, "has no SMILES, which define the order of atom-level predictions"),
     ],

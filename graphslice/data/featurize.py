@@ -43,19 +43,11 @@ _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 def featurizer_pool(
     rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = (), seconds: float = _ROW_SECONDS
 ) -> Iterator[Pool]:
-    """Start a pool of processes for :func:`featurize_stream`.
+    """Start a pool of processes for :func:`featurize_stream`; yield None if this process should do the work itself.
 
-    If a SMILES crashes a process or takes longer than the limit, only its row fails, with the reason. Without a pool it
-    crashes this process; :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
-
-    Args:
-        rows: number of rows, if known; few rows are not worth starting processes.
-        workers: number of processes; by default one per core.
-        kinds: kinds of descriptors that will be computed.
-        seconds: time limit for one SMILES.
-
-    Yields:
-        The pool, or None if this process should do the work: with one worker, few rows, or in a daemon process.
+    If a SMILES crashes a process or takes longer than ``seconds``, only its row fails, with the reason. Without a pool
+    it crashes this process; :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
+    For few ``rows`` (if their number is known) no process is started, nor with one worker, nor in a daemon process.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
@@ -90,20 +82,11 @@ def featurize_stream(
     columns: Iterable[Mapping[str, np.ndarray]] | None = None,
     level: str = MOLECULE,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
-    """Parse SMILES chunk by chunk into stores in memory.
+    """Parse SMILES chunk by chunk into stores in memory; yield each, and for every row None or why it has no molecule.
 
-    Args:
-        chunks: any strings.
-        config: atom order and maximum number of atoms.
-        pool: processes from :func:`featurizer_pool`; None to parse in this process.
-        prefetch: let the pool parse the next chunk while the caller uses the last one. This is faster if the caller
-            works on a GPU, and slower if both compete for the same cores.
-        kinds: kinds of :data:`~graphslice.chem.descriptors.DESCRIPTORS` to compute for the stores.
-        columns: for every chunk its descriptors that are columns of a table, by name ``float32 [R]``.
-        level: level of the targets; at atom or bond level the stores have the order of the SMILES.
-
-    Yields:
-        For every chunk a store with one row per SMILES, and for every row None or the reason why it has no molecule.
+    With ``prefetch`` the pool parses the next chunk while the caller uses the last one: faster if the caller works on a
+    GPU, slower if both compete for the same cores. ``columns`` are for every chunk its descriptors that are columns of
+    a table, by name ``float32 [R]``.
     """
     chunk_columns = itertools.repeat({}) if columns is None else columns
     parsed = _parse_chunks(chunks, config, level, pool, prefetch=prefetch, kinds=kinds)

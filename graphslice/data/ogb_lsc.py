@@ -44,14 +44,8 @@ def table_path(name: str, root: str | Path) -> Path:
 def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Splits]:
     """Load SMILES, HOMO-LUMO gaps and OGB's splits of PCQM4M-LSC v1 (``pcqm4m``) or v2 (``pcqm4mv2``).
 
-    An existing folder is read without network access; otherwise OGB downloads it to ``root``.
-
-    Returns:
-        SMILES; HOMO-LUMO gaps in eV, float64, nan where OGB does not publish them; int64 rows of each split
-        (v1: train, valid, test; v2: train, valid, test-dev, test-challenge).
-
-    Raises:
-        InputError: if the folder is damaged, is missing and cannot be downloaded, or is itself given as ``root``.
+    An existing folder is read without network access; otherwise OGB downloads it to ``root``. The gaps are float64 in
+    eV, nan where OGB does not publish them; each split has int64 rows.
     """
     folder = Path(root) / OGB_FOLDERS[name]
     if Path(root).resolve().name == folder.name:  # OGB would download the dataset into its own folder

@@ -58,15 +58,8 @@ def build_store(
     """Featurize labelled molecules into a store file, which is replaced atomically.
 
     Shards of :data:`~graphslice.data.store.BATCH_ROWS` rows are written to a directory next to the file and joined at
-    the end. After an interruption the same call resumes: a shard is reused if it was made from the same rows.
-
-    Args:
-        path: the file.
-        chunks: the rows, in chunks of any size.
-        info: metadata of the file; an empty fingerprint is replaced by a hash of the contents.
-        workers: number of parser processes; by default one per core.
-        progress: called with the number of newly finished rows.
-        check: called with the new store before the file is replaced; may raise InputError.
+    the end. After an interruption the same call resumes: a shard is reused if it was made from the same rows. An empty
+    fingerprint of ``info`` is replaced by a hash of the contents. ``check`` may reject the store by an InputError.
     """
 
     def shards(pool: Pool, folder: Path) -> Iterator[Path]:
@@ -114,11 +107,7 @@ def build_store_from_tables(
 def to_record_batch(
     rows: LabelledRows, info: StoreInfo, pool: Pool = None, progress: Progress = None
 ) -> pa.RecordBatch:
-    """Parse labelled rows into a record batch of a store, with the graph settings and descriptors of ``info``.
-
-    Raises:
-        InputError: if a label is a bound.
-    """
+    """Parse labelled rows into a record batch of a store, with the graph settings and descriptors of ``info``."""
     if rows.labels.bounds is not None:
         raise InputError(
             "labels that are bounds, such as >5, are not kept in a preprocessed dataset: train on the table itself"
@@ -207,10 +196,6 @@ def cached_store(
     """Return the store of a dataset, one row for each of its rows, from the cache if possible.
 
     A dataset of a store is that store, if it has the ``descriptors``; one of graphs is not cached.
-
-    Raises:
-        InputError: if the cache is not writable, the dataset is a store with other graph settings or without a
-            descriptor column, or descriptors are requested for a dataset of graphs.
     """
     if dataset.store is not None:
         dataset.store.check_graphs(config)
@@ -264,20 +249,8 @@ def featurize_dataset(
     """Preprocess a dataset into a file that training, evaluation and prediction read in its place.
 
     Tables and folders of tables are streamed, so memory does not grow with their size. Those with labels are read
-    twice: the first pass infers the tasks.
-
-    Args:
-        data: the dataset; ``data.targets`` names the columns of a table that become labels.
-        graph: settings of the graphs.
-        out: the file, whose name must end in ``.arrow``.
-        workers: number of parser processes; by default one per core.
-        engine: ``"local"``, or ``"ray"`` for tables whose files every machine of a Ray cluster can read. An interrupted
-            Ray run starts over.
-        overwrite: replace an existing file.
-        progress: called with the number of newly finished rows.
-
-    Raises:
-        InputError: if the dataset cannot be used or the file cannot be written.
+    twice: the first pass infers the tasks. With ``engine="ray"`` every machine of a Ray cluster must be able to read
+    the files of a table; an interrupted Ray run starts over.
     """
     out = Path(out)
     if not out.name.endswith(STORE_SUFFIX):

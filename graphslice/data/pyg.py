@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 def from_pyg(data: Data) -> MolGraph:
-    """Convert a ``Data`` with OGB's nine atom and three bond features; the order of atoms is kept.
-
-    Args:
-        data: a graph with ``x``, ``edge_index``, ``edge_attr`` and optionally ``smiles``.
+    """Convert a ``Data`` with ``x``, ``edge_index``, ``edge_attr`` of OGB's features; the order of atoms is kept.
 
     Raises:
         MoleculeError: if the graph has no atoms, lacks the features, has feature values outside OGB's range, other
@@ -76,15 +73,7 @@ def dataset_from_pyg(
 ) -> LabelledDataset:
     """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
 
-    Args:
-        data: graphs with ``x``, ``edge_index``, ``edge_attr`` in the format of :meth:`MolGraph.to_pyg`,
-            and ``y`` of T numbers, nan where unknown. The order of atoms is kept.
-        targets: T names; y0, y1, ... when not given (y for a single target).
-        config: data settings of the user.
-
-    Raises:
-        InputError: if no graph is usable, the numbers of targets differ, or the configuration has atom- or bond-level
-            targets, or a column as split.
+    ``y`` holds T numbers, nan where unknown; their names are y0, y1, ... (y for a single target) if not given.
     """
     import torch
 

@@ -183,15 +183,7 @@ class GraphStore(Sequence[MolGraph]):
         order: np.ndarray | None = None,
         level: str = MOLECULE,
     ) -> GraphStore:
-        """Create a store in memory.
-
-        Args:
-            arrays: R molecules; those without atoms are null.
-            errors: for each row None or an error message.
-            descriptors: by name ``[R, F]``, or ``[R]`` for a column of the user's own.
-            order: of the atoms or bonds in the SMILES, of :func:`~graphslice.chem.molecule.read_smiles`; by default
-                that of the graphs.
-            level: level of the targets.
+        """Create a store in memory; arguments as :func:`~graphslice.data.store_schema.record_batch`.
 
         Raises:
             InputError: if a bond refers to an atom that does not exist, or a feature is outside OGB's values.

@@ -22,16 +22,7 @@ from graphslice.tasks import TASK_KINDS, Task, parse_per_target
 
 
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a preprocessed dataset made by ``graphslice featurize`` or ``pretrain``.
-
-    Args:
-        store: the preprocessed dataset.
-        config: data settings of the user.
-        tasks: see :func:`~graphslice.data.dataset_loaders.load_dataset`.
-
-    Raises:
-        InputError: if it has no labels, lacks a requested target, or has no split column of the requested name.
-    """
+    """Load the labelled molecules of a preprocessed dataset made by ``graphslice featurize`` or ``pretrain``."""
     known = list(store.info.targets)
     if not known:
         raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")

@@ -120,18 +120,16 @@ def record_batch(
     keys: MoleculeHashes | None = None,
     order: np.ndarray | None = None,
 ) -> pa.RecordBatch:
-    """Convert G rows of a store to Arrow.
+    """Convert G rows of a store to Arrow; molecules without atoms are null.
 
     Args:
         schema: as built by :meth:`StoreInfo.schema`.
-        arrays: the molecules; those without atoms are null.
-        errors: for each row None or an error message.
+        arrays, errors: the molecules, and for each row None or an error message.
         smiles: for each row its SMILES, or None for all if unknown.
         targets: ``float64 [G, T]``, nan where unknown.
         split: ``int8 [G]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, or ``NO_SPLIT``.
         descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype, or ``[G]`` of the user's own column.
-        keys: hashes of the molecules; None to compute them when they are needed.
-        order: ``uint16 [S, 2]`` of :func:`~graphslice.chem.molecule.read_smiles`; None for graphs.
+        keys, order: hashes, and ``uint16 [S, 2]`` of :func:`~graphslice.chem.molecule.read_smiles`; None without.
     """
     rows = len(arrays)
     columns = [text_array([None] * rows if smiles is None else smiles), *_molecule_arrays(arrays), text_array(errors)]

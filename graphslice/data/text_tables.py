@@ -79,16 +79,8 @@ def _smiles_line(line: str) -> list[str]:
 def read_csv(lines: Iterator[str], file: str, delimiter: str | None, rows: int) -> tuple[list[str], Iterator[TextRows]]:
     """Read the names of the columns (none of an empty file) and the rows of a delimited text table, in chunks.
 
-    Blank lines and Excel's first line ``sep=;`` are skipped.
-
-    Args:
-        lines: lines of the file, with line ends.
-        file: name of the file, for messages.
-        delimiter: field separator; if None, it is inferred from the header and the first rows.
-        rows: maximal number of rows of a chunk.
-
-    Raises:
-        InputError: if a quote is not closed, or text follows it; may be raised only while the rows are read.
+    Blank lines and Excel's first line ``sep=;`` are skipped; without a ``delimiter`` it is inferred. A quote that is
+    not closed may raise InputError only while the rows are read. ``file`` is the name for messages.
     """
     number, first = next(((i, line) for i, line in enumerate(lines) if line.strip("\r\n")), (0, ""))
     if declared := _SEPARATOR.fullmatch(first.strip("\r\n")):

@@ -23,21 +23,9 @@ TEST_SPLIT_SIZES = {
 def submit(
     predictor: Predictor, dataset: str, root: str | Path, folder: str | Path, *, overwrite: bool = False
 ) -> list[Path]:
-    """Predict the test sets of OGB-LSC, whose labels are hidden, and write the submission files.
+    """Predict the test sets of OGB-LSC, whose labels are hidden, by a model of the HOMO-LUMO gap.
 
-    Args:
-        predictor: a model of the HOMO-LUMO gap.
-        dataset: ``pcqm4m`` or ``pcqm4mv2``.
-        root: folder of the OGB data, downloaded if it is missing.
-        folder: output folder. All splits are predicted before the first file is written.
-        overwrite: replace existing files.
-
-    Returns:
-        The paths of the files.
-
-    Raises:
-        InputError: if the dataset or the model does not fit, a molecule cannot be predicted, the folder cannot be
-            written, or a file exists.
+    All splits are predicted before the first file is written to ``folder``. Return the paths of the files.
     """
     from graphslice.evaluation.evaluate import predict_rows
 

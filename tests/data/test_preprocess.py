@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -47,14 +46,6 @@ def test_finished_build_leaves_only_the_file(complete_store, tmp_path, names):
     assert not [path for path in (tmp_path / "whole").iterdir() if path.is_dir()]
     store = GraphStore.open(tmp_path / "whole" / "s.arrow")
     assert [batch.num_rows for batch in store.batches] == [4, 4, 2] and sorted(store.errors) == [1, 3]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
-def test_replaced_file_keeps_its_permissions(complete_store, tmp_path):
-    path = tmp_path / "whole" / "s.arrow"
-    path.chmod(0o600)
-    build_store(path, chunks(), INFO, workers=1)
-    assert path.read_bytes() == complete_store and path.stat().st_mode & 0o777 == 0o600
 
 
 def interrupted(path: Path, stop: int) -> Path:
@@ -120,12 +111,6 @@ def test_damaged_shard_is_rebuilt(damage, complete_store, tmp_path, parsed):
     parsed.clear()
     build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
     assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == complete_store
-
-
-def test_surplus_shards_of_an_interrupted_build_are_ignored(complete_store, tmp_path, names):
-    interrupted(tmp_path / "s.arrow", 4)
-    store = build_store(tmp_path / "s.arrow", [rows(SMILES[:4])], INFO, workers=1)
-    assert len(store) == 4 and names(tmp_path) == ["s.arrow", "whole"]
 
 
 def test_file_does_not_depend_on_chunks_and_workers(complete_store, tmp_path):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -166,32 +165,18 @@ def as_csv(rows: list[list[str]], delimiter: str, end: str) -> bytes:
     return file.getvalue().encode()
 
 
-def read_with_arrow(path: Path, delimiter: str) -> list[list[str]]:
-    """Read the rows with Arrow's CSV reader."""
-    table = pa.csv.read_csv(
-        path,
-        pa.csv.ReadOptions(use_threads=False),
-        pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=True),
-        pa.csv.ConvertOptions(column_types={f"column {i}": pa.string() for i in range(4)}, strings_can_be_null=False),
-    )
-    return [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-
-
 @FEW_HUNDRED
 @given(TABLES, st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 9))
 @example([["a\rb"], [""]], ",", "\n", 1)  # regression: was written without quotes and read as two rows
 @example([['"', ""]], ";", "\r", 1)
 def test_well_formed_tables_are_read_and_written(rows, delimiter, end, size):
-    """Every cell is read as by another reader, also after the table is written and read again."""
     header = [f"column {i}" for i in range(len(rows[0]))]
     with file_of(as_csv([header, *rows], delimiter, end)) as path:
         first_read = read_table(path, size)
         with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
             for chunk in table.chunks:
                 sink.write(file_columns(chunk))
-        second_read = read_table(path.with_name("again.csv"))
-        assert read_with_arrow(path, delimiter) == rows
-    assert first_read == (header, rows, {}) and second_read == (header, rows, {})
+        assert first_read == read_table(path.with_name("again.csv")) == (header, rows, {})
 
 
 @FEW_HUNDRED

@@ -46,7 +46,6 @@ class GraphBatch:
         atom_index, bond_index: as ``atom_bond_index``, the labelled atoms and bonds if a molecule-level model has
             auxiliary atom- or bond-level targets; else None.
         atom_targets, bond_targets: ``float32 [M, T]``, the auxiliary targets, nan where unknown; else None.
-        molecule_targets: ``float32 [B, T]``, auxiliary targets of molecules, nan where unknown; else None.
 
     Raises:
         ValueError: if tensors on the CPU have inconsistent shapes or indices out of range. Tensors on a GPU are
@@ -72,7 +71,6 @@ class GraphBatch:
     bond_index: Tensor | None = None
     atom_targets: Tensor | None = None
     bond_targets: Tensor | None = None
-    molecule_targets: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.path_types.device.type == "cpu":

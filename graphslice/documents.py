@@ -53,7 +53,7 @@ _RUN = {
         "precision": "string: precision of the matrix products",
         "compiled": "boolean?: whether the last steps were compiled",
         "members?": "integer: number of models of an ensemble or cross-validation",
-        "auxiliary_mae?": "object: validation error of each auxiliary target",
+        "auxiliary_mae?": "object: validation error of each target of atoms and bonds in pretraining",
     },
 }
 _TABLE = {

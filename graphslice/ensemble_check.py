@@ -152,6 +152,6 @@ def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _origin(folder: Path, config: RunConfig) -> tuple:
     """Return the settings that all members of a run share, without paths, since the data may have been moved."""
-    paths = {"dataset": "", "valid_file": None, "test_file": None, "auxiliary_file": None, "root": "", "cache": None}
+    paths = {"dataset": "", "valid_file": None, "test_file": None, "root": "", "cache": None}
     data = replace(config.data, **paths, carve=0, fold=None)  # type: ignore[arg-type]
     return data, config.graph, (config.trainer.seed - member_number(folder)) % 2**32

@@ -22,7 +22,7 @@ BENCHMARKS = {
     "step": "training and inference of the model compared with plain PyTorch and the arithmetic floor",
     "where": "where the time of a training step goes",
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
-    "labels": "bounds as labels and auxiliary targets on TDC's tables; makes docs/labels.md",
+    "labels": "bounds as labels and joint models on TDC's tables; makes docs/labels.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
     "rate": "rate of the command predict compared with chemprop; makes a table of docs/benchmarks.md",
     "transfer": "pretrained networks on training rows of TDC's tables; makes a table of docs/log.md",

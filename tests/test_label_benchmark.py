@@ -1,4 +1,4 @@
-"""Benchmark of bounds and auxiliary targets: rows of each way and document."""
+"""Benchmark of bounds and joint models: rows of each way and document."""
 
 import sys
 from pathlib import Path
@@ -27,16 +27,21 @@ def test_labels_above_the_percentile_are_censored(tmp_path):
 
 
 def test_document_has_paired_differences_with_their_intervals():
-    scores = {"alone": [0.5, 0.6, 0.55], "with clearance_hepatocyte_az": [0.53, 0.61, 0.6]}
+    scores = {"alone": [0.5, 0.6, 0.55], "joint": [0.53, 0.61, 0.6]}
     lines = [
-        {"comparison": "auxiliary: clearance_microsome_az", "way": way, "seed": seed, "scores": {"Spearman": value}}
+        {
+            "comparison": "joint: clearance_microsome_az",
+            "way": way,
+            "seed": seed,
+            "scores": {"Spearman": value, "MAE": value},
+        }
         | {"cpu_seconds": 30.0, "version": "v", "machine": "m"}
         for way, values in scores.items()
         for seed, value in enumerate(values)
     ]
     text = labels.label_sections(lines)
     interval = ttest_rel(*list(scores.values())[::-1]).confidence_interval()
-    assert "| alone | 0.550 ± 0.050 (3) |  | 30 |" in text
+    assert "| alone | 0.550 ± 0.050 (3) | 0.550 ± 0.050 (3) |  | 30 |" in text
     assert f"+0.030 ({interval.low:+.3f} to {interval.high:+.3f})" in text
 
 

@@ -298,7 +298,7 @@ class Model(Predictor):
         tasks = select_tasks(self, data_config.targets)
         dataset = dataset_from_frame(frame, data_config, tasks)
         if trained.fingerprint is not None:  # the frame of the training is recognised by all that it was read with
-            names = "split", "weight_column", "auxiliary", "auxiliary_file"
+            names = "split", "weight_column"
             as_trained = None
             with suppress(InputError):  # another frame has not all of these columns, or others of the same name
                 as_read = replace(data_config, **{name: getattr(trained, name) for name in names})

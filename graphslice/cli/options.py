@@ -62,8 +62,6 @@ _DATA_OPTIONS = {
         "id_column": "columns that identify the rows in files and in the report, separated by commas (default: up to "
         "three columns that are not used otherwise, with names that end in id or name, or with unique values)",
         "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
-        "auxiliary": "columns that are learned next to the targets and not predicted, separated by commas",
-        "auxiliary_file": "table of further molecules with these columns",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },
     "splitting": {
@@ -90,7 +88,7 @@ SHORT_OPTIONS = {
     "standardize": "graph.standardize",
 }
 # Options of several names in one text.
-_NAME_LISTS = ("targets", "features", "auxiliary", "id_column")
+_NAME_LISTS = ("targets", "features", "id_column")
 #: Help of --standardize.
 STANDARDIZE = (
     "none, or parent: read the largest organic fragment of each molecule, neutralised, in training and prediction, so "

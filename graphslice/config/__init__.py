@@ -242,7 +242,8 @@ class TrainerConfig(Section):
         metric: metric on the validation set that selects the best epoch, such as mae, rmse, spearman, auroc, auprc or
             accuracy. Default: mae for regression, auroc for classification, the loss if there are both.
         target_weights: weights of targets in the loss, TARGET=2,OTHER=0.5; default 1.
-        auxiliary_weight: weight of all auxiliary targets in the loss, relative to that of the targets.
+        auxiliary_weight: in pretraining, weight of all targets of atoms and bonds in the loss, relative to that of the
+            targets of molecules.
         class_weights: none, or balanced (every class of a target has the same total weight in the loss).
         baselines: on: also fit a random forest, gradient boosting and a kernel machine to Morgan counts and descriptors
             of the molecular graph, report which model is best, and predict with a weighted ensemble (stacking) of all,
@@ -398,7 +399,7 @@ class RunConfig(Section):
 
     def without_paths(self) -> RunConfig:
         """Return the configuration with file names in place of paths, for files that are shared."""
-        paths = ("dataset", "valid_file", "test_file", "root", "auxiliary_file")
+        paths = ("dataset", "valid_file", "test_file", "root")
         names: dict[str, Any] = {
             name: value and Path(value).name for name in paths for value in [getattr(self.data, name)]
         }

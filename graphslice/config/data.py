@@ -63,8 +63,7 @@ class DataConfig(Section):
         dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a directory of such
             files, or of a preprocessed dataset from ``graphslice featurize``.
         valid_file: separate file with the validation set, in the format of dataset.
-        test_file: the same for the test set. Rows are numbered through dataset, auxiliary_file, valid_file
-            and test_file.
+        test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
         smiles_column: column with the SMILES; default: detected by its name.
         id_column: columns that identify the rows in files and reports, separated by commas; default: up to three
@@ -82,9 +81,6 @@ class DataConfig(Section):
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
             default is equal weights.
-        auxiliary: columns of numbers or of two classes that the network learns next to the targets and does not
-            predict, separated by commas.
-        auxiliary_file: table of further molecules with these columns.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
             column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
             the training set.
@@ -115,8 +111,6 @@ class DataConfig(Section):
     decimal: str | None = None
     features: str | None = None
     weight_column: str | None = None
-    auxiliary: str | None = None
-    auxiliary_file: str | None = None
     split: str | None = None
     split_sizes: str | None = None
     carve: int = 0
@@ -129,7 +123,7 @@ class DataConfig(Section):
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("targets", "auxiliary", "id_column"):  # in Python they may be lists
+        for name in ("targets", "id_column"):  # in Python they may be lists
             if isinstance(names := getattr(self, name), list | tuple):
                 setattr(self, name, join_names([*map(str, names)]))
         if len(set(self.descriptors)) < len(self.descriptors):
@@ -139,7 +133,6 @@ class DataConfig(Section):
         self._check_least(0, "seed", "carve")
         if self.duplicates == "merge" and self.weight_column is not None:
             raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
-        self._check_auxiliary()
         self._check_split_sizes()
         folds, repeats = self.folds_and_repeats
         if self.folds is not None and not (folds >= 2 and repeats >= 1):
@@ -148,18 +141,6 @@ class DataConfig(Section):
             raise InputError(f"data.fold {self.fold} selects the fold that is the test set: set data.folds too")
         if self.fold is not None and not 0 <= self.fold < folds * repeats:
             raise InputError(f"data.fold must be from 0 to {folds * repeats - 1} if data.folds is {self.folds}")
-
-    def _check_auxiliary(self) -> None:
-        names = self.auxiliary_columns
-        if self.auxiliary_file and not names:
-            raise InputError(f"--auxiliary-file {self.auxiliary_file}: name its columns with --auxiliary")
-        if names and self.level != MOLECULE:
-            raise InputError(f"--auxiliary needs molecule-level targets: leave it out with --level {self.level}")
-        for name in names:
-            if name in split_words(self.targets or ""):
-                raise InputError(f"--auxiliary names {name!r}, which is a target: leave it out of one of the two")
-            if names.count(name) > 1:
-                raise InputError(f"--auxiliary names {name!r} twice")
 
     def _check_split_sizes(self) -> None:
         if self.split_sizes is None:
@@ -182,11 +163,6 @@ class DataConfig(Section):
         sizes = _SPLIT_SIZES if self.split_sizes is None else self.split_sizes
         train, valid, test = (float(share) for share in sizes.split(","))
         return train, valid, test
-
-    @property
-    def auxiliary_columns(self) -> tuple[str, ...]:
-        """Names in ``auxiliary``."""
-        return tuple(split_words(self.auxiliary or ""))
 
     @property
     def descriptors(self) -> tuple[str, ...]:

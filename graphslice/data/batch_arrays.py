@@ -43,7 +43,7 @@ def batch_arrays(
         descriptors: names of the descriptors that the model reads.
         level: level of the model's targets: molecule, atom or bond.
         bonds: include the matrix of bonds, for message passing along bonds.
-        auxiliary: auxiliary labels of all rows of the store, by level, that are trained on with the targets.
+        auxiliary: auxiliary labels of atoms and bonds of all rows of the store, by level.
 
     Returns:
         The tensors of a :class:`~graphslice.batch.GraphBatch` as arrays, by name; those that are None are left out.
@@ -100,12 +100,9 @@ def batch_arrays(
 
 
 def _auxiliary(labels: Mapping[str, Labels], rows: np.ndarray, *ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute ``atom_index``, ``bond_index`` and the targets of molecules, atoms and bonds, of rows that have them."""
+    """Compute ``atom_index``, ``bond_index`` and the targets of atoms and bonds, of rows that have them."""
     fields = {}
     for level, level_labels in labels.items():
-        if level == MOLECULE:
-            fields["molecule_targets"] = level_labels[rows].astype(np.float32)
-            continue
         atom_bond_index = _atom_bond_index(level, *ends)
         labelled = level_labels.counts_of(rows) > 0
         fields[f"{level}_index"] = atom_bond_index[labelled[atom_bond_index[:, 0]]]

@@ -40,7 +40,6 @@ class LabelColumns:
         tasks: task of each target; if empty, all targets are regression.
         level: level of the targets: molecule, atom or bond.
         weights: column of the row weights, or None.
-        auxiliary: those of the auxiliary columns that the table has.
         decimal: how numbers are written, as in ``data.decimal``.
     """
 
@@ -51,7 +50,6 @@ class LabelColumns:
     tasks: tuple[Task, ...] = ()
     level: str = MOLECULE
     weights: str | None = None
-    auxiliary: tuple[str, ...] = ()
     decimal: str | None = None
 
 
@@ -82,16 +80,8 @@ def find_columns(
     if weights is not None and weights in (smiles, split, *targets):
         raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
-    requested = config.auxiliary_columns
-    auxiliary = tuple(column for column in requested if column in columns)
-    for column in () if config.auxiliary_file else requested:
-        require_column(column, columns, name, "auxiliary column")
-    used = [smiles, *targets, *filter(None, [split, weights]), *features]
-    for column in auxiliary:
-        if column in used:
-            raise InputError(f"{name}: {column!r} cannot be an auxiliary column and have another role")
-    check_unique(columns, [*used, *auxiliary], name)
-    return LabelColumns(smiles, targets, split, tuple(features), (), config.level, weights, auxiliary, config.decimal)
+    check_unique(columns, [smiles, *targets, *filter(None, [split, weights]), *features], name)
+    return LabelColumns(smiles, targets, split, tuple(features), (), config.level, weights, config.decimal)
 
 
 def require_column(

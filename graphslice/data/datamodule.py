@@ -22,7 +22,6 @@ from graphslice.data.duplicates import (
     count_shared,
     find_duplicates,
     keys_with_columns,
-    merge_means,
     merge_rows,
 )
 from graphslice.data.labels import Labels, pluralize
@@ -44,8 +43,6 @@ from graphslice.tasks import (
 MIN_TRAINING = 10
 # The distribution of the descriptors is estimated from at most this many training molecules.
 _MAX_DESCRIPTOR_ROWS = 20_000
-#: Reason for rejecting a row with auxiliary labels alone.
-HELD_OUT_COMPOUND = "auxiliary labels of a compound of the validation or test set"
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,6 @@ class MoleculeData:
         rejected: reason of rejection, by row.
         usable_rows: ``int64``, the rows that are not rejected.
         labels: labels of all rows on the training scale.
-        auxiliary_rows: ``int64``, rows without a label of a target, whose auxiliary labels are trained on.
         duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
     """
 
@@ -105,7 +101,6 @@ class MoleculeData:
         if splits is None and config.data.rejected == "few":
             self._check_rejected()
         self._split(splits)
-        self._choose_auxiliary_rows()
         self._transform(dataset.tasks)
         self._check_labels()
 
@@ -146,8 +141,7 @@ class MoleculeData:
 
     def _check_rejected(self) -> None:
         """Raise :class:`InputError` if most labelled rows are rejected."""
-        unused = (UNLABELLED, ZERO_WEIGHT, HELD_OUT_COMPOUND)
-        wrong = {row: reason for row, reason in self.rejected.items() if reason not in unused}
+        wrong = {row: reason for row, reason in self.rejected.items() if reason not in (UNLABELLED, ZERO_WEIGHT)}
         usable = len(self.usable_rows)
         if len(wrong) > usable:
             raise InputError(
@@ -203,34 +197,9 @@ class MoleculeData:
         families, labels = molecule_keys(self.store, rows).family, dataset.targets[rows][:, classes]
         return SplitMaker(dataset.name, self.store, rows, families, labels, self.config.data)
 
-    def _choose_auxiliary_rows(self) -> None:
-        """Find the rows with auxiliary labels alone; those of a compound that is held out stay rejected."""
-        rows = np.flatnonzero(self.dataset.is_auxiliary())
-        rows = rows[[self.rejected.get(row) == UNLABELLED for row in rows.tolist()]]
-        valid = self.store.sizes[rows] > 0
-        self.rejected |= {row: self.store.errors[row] for row in rows[~valid].tolist()}
-        rows = rows[valid]
-        held_out = np.concatenate([rows[:0], *(self.splits[name] for name in self.splits if name != "train")])
-        self.auxiliary_rows = self._without_families(rows, held_out)
-        for row in rows.tolist():
-            del self.rejected[row]
-        self.rejected |= dict.fromkeys(np.setdiff1d(rows, self.auxiliary_rows).tolist(), HELD_OUT_COMPOUND)
-
-    def _without_families(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return the rows that share no family with other rows."""
-        if not len(rows):
-            return rows
-        family, other = (molecule_keys(self.store, each).family for each in (rows, others))
-        return rows[~np.isin(family, other)]
-
     def invalid_labels(self) -> dict[int, str]:
         """Return the reasons, by row, for the rows that are used without a label that is invalid."""
         return {row: reason for row, reason in self.dataset.invalid_labels.items() if row not in self.rejected}
-
-    @property
-    def network_rows(self) -> np.ndarray:
-        """``int64``, rows that train the network: the training set, and rows with auxiliary labels alone."""
-        return np.concatenate([self.splits["train"], self.auxiliary_rows])
 
     def inner_folds(self, folds: int) -> list[np.ndarray]:
         """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
@@ -251,7 +220,6 @@ class MoleculeData:
         """Return the same molecules with a smaller training set; ``rows``: ``int64``."""
         rest = copy(self)
         rest.splits = self.splits | {"train": np.setdiff1d(self.splits["train"], rows)}
-        rest.auxiliary_rows = self._without_families(self.auxiliary_rows, rows)
         return rest
 
     def without_test_set(self) -> MoleculeData:
@@ -273,10 +241,7 @@ class MoleculeData:
         labels, reasons, dropped = merge_rows(
             self.dataset.all_labels, rows, identity[positions], classes, self.dataset.target_names
         )
-        auxiliary = dict(self.dataset.auxiliary)
-        if MOLECULE in auxiliary:
-            auxiliary[MOLECULE] = merge_means(auxiliary[MOLECULE], rows, identity[positions])
-        self.dataset = replace(self.dataset, all_labels=labels, auxiliary=auxiliary)
+        self.dataset = replace(self.dataset, all_labels=labels)
         self.rejected |= reasons
         removed = list(reasons)
         self.usable_rows = np.setdiff1d(self.usable_rows, removed)
@@ -320,9 +285,9 @@ class MoleculeData:
         )
 
     def _check_labels(self) -> None:
-        auxiliary = [(labels, self.network_rows, [*labels.names]) for labels in self.dataset.auxiliary.values()]
-        for labels, rows, names in [(self.labels, self.splits["train"], self.dataset.target_names), *auxiliary]:
-            missing = np.isnan(labels[rows]).all(axis=0)
+        auxiliary = [(labels, [*labels.names]) for labels in self.dataset.auxiliary.values()]
+        for labels, names in [(self.labels, self.dataset.target_names), *auxiliary]:
+            missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
             if missing.any():
                 folds = " or give fewer folds" if self.config.data.folds else ""
                 but = " (bounds alone are not enough)" if labels.bounds is not None else ""
@@ -358,7 +323,7 @@ class MoleculeData:
 
     def train_auxiliary_labels(self) -> dict[str, Labels]:
         """Return the auxiliary labels of the training set, by level."""
-        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.network_rows)
+        held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
         return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}
 
     def train_descriptors(self) -> np.ndarray:
@@ -373,7 +338,7 @@ class MoleculeData:
             share: the device and its share of every batch.
             step: returns the number of optimiser steps done so far.
         """
-        return self._loader(self.network_rows, self._train_batches(share, step), share)
+        return self._loader(self.splits["train"], self._train_batches(share, step), share)
 
     def num_train_widths(self, share: DeviceShare) -> int:
         """Return the number of distinct padded widths of the training batches of a device."""
@@ -387,10 +352,10 @@ class MoleculeData:
             share: the device and its share of every batch.
         """
         settings = self.config.collate_settings | {"multiple": share.padding_multiple}
-        return extreme_batches(self.store, self.network_rows, size, **settings)
+        return extreme_batches(self.store, self.splits["train"], size, **settings)
 
     def _train_batches(self, share: DeviceShare, step: Callable[[], int] = lambda: 0) -> TrainBatches:
-        settings, sizes = self.config.trainer, self.store.sizes[self.network_rows]
+        settings, sizes = self.config.trainer, self.store.sizes[self.splits["train"]]
         return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
     def eval_loader(self, split: str, share: DeviceShare) -> BatchLoader:

@@ -124,8 +124,8 @@ class LabelledDataset:
         store: preprocessed molecules, or None.
         columns: ``float32 [R, K]``, descriptor columns of a table, nan where unknown; or None.
         table: the cells of a dataset that was not read from a file, or None.
-        auxiliary: auxiliary labels, by level, which are trained on with molecule-level targets but not predicted: of
-            molecules, or of atoms and bonds in the order of the graphs of ``store``.
+        auxiliary: auxiliary labels of atoms and bonds, by level, in the order of the graphs of ``store``: trained on
+            with molecule-level targets but not predicted.
         notes: warnings for the user about how the dataset was read.
         identifiers: R texts of each identifier column, by name; see
             :func:`~graphslice.data.identifiers.identifier_columns`.
@@ -151,16 +151,12 @@ class LabelledDataset:
 
     @classmethod
     def join(cls, parts: Sequence[LabelledDataset]) -> LabelledDataset:
-        """Concatenate tables with the same targets; name, splits, notes and auxiliary labels are those of the first.
+        """Concatenate tables with the same targets; name, splits and notes are those of the first.
 
         A table that lacks an identifier column has empty texts.
         """
-        first, added = parts[0], sum(map(len, parts[1:]))
+        first = parts[0]
         names = dict.fromkeys(name for part in parts for name in part.identifiers)
-        auxiliary = {}
-        for level, labels in first.auxiliary.items():
-            unknown = Labels.of_molecules(np.full((added, labels.values.shape[1]), np.nan))
-            auxiliary[level] = replace(Labels.join([labels, unknown]), names=labels.names)
         return replace(
             first,
             smiles=[text for part in parts for text in part.smiles],
@@ -168,7 +164,6 @@ class LabelledDataset:
             rejected=join_reasons(parts, [part.rejected for part in parts]),
             invalid_labels=join_reasons(parts, [part.invalid_labels for part in parts]),
             columns=None if first.columns is None else np.concatenate([part.columns for part in parts]),
-            auxiliary=auxiliary,
             identifiers={n: [text for p in parts for text in p.identifiers.get(n, [""] * len(p))] for n in names},
         )
 
@@ -185,14 +180,7 @@ class LabelledDataset:
     @property
     def all_target_names(self) -> list[str]:
         """Names of all targets of a preprocessed dataset, the auxiliary ones of atoms and bonds last."""
-        auxiliary = [labels for level, labels in self.auxiliary.items() if level != MOLECULE]
-        return self.target_names + [name for labels in auxiliary for name in labels.names]
-
-    def is_auxiliary(self) -> np.ndarray:
-        """Return the mask of rows without a label of a target and with one of a molecule-level auxiliary target."""
-        if MOLECULE not in self.auxiliary:
-            return np.zeros(len(self), bool)
-        return self.auxiliary[MOLECULE].known() & ~self.all_labels.known()
+        return self.target_names + [name for labels in self.auxiliary.values() for name in labels.names]
 
     @property
     def is_pcqm4m(self) -> bool:
@@ -265,7 +253,7 @@ class LabelledDataset:
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.
         unused = ~usable_mask(len(self), self.rejected) & (self.level == MOLECULE)
-        unused &= ~self.all_labels.known() & ~self.is_auxiliary()
+        unused &= ~self.all_labels.known()
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
             smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
-from graphslice.data.auxiliary import add_auxiliary
 from graphslice.data.class_words import class_notes
 from graphslice.data.columns import (
     FeatureColumns,
@@ -30,7 +29,7 @@ from graphslice.data.infer_tasks import check_transforms, infer_target, infer_ta
 from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_rows import parse_chunks
-from graphslice.data.splits import NO_SPLIT, SPLIT_METHODS, SPLITS, decode_splits
+from graphslice.data.splits import SPLIT_METHODS, decode_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.store_dataset import dataset_from_store
 from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order
@@ -85,7 +84,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
                 "--split random"
             )
         # A split column of this file is ignored, because the whole file is one split.
-        data = replace(train_config, dataset=file, targets=targets, split="random", auxiliary=None, auxiliary_file=None)
+        data = replace(train_config, dataset=file, targets=targets, split="random")
         part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
         check_transforms(part.all_labels, part.tasks, file)
         first = sum(map(len, parts))
@@ -189,14 +188,12 @@ def dataset_from_chunks(
     splits = None
     if columns.split is not None:
         splits = decode_splits(rows.split, usable_mask(len(rows), rejected))
-    held_out = ~np.isin(rows.split, (NO_SPLIT, SPLITS.index("train")))
     dataset = LabelledDataset(
         name, rows.smiles, rows.labels, tasks, rejected, invalid_labels, splits, columns=rows.columns
     )
-    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors}
+    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.descriptors}
     identifiers = identifier_columns(chunks, used, config.id_column, name, written)
-    dataset = replace(dataset, notes=tuple(notes), identifiers=identifiers)
-    return add_auxiliary(dataset, chunks, columns, config, held_out & ~rows.labels.known())
+    return replace(dataset, notes=tuple(notes), identifiers=identifiers)
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -223,5 +220,5 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
-    used += [*columns.auxiliary, *columns.descriptors, *dataset.identifiers]
+    used += [*columns.descriptors, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from graphslice.censored import UNBOUNDED, is_bounded
-from graphslice.data.labels import Labels, group_means, pluralize, pointers
+from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.splits import SPLIT_NAMES, Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
@@ -160,21 +160,6 @@ def merge_rows(
         values[first], bounds[first] = merged, merged_bounds
         reasons |= dict.fromkeys(others, f"{MERGED} {first + 1}")
     return Labels.of_molecules(values, bounds), reasons, dropped
-
-
-def merge_means(labels: Labels, rows: np.ndarray, identity: np.ndarray) -> Labels:
-    """Give each of some rows, ``int64 [R]``, the means of the known labels of its molecule; see :func:`merge_rows`.
-
-    Of a column with two values they become the more frequent one, or unknown.
-    """
-    molecules, molecule = np.unique(identity, return_inverse=True)
-    values = labels.values.copy()
-    values[rows] = group_means(values[rows], molecule, len(molecules))[molecule]
-    for column, before in zip(values.T, labels.values.T, strict=True):
-        if len(known := np.unique(before[~np.isnan(before)])) == 2:
-            means = column[rows] - known.mean()
-            column[rows] = np.select([means > 0, means < 0], [known[1], known[0]], np.nan)
-    return replace(labels, values=values)
 
 
 def _listed(rows: Sequence[int]) -> str:

@@ -209,7 +209,7 @@ def infer_target(
     Raises:
         InputError: if there is not exactly one candidate.
     """
-    used = (columns.smiles, columns.split, columns.weights, *columns.auxiliary, *columns.descriptors)
+    used = (columns.smiles, columns.split, columns.weights, *columns.descriptors)
     used += (config.id_column, *split_words(config.id_column or ""))
     others = [column for column in file_columns(chunks[0]).column_names if column not in used]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines

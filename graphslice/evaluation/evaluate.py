@@ -66,15 +66,11 @@ def load_evaluation_data(
     if dataset == trained.dataset:
         if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
             overrides = {name: value for name, value in overrides.items() if name != "targets"}
-        # Auxiliary labels count in the fingerprint of the training data, but are not evaluated.
         defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
         data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
     else:
         other_split = None if is_dataset_name(dataset) else split
         data, notes = other_data(predictor, {**overrides, "dataset": dataset}, other_split, _columns(dataset))
-    is_dropped = bool(data.auxiliary_file) and not Path(data.auxiliary_file or "").exists()
-    if is_dropped:  # its labels are not evaluated
-        data = replace(data, auxiliary=None, auxiliary_file=None)
     loaded = load_dataset(data, select_tasks(predictor, data.targets))
     aligned = replace(align_targets(predictor, loaded, targets), auxiliary={})
     aligned = replace(aligned, notes=(*aligned.notes, *notes))
@@ -86,7 +82,7 @@ def load_evaluation_data(
             aligned = replace(aligned, notes=(*aligned.notes, note))
         return aligned, training_splits(predictor, model, loaded, split)
     is_other = bool(overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"})
-    if is_other and not is_dropped:
+    if is_other:
         return aligned, None
     if _has_rows_of_run(loaded, folder):
         note = "the data has changed since the training, but not the molecules of the run, which are evaluated"

@@ -131,7 +131,7 @@ class Tools:
         path, table = self.find(model), self.folder.inside(dataset)
         if path not in self.models.values():  # the run may name further files
             data = (await anyio.to_thread.run_sync(self.load, model)).config.data
-            for file in filter(None, (data.valid_file, data.test_file, data.auxiliary_file)):
+            for file in filter(None, (data.valid_file, data.test_file)):
                 self.folder.inside(file)
         return await self._command("evaluate", path, dataset=table, targets=targets, split=split)
 

@@ -76,7 +76,7 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
     if fresh:
         config = _choose_init_from(config, data.store, data.splits["train"])
         config = replace(config, optimizer=replace(config.optimizer, peak_lr=config.optimizer.max_lr))
-    devices, count = choose_devices(config.trainer), len(data.network_rows)
+    devices, count = choose_devices(config.trainer), len(data.splits["train"])
     steps = run_steps(config, data.dataset.tasks, count, devices.total, continued=config.trainer.refit == "on")
     return CompleteConfig(config, devices, steps, _choose_metric(config.trainer.metric, data))
 
@@ -88,13 +88,8 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
         InputError: if the configuration does not fit the dataset.
     """
     data = config.data
-    columns = {
-        "weight_column": (data.weight_column, dataset.all_labels.weights is not None),
-        "auxiliary": (data.auxiliary, MOLECULE in dataset.auxiliary),
-    }
-    for name, (setting, was_read) in columns.items():
-        if setting and not was_read:
-            raise InputError(f"data.{name} names columns of a table, and {dataset.name} is none: leave it out")
+    if data.weight_column and dataset.all_labels.weights is None:
+        raise InputError(f"data.weight_column names a column of a table, and {dataset.name} is none: leave it out")
     if dataset.name == "pyg":
         data = replace(data, dataset="pyg")
         if data.valid_file or data.test_file:
@@ -104,8 +99,6 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
         data = replace(data, dataset=absolute_dataset(data.dataset), valid_file=valid_file, test_file=test_file)
     if data.cache:
         data = replace(data, cache=str(Path(data.cache).resolve()))
-    if data.auxiliary_file:
-        data = replace(data, auxiliary_file=absolute_dataset(data.auxiliary_file))
     if dataset.is_pcqm4m:
         data = replace(data, root=str(Path(data.root).resolve()))
     data = replace(data, targets=join_names(dataset.all_target_names), fingerprint=dataset.fingerprint())

@@ -58,8 +58,6 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
         count = int(auxiliary.counts_of(data.usable_rows).sum())
-        if auxiliary_level == MOLECULE:
-            count = int(auxiliary.known()[data.network_rows].sum())
         lines.append(f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s")
     for line in lines:
         console.out(line, highlight=False)

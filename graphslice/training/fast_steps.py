@@ -80,7 +80,7 @@ class FastSteps:
 
         The check computes the smallest and the largest training molecules in the precision of the run.
         """
-        batches = extreme_batches(self.data.store, self.data.network_rows, **self.data.config.collate_settings)
+        batches = extreme_batches(self.data.store, self.data.splits["train"], **self.data.config.collate_settings)
         batches = [batch.to(self.fabric.device) for batch in batches]
         dtype = DTYPES[device_share(self.fabric).precision]
         for name, reason in faulty_backends(self.model, batches, dtype).items():

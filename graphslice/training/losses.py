@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphslice.batch import GraphBatch
-from graphslice.config import LOSSES, MOLECULE, TrainerConfig, quote_item, split_words
+from graphslice.config import LOSSES, TrainerConfig, quote_item, split_words
 from graphslice.data.labels import Labels
 from graphslice.errors import InputError, nearest
 from graphslice.nn.atom_bond_readout import AtomBondReadout
@@ -230,9 +230,9 @@ assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)
 
 
 class AuxiliaryHead(nn.Module):
-    """Auxiliary output head: a readout of molecules, atoms or bonds and a linear map to T standardised targets.
+    """Auxiliary output head of pretraining: a readout of atoms or bonds and a linear map to T standardised targets.
 
-    The loss is the absolute error, and of a target with two values, such as classes, the squared error.
+    The loss is the absolute error.
 
     Args:
         dim: width of the atom embeddings.
@@ -241,12 +241,11 @@ class AuxiliaryHead(nn.Module):
 
     mean: Tensor
     std: Tensor
-    two_valued: Tensor
 
     def __init__(self, dim: int, labels: Labels) -> None:
         super().__init__()
         self.level, self.names = labels.level, labels.names
-        self.reader = None if labels.level == MOLECULE else AtomBondReadout(dim, labels.level)
+        self.reader = AtomBondReadout(dim, labels.level)
         self.head = nn.Linear(dim, len(labels.names))
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -256,17 +255,13 @@ class AuxiliaryHead(nn.Module):
         values = np.nanmean(labels.values, axis=0), np.where(std > 0, std, 1.0)
         for name, value in zip(("mean", "std"), values, strict=True):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
-        is_molecules = labels.level == MOLECULE  # atoms and bonds of pretraining have numbers alone
-        two_valued = [is_molecules and len(np.unique(column[~np.isnan(column)])) <= 2 for column in labels.values.T]
-        self.register_buffer("two_valued", torch.tensor(two_valued), persistent=False)
 
     def forward(self, rows: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """Compute the absolute errors of the labels of a batch.
 
         Args:
             rows: ``float [B, N + 1, C]``, atom embeddings after the last norm.
-            batch: batch with ``molecule_targets``, with ``atom_index`` and ``atom_targets``, or with ``bond_index`` and
-                ``bond_targets``.
+            batch: batch with ``atom_index`` and ``atom_targets``, or with ``bond_index`` and ``bond_targets``.
 
         Returns:
             The absolute errors in units of the standard deviation of each target, 0 where unknown, ``float [M, T]``;
@@ -274,14 +269,14 @@ class AuxiliaryHead(nn.Module):
         """
         labels = (getattr(batch, f"{self.level}_targets") - self.mean) / self.std
         known = ~torch.isnan(labels)
-        features = rows[:, 0] if self.reader is None else self.reader(rows, getattr(batch, f"{self.level}_index"))
+        features = self.reader(rows, getattr(batch, f"{self.level}_index"))
         with torch.autocast(rows.device.type, enabled=False):  # in full precision, as the main head
             errors = (self.head(features) - labels.nan_to_num()).abs()
         return torch.where(known, errors, 0), known.to(errors.dtype)
 
 
 class AuxiliaryHeads(nn.ModuleDict):
-    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (molecule, atom, bond) with labels.
+    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (atom, bond) with labels.
 
     Args:
         dim: width of the atom embeddings.
@@ -301,18 +296,10 @@ class AuxiliaryHeads(nn.ModuleDict):
             rows, batch: as in :meth:`AuxiliaryHead.forward`.
 
         Returns:
-            For each level, the sum of the errors with the weights of their rows and of auxiliary targets, and the
-            number of labels, by which it is to be divided.
+            For each level, the weighted sum of the errors, and the number of labels, by which it is to be divided.
         """
-        parts = []
-        for level, head in self.items():
-            errors, known = head(rows, batch)
-            losses = torch.where(cast(AuxiliaryHead, head).two_valued, errors.square(), errors) * known
-            if batch.weights is not None:
-                own = batch.weights if level == MOLECULE else batch.weights[getattr(batch, f"{level}_index")[:, 0]]
-                losses = losses * own[:, None]
-            parts.append((self.weight * losses.sum(), known.sum()))
-        return parts
+        parts = [head(rows, batch) for head in self.values()]
+        return [(self.weight * errors.sum(), known.sum()) for errors, known in parts]
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:
         """Accumulate the errors of a validation batch for :meth:`mean_errors`.

@@ -38,7 +38,7 @@ def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
 
 def fold_steps(complete: CompleteConfig, rest: MoleculeData) -> int:
     """Number of steps of the training without a fold; ``rest``: the other molecules."""
-    return run_steps(complete.config, rest.dataset.tasks, len(rest.network_rows))
+    return run_steps(complete.config, rest.dataset.tasks, len(rest.splits["train"]))
 
 
 def train_without(

@@ -229,7 +229,7 @@ def load_molecule_data(
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:
     """Return the contents of ``training.json``."""
     steps, seconds = loop.state.step, loop.budget.seconds
-    molecules = steps * len(loop.data.network_rows) / max(1, len(loop.train_batches))  # the last batch is smaller
+    molecules = steps * len(loop.data.splits["train"]) / max(1, len(loop.train_batches))  # the last batch is smaller
     return {
         "parameters": module.model.num_parameters,
         **({"auxiliary_mae": module.auxiliary_errors} if module.auxiliary_errors else {}),

@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from rich.markup import escape
 
 from graphslice.calibration import PARTS_STD
 from graphslice.calibration.applicability_domain import DOMAIN_BITS, MAX_TRAINING_MOLECULES, ApplicabilityDomain
 from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
-from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.molecule_keys import fingerprint_rows, graph_input_rows, molecule_ids
 from graphslice.data.splits import random_subset
@@ -188,11 +186,6 @@ class Stack:
             for split, (rows, by_model) in predictions.items()
         }
         self.console.print(_describe_weights(weights, list(parts), dataset.tasks), highlight=False)
-        without = [task.name for task, weight in zip(dataset.tasks, weights[0], strict=True) if weight == 0]
-        if without and data.config.data.auxiliary_columns:
-            note = f"the network has no weight for {quoted_list(without)}: the auxiliary columns, which train it, have "
-            note += "no effect on the prediction"
-            self.console.print(f"[yellow]note[/]: {escape(note)}", highlight=False, soft_wrap=True)
         split = "test" if "test" in predictions else "valid"
         self.console.print(_describe_scores(split, metric, scores[split]), highlight=False, soft_wrap=True)
         return scores, held_out

@@ -128,7 +128,7 @@ def check_run_directory(folder: Path, config: DataConfig, *, frame: bool = False
         overwrite: a run in the directory may be replaced.
     """
     dataset = None if frame or is_dataset_name(config.dataset) else config.dataset
-    inputs = config.valid_file, config.test_file, config.auxiliary_file, dataset
+    inputs = config.valid_file, config.test_file, dataset
     keep = {CORPUS} if frame else {CORPUS, MOLECULES}
     check_not_overwriting(folder, filter(None, inputs), keep, overwrite=overwrite)
 

@@ -70,7 +70,7 @@ class Objective:
         self._base_predictions: dict[int, dict[str, np.ndarray]] = {}
         complete = complete_config(config, self.data, fresh=True)
         rest, batch_size = self.data.without(self.folds[0]), config.trainer.batch_size
-        self.epochs = fold_steps(complete, rest) // batches_per_epoch(len(rest.network_rows), batch_size, 1)
+        self.epochs = fold_steps(complete, rest) // batches_per_epoch(len(rest.splits["train"]), batch_size, 1)
         metric = complete.metric
         held_out = [self._rows(seed) for seed in range(len(self.folds))]
         self.metric = metric if all(is_defined(metric, data.dataset, rows) for rows in held_out) else "loss"

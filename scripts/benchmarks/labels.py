@@ -1,4 +1,4 @@
-"""Compare bounds as labels, auxiliary targets and joint models on tables of TDC's ADMET group; makes docs/labels.md.
+"""Compare bounds as labels and joint models on tables of TDC's ADMET group; makes docs/labels.md.
 
 ``--data DIR`` trains with the defaults in every way that is compared, and adds each result as a line to
 docs/benchmarks/labels.jsonl. Results that exist are skipped. The test rows of TDC are read once for each line, and
@@ -70,17 +70,6 @@ def _censoring(way: str) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list
     return lambda rows, test, folder, data: _true(_censored(rows, way), test, folder, data)
 
 
-def _with_auxiliary(table: str) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]:
-    def write(rows: pd.DataFrame, test: pd.Series, folder: Path, data: Path) -> list[str]:
-        other = pd.read_csv(data / TDC[table].file)[["smiles", "y"]].rename(columns={"y": table})
-        other = other[~_families(other["smiles"]).isin(_families(test))]
-        path = folder / "auxiliary.csv"
-        other.to_csv(path, index=False)
-        return [*_true(rows, test, folder, data), "--auxiliary", table, "--auxiliary-file", str(path)]
-
-    return write
-
-
 def _joint(tables: tuple[str, ...], log: bool) -> Callable[[pd.DataFrame, pd.Series, Path, Path], list[str]]:
     def write(rows: pd.DataFrame, test: pd.Series, folder: Path, data: Path) -> list[str]:
         joined = rows
@@ -108,15 +97,6 @@ _BOUNDS = {"true labels": _true} | {way: _censoring(way) for way in ("bounds", "
 COMPARISONS = {
     "bounds: caco2_wang": Comparison("caco2_wang", ("MAE", "Spearman"), _BOUNDS),
     "bounds: vdss_lombardo": Comparison("vdss_lombardo", ("MAE", "Spearman"), _BOUNDS, log=True),
-} | {
-    f"auxiliary: {target}": Comparison(
-        target, TDC[target].metrics, {"alone": _true, f"with {other}": _with_auxiliary(other)}
-    )
-    for target, other in {
-        "clearance_microsome_az": "clearance_hepatocyte_az",
-        "caco2_wang": "lipophilicity_astrazeneca",
-        "cyp2c9_substrate_carbonmangels": "cyp3a4_substrate_carbonmangels",
-    }.items()
 }
 COMPARISONS |= {
     f"joint: {target}": Comparison(

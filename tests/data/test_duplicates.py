@@ -10,7 +10,6 @@ from graphslice.data.duplicates import (
     count_shared,
     find_duplicates,
     keys_with_columns,
-    merge_means,
     merge_rows,
 )
 from graphslice.data.labels import Labels
@@ -193,21 +192,6 @@ def test_numbers_conflict_with_bounds_that_they_do_not_respect():
     targets = np.array([[3.0], [np.nan], [1.0], [np.nan]])
     bounds = np.array([[[-np.inf, np.inf]], [[5, np.inf]], [[-np.inf, np.inf]], [[-np.inf, 9]]])
     assert find_duplicates(np.arange(4), ids("aabb"), targets, np.array([False]), bounds).conflicting == ((0, 1),)
-
-
-def test_auxiliary_labels_of_one_molecule_are_averaged():
-    nan = np.nan
-    labels = Labels.of_molecules(np.array([[9.0, 9], [1, nan], [3, nan], [nan, 5], [7, nan]]))
-    found = merge_means(labels, np.array([1, 2, 3, 4]), ids("abab"))
-    np.testing.assert_array_equal(found.values, [[9, 9], [1, 5], [5, nan], [1, 5], [5, nan]])
-
-
-def test_two_valued_auxiliary_labels_keep_two_values():
-    labels = Labels.of_molecules(np.array([[0.0, 1], [1, 2], [1, 3], [0, 4], [1, 5], [0, 6]]))
-    identity = np.array([7, 7, 8, 9, 9, 9], np.uint64)
-    found = merge_means(labels, np.arange(6), identity).values
-    np.testing.assert_array_equal(found[:, 0], [np.nan, np.nan, 1, 0, 0, 0])
-    np.testing.assert_allclose(found[:, 1], [1.5, 1.5, 3, 5, 5, 5])
 
 
 def test_keys_with_columns_are_equal_where_molecule_and_columns_are():

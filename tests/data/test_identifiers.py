@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig
-from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
+from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.identifiers import identifier_columns
 from graphslice.errors import InputError
 
@@ -96,27 +96,3 @@ def test_identifiers_of_split_files_are_concatenated(tmp_path):
     config = DataConfig(dataset=str(tmp_path / "a.csv"), test_file=str(tmp_path / "b.csv"), targets="y")
     dataset = load_dataset(config)
     assert dataset.identifiers == {"cmpd_id": ["a", "b", ""], "code": ["", "", "c"]}
-
-
-def test_molecules_of_an_auxiliary_table_have_no_identifiers(tmp_path):
-    pd.DataFrame({"smiles": ["C", "CC"], "y": [1.0, 2.5], "cmpd_id": ["a", "b"]}).to_csv(tmp_path / "a.csv")
-    pd.DataFrame({"smiles": ["CCC"], "aux": [3.5], "cmpd_id": ["c"]}).to_csv(tmp_path / "b.csv", index=False)
-    settings = {"targets": "y", "auxiliary": "aux", "auxiliary_file": str(tmp_path / "b.csv")}
-    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "a.csv"), **settings))
-    assert dataset.identifiers == {"cmpd_id": ["a", "b", ""]} and len(dataset) == 3
-
-
-def test_identifiers_of_a_data_frame_are_saved_with_it():
-    frame = pd.DataFrame({"smiles": ["C", "CC"], "y": [1.0, 2.5], "cmpd_id": ["a", "b"], "other": ["x", "x"]})
-    dataset = dataset_from_frame(frame, DataConfig(targets="y"))
-    assert dataset.table is not None and dataset.table.column_names == ["smiles", "y", "cmpd_id"]
-    weighted = dataset_from_frame(frame.assign(w=[1, 2]), DataConfig(targets="y", weight_column="w"))
-    assert weighted.table is not None and weighted.table.column_names == ["smiles", "y", "w", "cmpd_id"]
-    assert dataset.fingerprint() == dataset_from_frame(frame.drop(columns="cmpd_id"), DataConfig()).fingerprint()
-
-
-def test_decimal_marks_leave_identifiers_as_they_are():
-    lots = ["12 345", "1.234,5", "12.345", "x"]
-    frame = pd.DataFrame({"smiles": ["C", "CC", "CCC", "CCCC"], "y": ["1,5", "2,5", "3,5", "4,5"], "lot_id": lots})
-    dataset = dataset_from_frame(frame, DataConfig(targets=["y"], id_column=["lot_id"], decimal="comma"))
-    assert dataset.identifiers == {"lot_id": lots} and dataset.targets[:, 0].tolist() == [1.5, 2.5, 3.5, 4.5]

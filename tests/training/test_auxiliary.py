@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from rdkit import Chem
-from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.chem import smiles_to_graph
@@ -152,103 +150,3 @@ def test_targets_without_validation_labels_in_a_member_are_not_averaged(tmp_path
         (tmp_path / name).mkdir()
         write_json(tmp_path / name / TRAINING, training | {"auxiliary_mae": errors})
     assert _training_totals([tmp_path / "a", tmp_path / "b"])["auxiliary_mae"] == {"charge": 2.0}
-
-
-def test_losses_of_molecules_are_absolute_errors_and_of_two_values_squared_ones(store):
-    torch.manual_seed(0)
-    values = np.array([[1.0, 0.0], [2.5, NAN], [NAN, 1.0], [-3.0, 1.0]])
-    labels = {"molecule": replace(Labels.of_molecules(values), names=("logd", "screen"))}
-    heads = AuxiliaryHeads(16, labels, 0.25)
-    rows, batch = torch.randn(4, 8, 16), collate_rows(store, np.arange(4), auxiliary=labels)
-    ((total, count),) = heads.losses(rows, batch)
-    predicted = heads["molecule"].head(rows[:, 0]).detach().numpy()
-    errors = np.abs(predicted - (values - np.nanmean(values, axis=0)) / np.nanstd(values, axis=0))
-    assert int(count) == 6
-    assert float(total.detach()) == pytest.approx(
-        0.25 * (np.nansum(errors[:, 0]) + np.nansum(errors[:, 1] ** 2)), rel=1e-5
-    )
-
-
-def test_losses_with_weights_are_those_of_repeated_rows(store, labels):
-    """Errors of a validation are not weighted."""
-    molecules = replace(
-        Labels.of_molecules(np.array([[1.0, 0.0], [2.5, NAN], [NAN, 1.0], [-3.0, 1.0]])), names=("a", "b")
-    )
-    labels = labels | {"molecule": molecules}
-    heads, counts, vectors = AuxiliaryHeads(16, labels, 0.25), np.array([3, 1, 0, 2]), torch.randn(4, 8, 16)
-    weighted = replace(Labels.of_molecules(np.zeros((4, 1))), weights=counts.astype(float))
-    batch = collate_rows(store, np.arange(4), targets=weighted, auxiliary=labels)
-    repeats = np.repeat(np.arange(4), counts)
-    repeated = heads.losses(vectors[repeats], collate_rows(store, repeats, auxiliary=labels))
-    unweighted = heads.losses(vectors, collate_rows(store, np.arange(4), auxiliary=labels))
-    for (total, count), (expected, _), (_, labelled) in zip(
-        heads.losses(vectors, batch), repeated, unweighted, strict=True
-    ):
-        assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
-        assert float(count) == float(labelled) > 0
-    heads.validate(vectors, batch)
-    errors = heads.mean_errors(1)
-    heads.validate(vectors, collate_rows(store, np.arange(4), auxiliary=labels))
-    assert errors == heads.mean_errors(1)
-
-
-@pytest.fixture(scope="module")
-def screened(demo_rows, tmp_path_factory):
-    """A table with a column of labels that few of its rows lack, and another of further molecules."""
-    folder = tmp_path_factory.mktemp("screened")
-    rows = demo_rows.drop(columns="split").assign(carbons=demo_rows["smiles"].str.count("[Cc]"))
-    rows.loc[40:49, "gap_ev"] = None
-    rows.loc[50:, "carbons"] = None
-    rows.to_csv(folder / "t.csv", index=False)
-    more = [f"{'C' * n}O" for n in range(12, 30)]
-    pd.DataFrame({"smiles": [*more, rows["smiles"][0], "oops"], "carbons": [*range(12, 30), 3, 4]}).to_csv(
-        folder / "screen.csv", index=False
-    )
-    return folder
-
-
-@pytest.mark.parametrize("refit", ["auto", "off"])
-def test_auxiliary_columns_are_trained_and_not_predicted(refit, screened, tiny_config, tmp_path):
-    data = {"targets": "gap_ev", "auxiliary": "carbons", "auxiliary_file": str(screened / "screen.csv")}
-    trainer = {"baselines": "auto", "refit": refit, "max_epochs": 20}
-    config = tiny_config(screened / "t.csv", data=data, trainer=trainer, optimizer={"peak_lr": 1e-2})
-    made = train(config, tmp_path / "run")
-    if refit == "off":
-        assert list(made.training["auxiliary_mae"]) == ["carbons"]
-    rows = made.data.network_rows
-    assert set(range(60, 78)) < set(rows.tolist()) and 79 not in rows  # the last SMILES is invalid
-    checkpoint = read_checkpoint(tmp_path / "run")
-    assert [task.name for task in checkpoint.tasks] == ["gap_ev"]
-    held_out = set(made.data.splits["test"].tolist() + made.data.splits["valid"].tolist())
-    assert not held_out & set(rows.tolist()) and held_out <= set(range(60))
-    again = resume(tmp_path / "run")
-    assert again.metrics["test"] == made.metrics["test"]
-    assert "carbons" in (tmp_path / "run" / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.1])
-def test_note_says_that_auxiliary_columns_have_no_effect_without_the_network(
-    weight, screened, tiny_config, tmp_path, monkeypatch
-):
-    def fixed(parts, labels, tasks, *_):
-        return np.array([weight, 1 - weight, 0, 0])[:, None]
-
-    monkeypatch.setattr("graphslice.training.stack.fit_weights", fixed)
-    data = {"targets": "gap_ev", "auxiliary": "carbons"}
-    console = Console(file=io.StringIO(), width=1_000)
-    train(tiny_config(screened / "t.csv", data=data, trainer={"baselines": "on"}), tmp_path / "run", console=console)
-    note = "no weight for 'gap_ev': the auxiliary columns, which train it, have no effect on the prediction"
-    assert (note in console.file.getvalue()) == (weight == 0)
-
-
-def test_compound_of_the_test_set_is_left_out_of_the_auxiliary_rows(screened, tiny_config, tmp_path):
-    rows = pd.read_csv(screened / "t.csv").assign(split="train")
-    rows.loc[50:, "split"] = "test"
-    rows.to_csv(tmp_path / "t.csv", index=False)
-    more = [rows["smiles"][55], rows["smiles"][55] + ".Cl", "CCCCCCCCCCCCO"]
-    pd.DataFrame({"smiles": more, "carbons": [1, 2, 3]}).to_csv(tmp_path / "more.csv", index=False)
-    data = {"targets": "gap_ev", "auxiliary": "carbons", "auxiliary_file": str(tmp_path / "more.csv")}
-    made = train(tiny_config(tmp_path / "t.csv", data=data), tmp_path / "run")
-    assert made.data.auxiliary_rows.tolist() == [*range(40, 50), 62]
-    rejected = pd.read_csv(tmp_path / "run" / "rejected.csv").set_index("row")["reason"]
-    assert {61, 62} == set(rejected.index) and "compound of the validation or test set" in rejected[61]

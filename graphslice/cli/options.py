@@ -72,7 +72,6 @@ _DATA_OPTIONS = {
         "valid_file": "table of the validation set",
         "test_file": "table of the test set",
         "folds": "cross-validation with this many folds, or 5x3 for three repeats of five; one model per fold",
-        "duplicates": "merge: average training rows of the same molecule into one (default: keep)",
         "seed": "random seed of the split (default: 0)",
     },
 }

@@ -89,7 +89,6 @@ class DataConfig(Section):
         carve: index of the random draw of the validation set, if the dataset does not specify one.
         folds: number of cross-validation folds ("5"), or folds and repeats ("5x3": 5 folds, three times).
         fold: index of the fold that is the test set, from 0 (to 14 for 5x3); default: each fold once.
-        duplicates: keep, or merge: training rows of the same molecule become one.
         rejected: few: stop the run if fewer than half of the labelled rows are valid; any: train on the valid rows,
             however few.
         seed: random seed of the split.
@@ -116,7 +115,6 @@ class DataConfig(Section):
     carve: int = 0
     folds: str | None = None
     fold: int | None = None
-    duplicates: str = "keep"
     rejected: str = "few"
     seed: int = 0
     cache: str | None = None
@@ -128,11 +126,9 @@ class DataConfig(Section):
                 setattr(self, name, join_names([*map(str, names)]))
         if len(set(self.descriptors)) < len(self.descriptors):
             raise InputError(f"data.features contains a duplicate name: {self.features}")
-        self._check_choices(level=LEVELS, duplicates=("keep", "merge"), rejected=("few", "any"))
+        self._check_choices(level=LEVELS, rejected=("few", "any"))
         self._check_choices(decimal=("comma", "point", None))
         self._check_least(0, "seed", "carve")
-        if self.duplicates == "merge" and self.weight_column is not None:
-            raise InputError("data.duplicates merge cannot merge rows with weights: leave out data.weight_column")
         self._check_split_sizes()
         folds, repeats = self.folds_and_repeats
         if self.folds is not None and not (folds >= 2 and repeats >= 1):

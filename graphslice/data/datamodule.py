@@ -22,7 +22,6 @@ from graphslice.data.duplicates import (
     count_shared,
     find_duplicates,
     keys_with_columns,
-    merge_rows,
 )
 from graphslice.data.labels import Labels, pluralize
 from graphslice.data.molecule_keys import molecule_keys
@@ -158,7 +157,7 @@ class MoleculeData:
         self.dataset = replace(self.dataset, all_labels=labels.in_graph_order(counts, self.store.order(rows)))
 
     def _split(self, existing_splits: Splits | None) -> None:
-        """Split the rows, count duplicates, and merge them if configured."""
+        """Split the rows, and count duplicates."""
         dataset, config = self.dataset, self.config.data
         usable = usable_mask(len(dataset), self.rejected)
         predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
@@ -188,8 +187,6 @@ class MoleculeData:
         if self.config.trainer.refit == "on":  # folds of the training rows replace the validation set
             train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
             self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
-        if config.duplicates == "merge":
-            self._merge(identity, classes)
 
     def _split_maker(self) -> SplitMaker:
         dataset, rows = self.dataset, self.usable_rows
@@ -234,24 +231,6 @@ class MoleculeData:
         other.config = config
         return other
 
-    def _merge(self, identity: np.ndarray, classes: np.ndarray) -> None:
-        """Merge duplicate rows of the training set. Validation and test sets stay unchanged for evaluation."""
-        rows = self.splits["train"]
-        positions = np.searchsorted(self.usable_rows, rows)
-        labels, reasons, dropped = merge_rows(
-            self.dataset.all_labels, rows, identity[positions], classes, self.dataset.target_names
-        )
-        self.dataset = replace(self.dataset, all_labels=labels)
-        self.rejected |= reasons
-        removed = list(reasons)
-        self.usable_rows = np.setdiff1d(self.usable_rows, removed)
-        self.splits = {**self.splits, "train": np.setdiff1d(rows, removed)}
-        self.duplicates = replace(self.duplicates, merged=len(removed) - dropped, dropped=dropped)
-        if not len(self.splits["train"]):
-            raise InputError(
-                f"{self.dataset.name}: all training rows have conflicting labels: give data.duplicates keep"
-            )
-
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
 
@@ -259,7 +238,7 @@ class MoleculeData:
             config: configuration of the other run.
         """
         resplit = copy(self)
-        resplit.config, resplit.rejected = config, dict(self.rejected)
+        resplit.config = config
         resplit._split(None)
         resplit._transform(self.dataset.tasks)
         resplit._check_labels()

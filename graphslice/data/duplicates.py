@@ -1,4 +1,4 @@
-"""Duplicate rows, which have the same model input: finding them, agreement of their labels, and merging."""
+"""Duplicate rows, which have the same model input: finding them, and agreement of their labels."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphslice.censored import UNBOUNDED, is_bounded
-from graphslice.data.labels import Labels, pluralize, pointers
+from graphslice.data.labels import pluralize, pointers
 from graphslice.data.splits import SPLIT_NAMES, Splits
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
 _AGREEMENT_TOLERANCE = 0.1
-#: Beginning of the reason of a row that was merged with another one.
-MERGED = "merged with row"
 # Maximal number of rows of a molecule, and of conflicting molecules, listed in a message.
 _MAX_LISTED, _MAX_CONFLICTS = 8, 3
 
@@ -30,16 +27,12 @@ class Duplicates:
             by more than a tenth of the standard deviation of the target; bounds conflict if no number respects them.
         shared: for predefined splits: number of rows, by split, whose family (the same compound except for salts,
             charges, tautomers and stereochemistry) is also in the training set.
-        merged: number of rows merged into another row.
-        dropped: number of rows left out because their labels could not be merged.
     """
 
     molecules: int
     rows: int
     conflicting: tuple[tuple[int, ...], ...] = ()
     shared: dict[str, int] = field(default_factory=dict)
-    merged: int = 0
-    dropped: int = 0
 
     def describe(self) -> str | None:
         """Return a one-line summary for the user; None if there are no duplicates."""
@@ -54,9 +47,6 @@ class Duplicates:
                     f" (other classes, or numbers further apart than a tenth of the standard deviation): {listed}"
                 )
             clauses.append(f"{duplicates}, {conflicts}")
-        if self.merged or self.dropped:
-            dropped = f" and {self.dropped:,} left out" if self.dropped else ""
-            clauses.append(f"of the training rows, {self.merged:,} merged into another{dropped}")
         if shared := [
             pluralize(rows, f"{SPLIT_NAMES.get(split, split)} row") for split, rows in self.shared.items() if rows
         ]:
@@ -68,7 +58,7 @@ class Duplicates:
 def find_duplicates(
     rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
 ) -> Duplicates:
-    """Find duplicates; the attributes about splits and merging keep their defaults.
+    """Find duplicates, without ``shared``.
 
     Args:
         rows: ``int64 [R]``, numbers of the rows.
@@ -123,71 +113,9 @@ def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return keys.astype(np.uint64)
 
 
-def merge_rows(
-    labels: Labels, rows: np.ndarray, identity: np.ndarray, classes: np.ndarray, names: Sequence[str]
-) -> tuple[Labels, dict[int, str], int]:
-    """Merge the rows of each molecule into its first: mean of numbers, closest bounds, majority vote of classes.
-
-    A number takes precedence over bounds. If two classes have equally many votes, or bounds contradict each other, the
-    label is unknown; if no label is left, all rows of the molecule are dropped.
-
-    Args:
-        labels: molecule-level labels of all rows.
-        rows: ``int64 [R]``, the rows to be merged.
-        identity: ``uint64 [R]``, hashes of these rows.
-        classes: ``bool [T]``, true for classification targets.
-        names: names of the targets.
-
-    Returns:
-        The labels, merged in the first row of each molecule; the reason of removal, by removed row: merged into another
-        row, or labels that could not be merged; and the number of rows whose labels could not be merged.
-    """
-    values, bounds = labels.values.copy(), labels.bounds_or_infinite().copy()
-    repeated, begins = _duplicate_rows(identity)
-    reasons: dict[int, str] = {}
-    dropped = 0
-    for members in np.split(rows[repeated], begins[1:]) if len(begins) else ():
-        first, *others = members.tolist()
-        merged, tied = _merge(values[members], classes)
-        merged_bounds, contradicting = _merge_bounds(bounds[members], merged)
-        if np.isnan(merged).all() and not is_bounded(merged_bounds).any():
-            problem = f"the majority vote of {names[tied[0]]!r} is tied" if tied else ""
-            problem = problem or f"the bounds of {names[contradicting[0]]!r} contradict each other"
-            reason = f"rows {_listed([first, *others])} are one molecule, and {problem}"
-            reasons |= dict.fromkeys([first, *others], reason)
-            dropped += len(members)
-            continue
-        values[first], bounds[first] = merged, merged_bounds
-        reasons |= dict.fromkeys(others, f"{MERGED} {first + 1}")
-    return Labels.of_molecules(values, bounds), reasons, dropped
-
-
 def _listed(rows: Sequence[int]) -> str:
     """List row numbers, from 1, in words."""
     return ", ".join(str(row + 1) for row in rows[:_MAX_LISTED]) + ", ..." * (len(rows) > _MAX_LISTED)
-
-
-def _merge(labels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Merge labels ``[rows, T]`` to ``float64 [T]``, nan where unknown or tied; also return the tied targets."""
-    known = ~np.isnan(labels)
-    counts = known.sum(axis=0)
-    merged = np.where(counts > 0, np.where(known, labels, 0.0).sum(axis=0) / np.maximum(counts, 1), np.nan)
-    tied = []
-    for t in np.flatnonzero(classes & (counts > 0)).tolist():
-        values, votes = np.unique(labels[known[:, t], t], return_counts=True)
-        merged[t] = values[votes.argmax()]
-        if (votes == votes.max()).sum() > 1:
-            merged[t] = np.nan
-            tied.append(t)
-    return merged, tied
-
-
-def _merge_bounds(bounds: np.ndarray, merged: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Merge bounds ``[rows, T, 2]`` of labels that stay nan; also return the targets whose bounds contradict."""
-    limits = np.stack([bounds[..., 0].max(axis=0), bounds[..., 1].min(axis=0)], axis=1)
-    contradicting = limits[:, 0] > limits[:, 1]
-    limits[contradicting | ~np.isnan(merged)] = UNBOUNDED
-    return limits, np.flatnonzero(contradicting).tolist()
 
 
 def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

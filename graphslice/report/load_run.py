@@ -26,12 +26,13 @@ from graphslice.run_files import (
     read_config,
     read_metric_logs,
     read_metrics,
+    read_splits,
     read_start,
     read_training,
     resume_command,
 )
 from graphslice.training.complete_config import member_configs
-from graphslice.training.run import load_molecule_data, saved_splits
+from graphslice.training.run import load_molecule_data
 
 # Longer names of molecules are cut.
 _LONGEST_NAME = 40
@@ -137,12 +138,10 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
     dataset = load_dataset(config.data)
     if dataset.fingerprint() != config.data.fingerprint:
         raise InputError(f"{config.data.dataset} has changed since the run")
-    splits = saved_splits(config, folder)
+    splits = read_splits(folder)
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
-    first = next(iter(member_configs(config).values()), None)
-    # Members are evaluated on the rows before they are merged.
-    config = config if first is None else replace(first, data=replace(first.data, duplicates="keep"))
-    return load_molecule_data(config, dataset, Console(quiet=True), splits)
+    first = next(iter(member_configs(config).values()), config)
+    return load_molecule_data(first, dataset, Console(quiet=True), splits)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,6 @@ def check_atom_bond_options(config: RunConfig) -> None:
     options = {
         "--features": bool(data.descriptors),
         "--transform": data.transform not in (None, "none"),
-        "--duplicates merge": data.duplicates == "merge",
         "--baselines on": trainer.baselines == "on",
         "--standardize parent": config.graph.standardize != "none",
     }

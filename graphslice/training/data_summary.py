@@ -14,7 +14,6 @@ from graphslice.config import MOLECULE, quote_item
 from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
-from graphslice.data.duplicates import MERGED
 from graphslice.data.infer_tasks import POSITIVE
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import class_key
@@ -75,10 +74,10 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
     splits = ", ".join(f"{size:,} {SPLIT_NAMES.get(split, split)}" for split, size in sizes.items())
     wrong = {row: reason for row, reason in data.rejected.items() if reason != UNLABELLED}
-    rejected, unmerged = "", {row: reason for row, reason in wrong.items() if not reason.startswith(MERGED)}
-    if unmerged:
-        row = min(unmerged)
-        rejected = f"; {pluralize(len(unmerged), 'row')} rejected (see {REJECTED}); row {row + 1}: {unmerged[row]}"
+    rejected = ""
+    if wrong:
+        row = min(wrong)
+        rejected = f"; {pluralize(len(wrong), 'row')} rejected (see {REJECTED}); row {row + 1}: {wrong[row]}"
     if (repeated := data.duplicates.describe()) is not None:
         console.print(repeated, highlight=False, soft_wrap=True)
     console.out(f"split: {splits} rows{rejected}", highlight=False)

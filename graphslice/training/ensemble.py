@@ -86,8 +86,7 @@ def train_ensemble(
         raise InputError(f"{reason}: leave out --trainer.devices")
     members = member_configs(config)
     first = next(iter(members.values()))
-    # Rows of the same molecule are not merged: every member is evaluated on the original rows.
-    data = load_molecule_data(replace(first, data=replace(first.data, duplicates="keep")), dataset, console)
+    data = load_molecule_data(first, dataset, console)
     if not fresh:
         _check_begun(out, list(members))
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):

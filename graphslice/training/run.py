@@ -114,7 +114,7 @@ def run(
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
-    data = load_molecule_data(config, dataset, console, None if fresh else saved_splits(config, out))
+    data = load_molecule_data(config, dataset, console, None if fresh else read_splits(out))
     if fresh:
         data.check_size()
     elif is_finished(out) and (out / BEST).exists():
@@ -203,15 +203,6 @@ def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResul
     """Return the result of a run that was already trained and evaluated."""
     console.out(f"the run is already finished: {out}", highlight=False)
     return RunResult(out, read_metrics(out), read_training(out), data)
-
-
-def saved_splits(config: RunConfig, folder: Path) -> Splits | None:
-    """Return the split that a run was started with.
-
-    None if the split is recomputed: that of OGB, which is not saved, and that of merged duplicates, whose rows are not
-    saved.
-    """
-    return None if config.data.duplicates == "merge" else read_splits(folder)
 
 
 def load_molecule_data(

@@ -20,7 +20,7 @@ FRAME = pd.DataFrame({"SMILES": ["C" * (1 + n) for n in range(20)], "Papp": [flo
         ("epoch", "(did you mean 'epochs'?)"),
         ("max_epoch", "(did you mean 'epochs'?)"),
         ("loss", ": give config={'trainer': {'loss': ...}}"),
-        ("duplicates", ": give config={'data': {'duplicates': ...}}"),
+        ("carve", ": give config={'data': {'carve': ...}}"),
         ("xyzzy", ""),
     ],
 )

@@ -69,7 +69,6 @@ REJECTED = {
     "train-metric": (train_on("good.csv", "--metric", "auroc"), "--metric auroc is for binary"),
     "train-baselines": (train_on("good.csv", "--baselines", "yes"), "--baselines must be auto, on or off"),
     "train-log": (train_on("good.csv", "--transform", "log", "--targets", "x"), "no column 'x'"),
-    "train-duplicates": (train_on("good.csv", "--duplicates", "drop"), "--duplicates must be keep or merge"),
     "train-test-file": (train_on("good.csv", "--test-file", "{bad}/absent.csv"), "no file at"),
     "train-seed": (train_on("good.csv", "--seed", "-1"), "--seed must be at least 0"),
     "train-too-few": (train_on("good.csv", "--graph.max_atoms", "2"), "none of its 3 rows"),

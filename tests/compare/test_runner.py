@@ -135,7 +135,6 @@ def test_folder_with_other_settings_is_rejected(compared, tiny_config, demo_csv)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("duplicates", "merge"),
         ("split", "random"),
         ("carve", 1),
         ("seed", 1),

@@ -154,56 +154,12 @@ def test_duplicates_are_counted(table):
     assert "5 rows belong to 2 molecules" in data.duplicates.describe()
 
 
-def test_merging_leaves_bounds_of_dataset_unchanged(table):
-    smiles = ["CCO", "OCC", *("C" * n for n in range(3, 12))]
-    dataset = table(smiles=smiles, y=[">1", ">2", *range(9)], split=["train"] * 8 + ["valid"] * 3)
-    bounds = dataset.all_labels.bounds.copy()
-    data = MoleculeData(dataset, config(duplicates="merge"))
-    assert data.dataset.all_labels.bounds[0, 0].tolist() == [2, np.inf]
-    np.testing.assert_array_equal(dataset.all_labels.bounds, bounds)  # another split merges other rows of the dataset
-
-
-def test_duplicates_are_merged(table):
-    dataset = table(**SAME)
-    data = MoleculeData(dataset, config(duplicates="merge"))
-    assert data.rejected == {1: "merged with row 1", 8: "merged with row 1"}
-    assert data.splits["train"].tolist() == [0, 2, 6] and data.splits["test"].tolist() == [4, 5]
-    assert data.usable_rows.tolist() == [0, 2, 3, 4, 5, 6, 7]
-    assert data.dataset.targets[[0, 2, 4, 5], 0].tolist() == [pytest.approx(104 / 3), 5, 9, 8]
-    assert dataset.targets[0, 0] == 1, "the dataset must stay unchanged"
-    np.testing.assert_allclose(data.train_labels.mean(), (104 / 3 + 5 + 7) / 3)
-    batches = data.eval_loader("train", DeviceShare())
-    rows = {int(r): float(y) for b in batches for r, y in zip(b.rows, b.targets, strict=True)}
-    assert rows == {0: pytest.approx(104 / 3, rel=1e-6), 2: 5, 6: 7}
-    assert (data.duplicates.merged, data.duplicates.dropped) == (2, 0)
-
-
 def test_different_feature_values_are_not_duplicates(table):
     """Feature columns are part of the model input; unknown values are equal, as are 0 and -0."""
     same = {key: cells[:4] + cells[6:] for key, cells in SAME.items()}
     dataset = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
-    data = MoleculeData(dataset, config(duplicates="merge", features="celsius"))
-    assert data.rejected == {6: "merged with row 1"} and data.duplicates.conflicting == ((0, 6),)
-    assert data.dataset.targets[:2, 0].tolist() == [50.5, 3]
-
-
-def test_tied_classes_are_dropped_when_merging(table):
-    smiles = ["C" * n for n in range(1, 13)] + ["C", "CC", "CC", "CCC"]
-    labels = [0, 1, 1, *[0, 1, 0] * 3, 1, 1, 0, 1]
-    dataset = table(smiles=smiles, y=labels, split=["train"] * 9 + ["valid"] * 3 + ["train"] * 4)
-    data = MoleculeData(dataset, config(duplicates="merge"))
-    tied = "rows 1, 13 are one molecule, and the majority vote of 'y' is tied"
-    merged = {13: "merged with row 2", 14: "merged with row 2", 15: "merged with row 3"}
-    assert data.rejected == {0: tied, 12: tied, **merged}
-    assert data.splits["train"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8] and len(data.duplicates.conflicting) == 2
-    assert data.dataset.targets[1:3, 0].tolist() == [1, 1] and data.duplicates.dropped == 2
-
-
-def test_only_conflicting_training_rows_raise(table):
-    words = ["train"] * 10 + ["valid"]
-    dataset = table(smiles=["CCO"] * 10 + ["C"], y=[0, 1] * 5 + [1], split=words)
-    with pytest.raises(InputError, match="all training rows have conflicting labels"):
-        MoleculeData(dataset, config(duplicates="merge"))
+    data = MoleculeData(dataset, config(features="celsius"))
+    assert data.duplicates.conflicting == ((0, 6),)
 
 
 def test_given_splits_override_configuration(table):

@@ -10,9 +10,7 @@ from graphslice.data.duplicates import (
     count_shared,
     find_duplicates,
     keys_with_columns,
-    merge_rows,
 )
-from graphslice.data.labels import Labels
 
 NAN = np.nan
 
@@ -65,51 +63,15 @@ def test_matches_manual_computation(rows):
 
     std = np.nanstd(targets[:, 1]) if not np.isnan(targets[:, 1]).all() else 0
     conflicting = set()
-    expected, reasons = {}, {}
     for members in repeated.values():
         votes = [targets[i, 0] for i in members if targets[i, 0] == targets[i, 0]]
         values = [targets[i, 1] for i in members if targets[i, 1] == targets[i, 1]]
         spread = max(values) - min(values) if values else 0
         if len(set(votes)) > 1 or spread > 0.1 * std:
             conflicting.add(tuple(numbers[members].tolist()))
-        best = [v for v in set(votes) if votes.count(v) > len(votes) / 2]
-        merged = [best[0] if best else NAN, np.mean(values) if values else NAN]
-        if np.isnan(merged).all():
-            reasons |= {int(numbers[i]): None for i in members}
-        else:
-            expected[int(numbers[members[0]])] = merged
-            reasons |= {int(numbers[i]): f"merged with row {numbers[members[0]] + 1}" for i in members[1:]}
     found = find_duplicates(numbers, identity, targets, classes)
     assert (found.molecules, found.rows) == (len(repeated), sum(map(len, repeated.values())))
     assert set(found.conflicting) == conflicting and len(found.conflicting) == len(conflicting)
-
-    unlabelled = {int(numbers[i]) for i, row in enumerate(rows) if np.isnan(row[1:]).all()}
-    if any(set(numbers[m].tolist()) <= unlabelled for m in repeated.values()):
-        return  # rows without any label are not usable and never merged
-    before = np.full((numbers[-1] + 1, 2), NAN)
-    before[numbers] = targets
-    labels, found_reasons, dropped = merge_rows(Labels.of_molecules(before), numbers, identity, classes, ["y", "z"])
-    after = before.copy()
-    for row, merged in expected.items():
-        after[row] = merged
-    np.testing.assert_allclose(labels.values, after)
-    assert set(found_reasons) == set(reasons)
-    assert all(reason is None or found_reasons[row] == reason for row, reason in reasons.items())
-    assert dropped == sum(reason is None for reason in reasons.values())
-
-
-def test_tied_class_drops_all_rows():
-    labels = Labels.of_molecules(np.array([[float(row != 3)] for row in range(10)]))
-    merged, reasons, dropped = merge_rows(labels, np.array([3, 7, 9]), ids("aab"), np.array([True]), ["toxic"])
-    reason = "rows 4, 8 are one molecule, and the majority vote of 'toxic' is tied"
-    assert reasons == {3: reason, 7: reason} and dropped == 2
-    np.testing.assert_array_equal(merged.values, labels.values)
-
-
-def test_reason_lists_at_most_eight_rows():
-    labels = Labels.of_molecules(np.arange(20)[:, None] % 2.0)
-    _, reasons, _ = merge_rows(labels, np.arange(20), ids("a" * 20), np.array([True]), ["y"])
-    assert "rows 1, 2, 3, 4, 5, 6, 7, 8, ... are one molecule" in reasons[0]
 
 
 def test_keys_differ_by_feature_columns():
@@ -153,10 +115,9 @@ CRITERION = "other classes, or numbers further apart than a tenth of the standar
             "of one",
         ),
         (
-            Duplicates(1, 1200, (), {"valid": 2, "test": 0}, merged=1000, dropped=3),
-            f"1,200 rows belong to 1 molecule with several rows, 0 {CONFLICT}; of the training rows, 1,000 merged into "
-            "another and 3 left out; possible leakage: 2 validation rows with a molecule of the training set, or a "
-            "salt, tautomer or stereoisomer of one",
+            Duplicates(1, 1200, (), {"valid": 2, "test": 0}),
+            f"1,200 rows belong to 1 molecule with several rows, 0 {CONFLICT}; possible leakage: 2 validation rows "
+            "with a molecule of the training set, or a salt, tautomer or stereoisomer of one",
         ),
     ],
 )
@@ -164,28 +125,11 @@ def test_describe_gives_one_line(duplicates, line):
     assert duplicates.describe() == line
 
 
-def test_bounds_of_one_molecule_are_merged_to_the_closest():
-    inf, nan = np.inf, np.nan
-    targets = np.array([[nan, 2.0], [nan, nan], [3.0, nan], [nan, nan]])
-    bounds = np.full((4, 2, 2), (-inf, inf))
-    bounds[0, 0], bounds[1] = (1, inf), [(2, inf), (5, inf)]
-    bounds[2:, 1], bounds[3, 0] = (-inf, 4), (-inf, 1)
-    labels = Labels.of_molecules(targets, bounds)
-    merged, reasons, _ = merge_rows(labels, np.arange(4), ids("aabb"), np.array([False, False]), ["y", "z"])
-    assert set(reasons) == {1, 3}
-    assert merged.bounds[[0, 2]].tolist() == [[[2, inf], [-inf, inf]], [[-inf, inf], [-inf, 4]]]
-    np.testing.assert_array_equal(merged.values[[0, 2]], [[nan, 2.0], [3.0, nan]])
-
-
-def test_contradicting_bounds_of_one_molecule_drop_its_rows():
+def test_contradicting_bounds_of_one_molecule_conflict():
     bounds = np.array([[[10, np.inf]], [[-np.inf, 5]]])
     targets = np.full((2, 1), np.nan)
     for each in (bounds, bounds[::-1]):
         assert find_duplicates(np.arange(2), ids("aa"), targets, np.array([False]), each).conflicting == ((0, 1),)
-    labels = Labels.of_molecules(targets, bounds)
-    _, reasons, dropped = merge_rows(labels, np.arange(2), ids("aa"), np.array([False]), ["y"])
-    reason = "rows 1, 2 are one molecule, and the bounds of 'y' contradict each other"
-    assert reasons == {0: reason, 1: reason} and dropped == 2
 
 
 def test_numbers_conflict_with_bounds_that_they_do_not_respect():

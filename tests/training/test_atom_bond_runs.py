@@ -286,7 +286,6 @@ def test_fine_tuning_from_a_molecule_level_model(runs, table, config_of, demo_cs
     [
         ("data", {"features": "rdkit2d"}, "--features"),
         ("data", {"transform": "log"}, "--transform"),
-        ("data", {"duplicates": "merge"}, "--duplicates merge"),
         ("trainer", {"baselines": "on"}, "--baselines on"),
     ],
 )

@@ -280,19 +280,6 @@ def test_ensembles_of_cross_validations_are_rejected(tiny_config):
         member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
 
 
-def test_cross_validation_evaluates_unmerged_rows(demo_rows, tiny_config, tmp_path):
-    """Duplicates are merged only for training: the mean of two labels equals neither."""
-    rows = demo_rows[["smiles", "gap_ev"]][:40]
-    twice = [rows.assign(gap_ev=rows["gap_ev"] + by) for by in (-2, 2)]
-    pd.concat(twice).to_csv(tmp_path / "t.csv", index=False)
-    data = {"folds": "3", "duplicates": "merge", "split": "random"}
-    result = train(tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1}), tmp_path / "run")
-    labels, predictions = pd.read_csv(tmp_path / "t.csv")["gap_ev"], pd.read_csv(tmp_path / "run" / "out_of_fold.csv")
-    errors = (predictions["gap_ev_pred"] - labels[predictions["row"] - 1].to_numpy()).abs()
-    assert len(predictions) == 80 and result.metrics["test"]["mae"] == pytest.approx(errors.mean(), rel=1e-4)
-    assert len(pd.read_csv(tmp_path / "run" / "rejected.csv")) == 0
-
-
 @pytest.mark.parametrize(
     ("network", "forest", "metric", "expected"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from graphslice.run_files import read_splits
 from graphslice.training import resume, train
 
 
-def test_split_files_with_merged_duplicates(cli, demo_rows, tiny_flags, tmp_path):
+def test_split_files_with_duplicates(cli, demo_rows, tiny_flags, tmp_path):
     """Forty training rows, the first of them three times; ten test rows, two of which are in training too."""
     first = demo_rows[:1]
     again = pd.concat([demo_rows[:40], first, first.assign(gap_ev=first["gap_ev"] + 3)])
@@ -24,21 +23,17 @@ def test_split_files_with_merged_duplicates(cli, demo_rows, tiny_flags, tmp_path
     demo_rows[38:48].to_csv(tmp_path / "test.csv", index=False)
     folder = tmp_path / "run"
     flags = ["--dataset", tmp_path / "train.csv", "--test-file", tmp_path / "test.csv", "--targets", "gap_ev"]
-    code, _, err = cli("train", *flags, "--duplicates", "merge", "--out", folder, *tiny_flags)
+    code, _, err = cli("train", *flags, "--out", folder, *tiny_flags)
     assert code == 0, err
     splits = read_splits(folder)
     shared = len({38, 39} & set(splits["train"].tolist()))  # the validation set is taken from these rows
     assert (
         "1 of them with conflicting labels (other classes, or numbers further apart than a tenth of the standard "
-        "deviation): rows 1, 41, 42; of the training rows, 2 "
-        f"merged into another; possible leakage: {shared} test row{'s' * (shared > 1)} with a molecule of the training "
-        "set, or a salt, tautomer or stereoisomer of one"
+        f"deviation): rows 1, 41, 42; possible leakage: {shared} test row{'s' * (shared > 1)} with a molecule of the "
+        "training set, or a salt, tautomer or stereoisomer of one"
     ) in err
     assert splits["test"].tolist() == list(range(42, 52)) and len(splits["valid"]) == 5
-    rejected = pd.read_csv(folder / "rejected.csv")
-    assert rejected["row"].tolist() == [41, 42] and rejected["reason"].tolist() == ["merged with row 1"] * 2
-    labels = demo_rows["gap_ev"].to_numpy(copy=True)
-    labels[0] += 1
+    labels = again["gap_ev"].to_numpy()
     mean = read_checkpoint(folder).weights["target_mean"]
     assert mean.item() == pytest.approx(labels[splits["train"]].mean(), rel=1e-6)
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -48,18 +43,6 @@ def test_split_files_with_merged_duplicates(cli, demo_rows, tiny_flags, tmp_path
     demo_rows[37:47].to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(InputError, match="has changed since the run was started"):
         resume(folder)
-
-
-def test_run_with_merged_duplicates_is_resumed(demo_rows, tiny_config, tmp_path):
-    """The run was killed before its first checkpoint."""
-    pd.concat([demo_rows, demo_rows[:3].assign(gap_ev=9.0)]).to_csv(tmp_path / "t.csv", index=False)
-    config = tiny_config(tmp_path / "t.csv", data={"split": "random", "duplicates": "merge"})
-    train(config, tmp_path / "run")
-    (tmp_path / "again").mkdir()
-    for name in ("config.yaml", "split.csv", "rejected.csv"):
-        shutil.copy(tmp_path / "run" / name, tmp_path / "again")
-    found = resume(tmp_path / "again").metrics
-    assert found == json.loads((tmp_path / "run" / "metrics.json").read_text())
 
 
 def test_resumed_run_keeps_its_saved_split(demo_csv, tiny_config, tmp_path):

@@ -29,18 +29,6 @@ def to_scores(numbers: np.ndarray, knots: np.ndarray) -> np.ndarray:
     return interpolate(numbers, knots[::-1])
 
 
-def extrapolate(scores: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Map normal scores to numbers; beyond the knots linearly, with their mean slope.
-
-    With ``knots[::-1]`` it is the inverse, which maps numbers to scores.
-    """
-    points, numbers = knots
-    slope = (numbers[-1] - numbers[0]) / (points[-1] - points[0]) if len(points) > 1 else 0.0
-    beyond = np.maximum(scores - points[-1], 0) + np.minimum(scores - points[0], 0)
-    finite = np.isfinite(beyond)
-    return interpolate(scores, knots) + np.where(finite, slope * np.where(finite, beyond, 0.0), beyond)
-
-
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
     """Interpolate linearly. ``numpy.interp`` rounds differently for many values, and overflows for large ones.
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from graphslice import normal_scores
 from graphslice.config import quote_item, quote_setting, split_words
 from graphslice.errors import InputError, nearest, shown
 
 REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
-#: Transformations of a regression target before training: none, the natural logarithm, normal scores of ranks.
-TRANSFORMS = ("none", "log", "rank")
-# Number of knots of the map of normal scores.
-_MOST_KNOTS = 200
+#: Transformations of a regression target before training: none, the natural logarithm.
+TRANSFORMS = ("none", "log")
 #: The loss with which the network also predicts a standard deviation for every regression target.
 GAUSSIAN = "gaussian"
 # Logarithms of standard deviations, in units of the standardised targets, are clipped to this absolute value.
@@ -38,8 +35,6 @@ class Task:
             of which is the positive one. Empty for regression.
         transform: one of :data:`TRANSFORMS`. The network is trained on the transformed labels, and predictions are
             transformed back.
-        knots: for ``"rank"``, pairs of a normal score and a label, both ascending, fitted to the training set by
-            :func:`fit_transforms`: predictions are within their range. Empty before that, and for other transforms.
         unit: unit of a regression target; empty if it is not known.
         description: what was measured, and which direction is better; may be empty.
         reference: predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes
@@ -53,7 +48,6 @@ class Task:
     kind: str = REGRESSION
     classes: tuple[str, ...] = ()
     transform: str = "none"
-    knots: tuple[tuple[float, float], ...] = ()
     unit: str = ""
     description: str = ""
     reference: tuple[float, ...] = field(default=(), repr=False)
@@ -62,11 +56,6 @@ class Task:
         for text in (self.name, self.unit, self.description, *self.classes):
             if isinstance(text, str) and _CONTROL.search(text):
                 raise InputError(f"the target {self.name!r} has a control character in {text!r}: rename it")
-
-    @property
-    def knot_array(self) -> np.ndarray:
-        """The knots as ``float64 [2, P]``."""
-        return np.array(self.knots, np.float64).T
 
     @property
     def outputs(self) -> int:
@@ -89,9 +78,7 @@ class Task:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the task as plain values, as stored in a checkpoint."""
-        values = {**asdict(self), "classes": list(self.classes), "reference": list(self.reference)}
-        values["knots"] = [list(knot) for knot in self.knots]
-        return values
+        return {**asdict(self), "classes": list(self.classes), "reference": list(self.reference)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Task:
@@ -100,9 +87,8 @@ class Task:
         Raises:
             KeyError, TypeError, ValueError: if :meth:`to_dict` cannot have returned the values.
         """
-        knots = tuple((float(score), float(number)) for score, number in values.get("knots", ()))
         reference = tuple(float(number) for number in values.get("reference", ()))
-        task = cls(**{**values, "classes": tuple(values["classes"]), "knots": knots, "reference": reference})
+        task = cls(**{**values, "classes": tuple(values["classes"]), "reference": reference})
         texts = (task.name, task.kind, task.transform, task.unit, task.description, *task.classes)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("a target has a name that is not a string")
@@ -112,33 +98,7 @@ class Task:
         least, most = counts[task.kind]
         if not least <= len(task.classes) <= most or task.transform not in TRANSFORMS:
             raise ValueError(f"a {task.kind} target with {len(task.classes)} classes")
-        if (task.transform == "rank") != bool(knots) or (knots and not _valid_knots(task.knot_array)):
-            raise ValueError(f"invalid knots of the target {task.name}")
         return task
-
-
-def _valid_knots(knots: np.ndarray) -> bool:
-    return bool(np.isfinite(knots).all() and (np.abs(knots) <= 1e300).all() and (np.diff(knots) > 0).all())
-
-
-def fit_transforms(tasks: Sequence[Task], labels: np.ndarray) -> list[Task]:
-    """Fit the transforms of regression targets to the training set.
-
-    Args:
-        tasks: T targets.
-        labels: ``float64 [R, T]``, labels of the training set; nan where missing.
-
-    Returns:
-        The tasks with their knots.
-    """
-    fitted = []
-    for task, column in zip(tasks, labels.T, strict=True):
-        known = column[~np.isnan(column)]
-        if task.transform == "rank" and not task.knots and len(known):
-            knots = normal_scores.fit_knots(known, _MOST_KNOTS)
-            task = replace(task, knots=tuple(zip(*knots.tolist(), strict=True)))
-        fitted.append(task)
-    return fitted
 
 
 def regression_tasks(names: Iterable[str]) -> list[Task]:
@@ -222,14 +182,12 @@ def transformed(values: np.ndarray, task: Task) -> np.ndarray:
     if task.transform == "log":
         with np.errstate(divide="ignore"):
             return np.log(values)
-    return normal_scores.to_scores(values, task.knot_array) if task.knots else values
+    return values
 
 
 def transformed_back(values: np.ndarray, task: Task) -> np.ndarray:
     """Undo :func:`transformed`."""
-    if task.transform == "log":
-        return np.exp(values)
-    return normal_scores.interpolate(values, task.knot_array) if task.knots else values
+    return np.exp(values) if task.transform == "log" else values
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:

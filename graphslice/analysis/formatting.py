@@ -167,9 +167,6 @@ def _legend_texts(task: Task, index: int) -> tuple[str, str, str, str]:
     if task.kind == REGRESSION and task.transform == "log":
         legend = f"contribution to the natural logarithm of {name} (+0.69 doubles it)"
         return f"ln({name})", legend, f"lowers {name}", f"raises {name}"
-    if task.kind == REGRESSION and task.transform == "rank":
-        quantity = f"normal score of {name}"
-        return quantity, f"contribution to the {quantity} among the training labels", f"lowers {name}", f"raises {name}"
     if task.kind == REGRESSION:
         return name, f"contribution to {name}, in its unit", f"lowers {name}", f"raises {name}"
     named = task.classes[1] if task.kind == BINARY else task.classes[index]

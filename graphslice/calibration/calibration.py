@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from graphslice.calibration.conformal import (
 )
 from graphslice.calibration.temperature import fit_temperature, temperature_scaled
 from graphslice.errors import InputError
-from graphslice.normal_scores import extrapolate
-from graphslice.tasks import BINARY, REGRESSION, Task, each_target, to_training_scale, transformed_back
+from graphslice.tasks import BINARY, REGRESSION, Task, each_target, transformed, transformed_back
 
 # Folds of cross-fitting: the scores of a fold use interval weights fitted on the other folds.
 _CROSS_FIT_FOLDS = 5
@@ -108,11 +106,9 @@ class Calibration:
             target = self.targets[t]
             scale = interval_scale(_target_difficulty(difficulty, t), target.weights, len(predictions))
             half_width = target.scores[0].quantile(coverage) * scale
-            center = _on_training_scale(predictions[:, where][:, 0].astype(np.float64), task)
-            low[:, t], high[:, t] = center - half_width, center + half_width
-            # Labels of new molecules may be beyond those of the training set, unlike predictions on ranks.
-            back = partial(extrapolate, knots=task.knot_array) if task.knots else partial(transformed_back, task=task)
-            low[:, t], high[:, t] = back(low[:, t]), back(high[:, t])
+            center = transformed(predictions[:, where][:, 0].astype(np.float64), task)
+            low[:, t] = transformed_back(center - half_width, task)
+            high[:, t] = transformed_back(center + half_width, task)
         return low.astype(np.float32), high.astype(np.float32)
 
     def unbounded_targets(self, tasks: Sequence[Task], coverage: float) -> list[str]:
@@ -190,7 +186,7 @@ def fit_calibration(
         if task.classes:
             targets.append(_calibrate_classes(known_predictions, y.astype(int), molecules[known], task, known_weights))
         else:
-            errors = np.abs(_on_training_scale(y, task) - _on_training_scale(known_predictions[:, 0], task))
+            errors = np.abs(transformed(y, task) - transformed(known_predictions[:, 0].astype(np.float64), task))
             known_difficulty = {name: values[known] for name, values in _target_difficulty(difficulty, t).items()}
             targets.append(_calibrate_regression(errors, known_difficulty, molecules[known], known_weights))
     return Calibration(tuple(targets), domain)
@@ -230,13 +226,6 @@ def _calibrate_regression(
         )
         scores[held_out] = errors[held_out] / scale
     return TargetCalibration((NonconformityScores.from_rows(scores, molecules, row_weights),), weights)
-
-
-def _on_training_scale(values: np.ndarray, task: Task) -> np.ndarray:
-    """Transform labels or predictions ``float64 [R]``; ranks as the inverse of what is applied to intervals."""
-    if task.knots:
-        return extrapolate(values, task.knot_array[::-1])
-    return to_training_scale(values[:, None], [task])[:, 0]
 
 
 def _target_difficulty(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:

@@ -54,7 +54,7 @@ _DATA_OPTIONS = {
         "targets": "target columns, separated by commas (default: the only column that can be a target)",
         "level": "molecule, atom or bond (default: molecule); cells of atoms or bonds are lists of numbers",
         "task": "regression, binary or multiclass, or TARGET=binary,... (default: inferred from the values)",
-        "transform": "none, log or rank, or TARGET=log,...: scale of training; predictions keep the unit of the target "
+        "transform": "none or log, or TARGET=log,...: scale of training; predictions keep the unit of the target "
         "(default: chosen for each target by inner validation)",
         "decimal": f"{_DECIMAL} (default: such cells are errors)",
         "features": FEATURES,

@@ -73,8 +73,8 @@ class DataConfig(Section):
             atom or bond of the SMILES, in RDKit's order.
         task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:
             inferred from the values.
-        transform: scale on which regression targets are trained: none, log (logarithm), rank (normal scores of ranks),
-            or TARGET=log,OTHER=rank; default: chosen for each target by inner validation.
+        transform: scale on which regression targets are trained: none, log (logarithm), or TARGET=log,OTHER=none;
+            default: chosen for each target by inner validation.
         decimal: decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point); default:
             such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),

@@ -33,8 +33,8 @@ from graphslice.tasks import (
     REGRESSION,
     Task,
     bounds_to_training_scale,
-    fit_transforms,
     to_training_scale,
+    transformed,
     transformed_back,
 )
 
@@ -110,9 +110,8 @@ class MoleculeData:
         return other
 
     def _transform(self, tasks: list[Task]) -> None:
-        """Fit the transforms of the targets to the training set, and transform the labels."""
+        """Transform the labels as the tasks say."""
         labels, train = self.dataset.all_labels, self.splits["train"]
-        tasks = fit_transforms(tasks, labels[train])
         bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
         weights = None if labels.weights is None else labels.weights / labels.weights[train].mean()
         self.dataset = replace(self.dataset, tasks=tasks)
@@ -288,11 +287,9 @@ class MoleculeData:
             return labels
         for t, task in enumerate(self.dataset.tasks):
             if task.kind == REGRESSION:
-                # The ranks of labels beyond the largest number are unknown, so ranks are not used here.
-                scale = [task if task.transform == "log" else replace(task, transform="none", knots=())]
-                scaled = to_training_scale(labels[:, t : t + 1], scale)[:, 0]
-                filled = expected_values(scaled, bounds_to_training_scale(bounds[:, t : t + 1], scale)[:, 0])
-                labels[:, t] = np.where(np.isnan(scaled), transformed_back(filled, scale[0]), labels[:, t])
+                scaled = transformed(labels[:, t], task)
+                filled = expected_values(scaled, bounds_to_training_scale(bounds[:, t : t + 1], [task])[:, 0])
+                labels[:, t] = np.where(np.isnan(scaled), transformed_back(filled, task), labels[:, t])
         return labels
 
     @property

@@ -268,17 +268,7 @@ def _in_unit(outputs: Tensor, task: Task) -> Tensor:
         return outputs.sigmoid()
     if task.kind == MULTICLASS:
         return outputs.softmax(dim=-1)
-    if task.transform == "log":
-        return outputs.exp()
-    if task.transform != "rank":
-        return outputs
-    scores, numbers = torch.tensor(task.knot_array)
-    x = outputs.double().clamp(scores[0], scores[-1])
-    if len(scores) == 1:
-        return numbers.expand_as(x).float()
-    left = ((x[..., None] >= scores).sum(dim=-1) - 1).clamp(0, len(scores) - 2)
-    share = (x - scores[left]) / (scores[left + 1] - scores[left])
-    return (numbers[left] * (1 - share) + numbers[left + 1] * share).float()
+    return outputs.exp() if task.transform == "log" else outputs
 
 
 def _temperature_scaled(probabilities: Tensor, temperature: float) -> Tensor:

@@ -94,7 +94,7 @@ def train_ensemble(
     complete = complete_config(first, data, fresh=fresh)
     if fresh:
         own = replace(config, init_from=complete.config.init_from)
-        data, chosen = choose_transforms(own, data, console, is_single=False)
+        data, chosen = choose_transforms(own, data, console)
         config = replace(config, data=chosen.data)
         members = member_configs(config)
         for member in members.values():  # before any is trained

@@ -159,8 +159,8 @@ def load_pretrained_weights(
 
 
 def _trained_on(task: Task) -> Task:
-    """Return a target without what says nothing about the labels that the head learned, or little, as knots do."""
-    return replace(task, unit="", description="", reference=(), knots=())
+    """Return a target without what says nothing about the labels that the head learned."""
+    return replace(task, unit="", description="", reference=())
 
 
 def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:

@@ -114,8 +114,6 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
     if config.trainer.metric is not None:
         check_metric(config.trainer.metric, tasks)
     check_losses(config.trainer, tasks)
-    if config.num_models > 1 and any(task.transform == "rank" for task in tasks):
-        raise InputError("--transform rank needs a single model, no ensemble or cross-validation: use log, or none")
 
 
 def check_run_directory(folder: Path, config: DataConfig, *, frame: bool = False, overwrite: bool = True) -> None:

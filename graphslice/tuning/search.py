@@ -117,7 +117,7 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
     data = load_molecule_data(single, dataset, console)
     complete = complete_config(single, data, fresh=True).config
-    data, complete = choose_transforms(complete, data, console, config.num_models == 1)
+    data, complete = choose_transforms(complete, data, console)
     complete = replace(complete, init_from=complete.init_from or FROM_SCRATCH)
     print_data_summary(console, data)
     objective = Objective(complete, data.with_config(complete), console)

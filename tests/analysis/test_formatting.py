@@ -77,13 +77,6 @@ def test_log_transformed_explanation():
     assert explanation.model_prediction == "clearance 3.49" and explanation.up == "raises clearance"
 
 
-def test_rank_transformed_explanation():
-    rank = Task("logd", transform="rank", knots=((-2.0, 0.5), (2.0, 4.5)))
-    explanation = explanation_of(rank, [0.5, -0.25], [3.25])
-    assert explanation.quantity == "normal score of logd" and explanation.model_prediction == "logd 3.25"
-    assert explanation.legend == "contribution to the normal score of logd among the training labels"
-
-
 def test_binary_explanation():
     explanation = explanation_of(ACTIVE, [0.5, -0.25], [0.777])
     assert explanation.legend == "contribution to the logit of active = yes"

@@ -80,8 +80,8 @@ def test_errors_and_notes_name_keywords(capsys, tmp_path):
     with pytest.raises(gs.InputError, match=r"give data\.task Papp=multiclass") as raised:
         gs.fit(words, "Papp", quiet=True)
     assert "--" not in str(raised.value)
-    config = gs.RunConfig.from_dict({"data": {"transform": "rank"}, "trainer": {"ensemble": 2}})
-    with pytest.raises(gs.InputError, match=r"^data\.transform rank needs a single model"):
+    config = gs.RunConfig.from_dict({"data": {"transform": "exp"}})
+    with pytest.raises(gs.InputError, match=r"^data\.transform cannot be 'exp'"):
         gs.train(config, tmp_path / "run")
     gs.fit("demo", "gap_ev", epochs=1, baselines=False, init_from="none", out=tmp_path / "run")
     error = capsys.readouterr().err

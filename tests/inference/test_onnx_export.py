@@ -33,7 +33,6 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
 
 NUMBER, LOG = Task("y"), Task("z", transform="log")
-RANK = Task("r", transform="rank", knots=((-1.0, 3.0), (-0.1, 4.0), (0.5, 4.5), (2.0, 70.0)))
 BINARY, MULTICLASS = Task("b", "binary", ("no", "yes")), Task("m", "multiclass", ("a", "b", "c"))
 # Batches of 1 to 7 molecules of 1 to 60 atoms: symmetric ones, fragments, ring systems.
 BATCHES = [
@@ -121,7 +120,7 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
     "settings",
     [
         {
-            "tasks": [RANK, LOG, NUMBER],
+            "tasks": [LOG, NUMBER],
             "mixer": "slice-interleave",
             "layers": 2,
             "loss": "gaussian",

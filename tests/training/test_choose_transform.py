@@ -1,4 +1,4 @@
-"""Choice of the scale of regression targets by inner validation, and training on normal scores of ranks."""
+"""Choice of the scale of regression targets by inner validation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import graphslice as gs
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.normal_scores import extrapolate
 from graphslice.run_files import read_config
 from graphslice.training import resume, train
-from graphslice.training.choose_transform import _best
+from graphslice.training.choose_transform import _is_better
 from graphslice.training.loop import TrainingLoop
 
 QUIET = Console(quiet=True)
@@ -56,13 +55,6 @@ def test_a_skewed_positive_target_is_trained_on_its_logarithm(configured, molecu
     assert read_checkpoint(tmp_path / "run").tasks[0].transform == "log"
 
 
-def test_a_skewed_target_with_negative_labels_is_trained_on_ranks(configured, molecules, tmp_path):
-    train(configured(np.sinh(2.5 * molecules[1].clip(-2, 2))), tmp_path / "run", console=QUIET)
-    assert transform_of(tmp_path / "run") == "y=rank"
-    (task,) = read_checkpoint(tmp_path / "run").tasks
-    assert task.transform == "rank" and len(task.knots) > 50
-
-
 def test_a_symmetric_target_is_not_transformed(configured, molecules, tmp_path):
     train(configured(molecules[1]), tmp_path / "run", console=QUIET)
     assert transform_of(tmp_path / "run") == "none"
@@ -73,17 +65,8 @@ def test_transform_none_keeps_it_off(configured, molecules, tmp_path):
     assert read_checkpoint(tmp_path / "run").tasks[0].transform == "none"
 
 
-def test_predictions_on_ranks_are_within_the_range_of_the_labels(configured, molecules, tmp_path):
-    labels = np.sinh(3 * molecules[1])
-    train(configured(labels, {"transform": "rank"}, max_epochs=4), tmp_path / "run", console=QUIET)
-    model = gs.load(tmp_path / "run", "cpu")
-    found = model.predict(["C", "CCO", "C" * 60, *molecules[0]["smiles"][:20]], interval=90)
-    assert (found.values >= labels.min()).all() and (found.values <= labels.max()).all()
-    assert (found.interval.low <= found.values).all() and (found.values <= found.interval.high).all()
-
-
-def test_a_run_on_ranks_continues_exactly(configured, molecules, tmp_path, monkeypatch):
-    config = configured(np.sinh(3 * molecules[1]), {"transform": "rank"}, max_epochs=3)
+def test_a_run_on_a_logarithm_continues_exactly(configured, molecules, tmp_path, monkeypatch):
+    config = configured(np.exp(molecules[1]), {"transform": "log"}, max_epochs=3)
     train(config, tmp_path / "whole", console=QUIET)
     step = TrainingLoop._step
 
@@ -107,8 +90,6 @@ def test_members_of_an_ensemble_have_one_scale(configured, molecules, tmp_path):
     config = configured(np.exp(2 * molecules[1].clip(-2, 2)), ensemble=2)
     train(config, tmp_path / "run", console=QUIET)
     assert transform_of(tmp_path / "run") == transform_of(tmp_path / "run" / "member-2") == "y=log"
-    with pytest.raises(gs.InputError, match="--transform rank needs a single model"):
-        train(configured(molecules[1], {"transform": "rank"}, ensemble=2), tmp_path / "other", console=QUIET)
 
 
 def test_a_model_that_is_trained_further_keeps_its_scale(configured, molecules, tmp_path):
@@ -131,37 +112,20 @@ def test_models_of_a_cross_validation_choose_no_scale(configured, molecules, tmp
     assert np.isfinite(low).all()
 
 
-def test_intervals_on_ranks_reach_beyond_the_training_labels():
-    knots = np.array([[-1.0, 0.0, 1.0], [10.0, 20.0, 40.0]])
-    scores = np.array([-np.inf, -2.0, -1.0, 0.5, 1.0, 3.0, np.inf])
-    assert extrapolate(scores, knots).tolist() == [-np.inf, -5.0, 10.0, 30.0, 40.0, 70.0, np.inf]
-
-
 @pytest.mark.parametrize(
-    ("scores", "higher", "expected"),
+    ("none", "log", "higher", "better"),
     [
-        ({"none": [2.0, 2.1, 2.2], "log": [1.0, 1.1, 1.2]}, False, "log"),
-        ({"none": [0.5, 0.5, 0.5], "rank": [0.6, 0.7, 0.6]}, True, "rank"),
-        ({"none": [0.5, 0.5, 0.5], "rank": [0.4, 0.4, 0.4]}, True, "none"),
-        ({"none": [2.0, 2.1, 2.2], "log": [1.0, 3.1, 2.1]}, False, "none"),
-        ({"none": [2.0, 2.1], "rank": [np.nan, 1.0]}, False, "none"),
-        ({"none": [0.0]}, False, "none"),
-        ({"none": [2.0, 2.0, 2.0], "log": [1.97, 1.97, 1.97]}, False, "none"),
-        ({"none": [1.0, 1.0], "rank": [1.0, 1.0]}, False, "none"),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.2], False, True),
+        ([0.5, 0.5, 0.5], [0.6, 0.7, 0.6], True, True),
+        ([0.5, 0.5, 0.5], [0.4, 0.4, 0.4], True, False),
+        ([2.0, 2.1, 2.2], [1.0, 3.1, 2.1], False, False),
+        ([2.0, 2.1], [np.nan, 1.0], False, False),
+        ([2.0, 2.0, 2.0], [1.97, 1.97, 1.97], False, False),
+        ([1.0, 1.0], [1.0, 1.0], False, False),
     ],
 )
-def test_none_wins_unless_the_other_is_clearly_better(scores, higher, expected):
-    assert _best({name: np.array(values) for name, values in scores.items()}, higher) == expected
-
-
-@pytest.mark.parametrize(("bound", "transform"), [(">1e4", "none"), (">0.5", "y=rank")])
-def test_ranks_are_not_chosen_if_bounds_lie_beyond_all_numbers(bound, transform, tiny_config, molecules, tmp_path):
-    labels = [f"{label:.6f}" for label in np.sinh(2.5 * molecules[1].clip(-2, 2))]
-    labels[::40] = [bound] * len(labels[::40])
-    molecules[0].assign(y=labels).to_csv(tmp_path / "t.csv", index=False)
-    trainer = {"baselines": "off", "max_epochs": 1}
-    train(tiny_config(tmp_path / "t.csv", data={"targets": "y"}, trainer=trainer), tmp_path / "run", console=QUIET)
-    assert transform_of(tmp_path / "run") == transform
+def test_none_wins_unless_the_logarithm_is_clearly_better(none, log, higher, better):
+    assert _is_better(np.array(none), np.array(log), higher) == better
 
 
 def test_a_logarithm_is_not_chosen_if_a_bound_has_none(tiny_config, molecules, tmp_path):

@@ -59,8 +59,7 @@ _DATA_OPTIONS = {
         "decimal": f"{_DECIMAL} (default: such cells are errors)",
         "features": FEATURES,
         "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
-        "id_column": "columns that identify the rows in files and in the report, separated by commas (default: up to "
-        "three columns that are not used otherwise, with names that end in id or name, or with unique values)",
+        "id_column": "columns that identify the rows in files and in the report, separated by commas",
         "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
         "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
     },

@@ -66,8 +66,7 @@ class DataConfig(Section):
         test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
         root: directory of OGB's datasets, which are downloaded to it.
         smiles_column: column with the SMILES; default: detected by its name.
-        id_column: columns that identify the rows in files and reports, separated by commas; default: up to three
-            columns without another role, those whose name ends in id or name first, then those with unique values.
+        id_column: columns that identify the rows in files and reports, separated by commas.
         targets: columns to predict, separated by commas; default: the only numeric column.
         level: molecule, or for atom- and bond-level targets atom or bond: a cell is then a list with one number per
             atom or bond of the SMILES, in RDKit's order.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
-from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns
+from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
 from graphslice.data.decimals import decimal_advice, plain_numbers
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import cell_text, parse_number_column
@@ -26,6 +26,8 @@ MAX_MAGNITUDE = 1e18
 # tables call it "Drug".
 _SMILES_NAMES, _OTHER_SMILES_NAMES = ("smiles", "canonical_smiles", "smi"), ("mol", "structure", "drug")
 _TRUTH = {"true": 1.0, "false": 0.0}
+# Columns that files of a run have in addition to the identifiers.
+_RESERVED = {"row", "smiles", "split", "reason"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class LabelColumns:
         level: level of the targets: molecule, atom or bond.
         weights: column of the row weights, or None.
         decimal: how numbers are written, as in ``data.decimal``.
+        identifiers: columns by which the user recognises rows.
     """
 
     smiles: str
@@ -51,6 +54,7 @@ class LabelColumns:
     level: str = MOLECULE
     weights: str | None = None
     decimal: str | None = None
+    identifiers: tuple[str, ...] = ()
 
 
 def find_columns(
@@ -80,8 +84,15 @@ def find_columns(
     if weights is not None and weights in (smiles, split, *targets):
         raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
     features = find_feature_columns(columns, config.descriptors, targets, name)
-    check_unique(columns, [smiles, *targets, *filter(None, [split, weights]), *features], name)
-    return LabelColumns(smiles, targets, split, tuple(features), (), config.level, weights, config.decimal)
+    used = [smiles, *targets, *filter(None, [split, weights]), *features]
+    ids = () if config.id_column is None else split_words(config.id_column)
+    identifiers = (config.id_column,) if config.id_column in columns else tuple(ids)
+    for column in identifiers:
+        require_column(column, columns, name)
+        if column in used or column.lower() in _RESERVED:
+            raise InputError(f"--id-column: {column!r} is a column that files of a run have already")
+    check_unique(columns, [*used, *identifiers], name)
+    return LabelColumns(smiles, targets, split, tuple(features), (), config.level, weights, config.decimal, identifiers)
 
 
 def require_column(

@@ -127,8 +127,7 @@ class LabelledDataset:
         auxiliary: auxiliary labels of atoms and bonds, by level, in the order of the graphs of ``store``: trained on
             with molecule-level targets but not predicted.
         notes: warnings for the user about how the dataset was read.
-        identifiers: R texts of each identifier column, by name; see
-            :func:`~graphslice.data.identifiers.identifier_columns`.
+        identifiers: R texts of each column by which the user recognises rows, by name.
     """
 
     name: str
@@ -151,12 +150,8 @@ class LabelledDataset:
 
     @classmethod
     def join(cls, parts: Sequence[LabelledDataset]) -> LabelledDataset:
-        """Concatenate tables with the same targets; name, splits and notes are those of the first.
-
-        A table that lacks an identifier column has empty texts.
-        """
+        """Concatenate tables with the same targets; name, splits and notes are those of the first."""
         first = parts[0]
-        names = dict.fromkeys(name for part in parts for name in part.identifiers)
         return replace(
             first,
             smiles=[text for part in parts for text in part.smiles],
@@ -164,7 +159,7 @@ class LabelledDataset:
             rejected=join_reasons(parts, [part.rejected for part in parts]),
             invalid_labels=join_reasons(parts, [part.invalid_labels for part in parts]),
             columns=None if first.columns is None else np.concatenate([part.columns for part in parts]),
-            identifiers={n: [text for p in parts for text in p.identifiers.get(n, [""] * len(p))] for n in names},
+            identifiers={name: [text for p in parts for text in p.identifiers[name]] for name in first.identifiers},
         )
 
     @cached_property

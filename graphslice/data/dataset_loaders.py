@@ -24,7 +24,6 @@ from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabe
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.excel import split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
-from graphslice.data.identifiers import identifier_columns
 from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
 from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
@@ -32,7 +31,7 @@ from graphslice.data.parse_rows import parse_chunks
 from graphslice.data.splits import SPLIT_METHODS, decode_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.store_dataset import dataset_from_store
-from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order
+from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order, texts
 from graphslice.errors import InputError, nearest
 from graphslice.package_data import DEMO_CSV
 from graphslice.tasks import Task, regression_tasks
@@ -191,8 +190,7 @@ def dataset_from_chunks(
     dataset = LabelledDataset(
         name, rows.smiles, rows.labels, tasks, rejected, invalid_labels, splits, columns=rows.columns
     )
-    used = {columns.smiles, *columns.targets, columns.split, columns.weights, *columns.descriptors}
-    identifiers = identifier_columns(chunks, used, config.id_column, name, written)
+    identifiers = {one: [text for chunk in written for text in texts(chunk.column(one))] for one in columns.identifiers}
     return replace(dataset, notes=tuple(notes), identifiers=identifiers)
 
 

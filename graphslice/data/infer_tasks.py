@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting, split_words
+from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting
 from graphslice.data.class_words import merge_class_words
 from graphslice.data.column_contents import FEW_CLASSES, MOST_CLASSES, ColumnContents, scan_columns
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
@@ -209,8 +209,7 @@ def infer_target(
     Raises:
         InputError: if there is not exactly one candidate.
     """
-    used = (columns.smiles, columns.split, columns.weights, *columns.descriptors)
-    used += (config.id_column, *split_words(config.id_column or ""))
+    used = (columns.smiles, columns.split, columns.weights, *columns.descriptors, *columns.identifiers)
     others = [column for column in file_columns(chunks[0]).column_names if column not in used]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]

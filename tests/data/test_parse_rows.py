@@ -148,7 +148,8 @@ def test_repeated_unused_column_is_allowed():
 
 
 def target_of(*chunks: dict, split: str | None = None, **settings) -> str:
-    columns, config = LabelColumns("smiles", [], split), DataConfig(**settings)
+    config = DataConfig(**settings, split=split)
+    columns = find_columns(list(chunks[0]), config, "t.csv", METHODS)
     return infer_target([pa.table(chunk) for chunk in chunks], columns, config, "t.csv")[0]
 
 

@@ -23,7 +23,7 @@ def mixed_run(demo_rows, tiny_config, tmp_path_factory):
     table.loc[test_rows[0], "gap_ev"] = np.nan
     table.loc[3, "smiles"] = "oops"
     table.to_csv(folder / "t.csv", index=False)
-    train(tiny_config(folder / "t.csv", data={"targets": "gap_ev,active"}), folder / "run")
+    train(tiny_config(folder / "t.csv", data={"targets": "gap_ev,active", "id_column": "cmpd_id"}), folder / "run")
     return folder / "run", table
 
 

@@ -74,8 +74,7 @@ class DataConfig(Section):
             inferred from the values.
         transform: scale on which regression targets are trained: none, log (logarithm), or TARGET=log,OTHER=none;
             default: chosen for each target by inner validation.
-        decimal: decimal mark of numbers such as 3,14 and 1.234,5 (comma), or 1,234.5 and 1 234.5 (point); default:
-            such cells are errors.
+        decimal: comma reads numbers such as 3,14; default: such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
         weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
@@ -126,7 +125,7 @@ class DataConfig(Section):
         if len(set(self.descriptors)) < len(self.descriptors):
             raise InputError(f"data.features contains a duplicate name: {self.features}")
         self._check_choices(level=LEVELS, rejected=("few", "any"))
-        self._check_choices(decimal=("comma", "point", None))
+        self._check_choices(decimal=("comma", None))
         self._check_least(0, "seed", "carve")
         self._check_split_sizes()
         folds, repeats = self.folds_and_repeats

@@ -42,7 +42,7 @@ class Section:
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
                 *others, last = known = [choice for choice in allowed if choice is not None]
-                choice = f"{', '.join(others)} or {last}"
+                choice = f"{', '.join(others)} or {last}" if others else last
                 raise InputError(f"{self._section}.{name} must be {choice}, not {shown(value)}{nearest(value, known)}")
 
     def _check_least(self, least: float, *names: str) -> None:

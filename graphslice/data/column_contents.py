@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from graphslice.censored import parse_bound
 from graphslice.data.columns import MAX_MAGNITUDE
-from graphslice.data.decimals import decimal_readings
+from graphslice.data.decimals import has_comma
 from graphslice.data.parse_cells import cell_text, class_key, is_empty, parse_number_column
 from graphslice.data.tables import texts
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
@@ -35,12 +35,12 @@ class ColumnContents:
         numbers: number of cells with finite numbers.
         words: number of other cells; empty cells, infinities, bounds and numbers with commas are not counted.
         bounds: number of cells that are bounds of a number, such as ``>5``.
-        commas: number of cells that are numbers with decimal commas or thousands separators.
+        commas: number of cells that are numbers with commas.
         values: the different numbers; not extended beyond the maximal number of classes.
         names: the ways in which every class is written, with counts, by :func:`class_key`; not extended beyond the
             maximal number of classes.
-        firsts: the first cell of a kind: ``word`` (not empty, without a finite number and without a comma), ``comma``
-            (unlike 1,234 not ambiguous if possible), ``bound``, and ``none`` (that word in a column of words).
+        firsts: the first cell of a kind: ``word`` (not empty, without a finite number and without a comma), ``comma``,
+            ``bound``, and ``none`` (that word in a column of words).
         dashes: number of cells ``-`` in a column of words, which are classes if there are cells ``+``, else empty.
         smallest: the smallest number or upper bound, as ``(number, row)``.
     """
@@ -85,10 +85,9 @@ class ColumnContents:
                 self.smallest = min(self.smallest, (bound[1], first_row + row + 1))
                 self._add_name(cell)
                 continue
-            if readings := decimal_readings(cell):
+            if has_comma(cell):
                 self.commas += 1
-                if "comma" not in self.firsts or len(readings) == 1 < len(decimal_readings(self.firsts["comma"][1])):
-                    self.firsts["comma"] = place
+                self.firsts.setdefault("comma", place)
                 continue
             self.firsts.setdefault("word", place)
             if np.isinf(numbers[row]):

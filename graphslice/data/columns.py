@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
-from graphslice.data.decimals import decimal_advice, plain_numbers
+from graphslice.data.decimals import COMMA_ADVICE, has_comma, plain_numbers
 from graphslice.data.labels import pluralize
 from graphslice.data.parse_cells import cell_text, parse_number_column
 from graphslice.data.tables import texts
@@ -259,8 +259,8 @@ class FeatureColumns:
             wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
             if len(wrong) and not self._counts[n]:
                 cell = cell_text(chunk.column(name), int(wrong[0]))
-                advice = decimal_advice(cell)
-                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{advice and f' ({advice})'}"
+                advice = f" ({COMMA_ADVICE})" if has_comma(cell) else ""
+                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{advice}"
             self._counts[n] += len(wrong)
         values = as_descriptors([numbers for numbers, _ in parsed])
         self.count_outside(values)

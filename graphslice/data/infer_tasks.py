@@ -15,7 +15,7 @@ from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting
 from graphslice.data.class_words import merge_class_words
 from graphslice.data.column_contents import FEW_CLASSES, MOST_CLASSES, ColumnContents, scan_columns
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
-from graphslice.data.decimals import decimal_advice, number_advice
+from graphslice.data.decimals import COMMA_ADVICE
 from graphslice.data.labels import Labels
 from graphslice.data.list_columns import list_cells, numbers_of_lists
 from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, list_or_none, number_key
@@ -98,9 +98,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
     # Where they separate thousands only large numbers have them: a model would be trained on small values only.
     if contents.commas > max(contents.numbers * _FEW_COMMAS, contents.words) and kind in (None, REGRESSION):
         row, cell = contents.first("comma")
-        raise InputError(
-            f"{label} has decimal commas or thousands separators, such as {cell!r} in row {row}: {decimal_advice(cell)}"
-        )
+        raise InputError(f"{label} has numbers with commas, such as {cell!r} in row {row}: {COMMA_ADVICE}")
     if kind is None:
         kind = BINARY if contents.values == {0.0, 1.0} and numeric and not contents.bounds else REGRESSION
         if not numeric:
@@ -111,8 +109,8 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         return Task(target)
     row, cell = contents.first("word" if "word" in contents.firsts else "comma")
     raise InputError(
-        f"{label} is not numeric (row {row} is {cell!r}): {number_advice(cell) or 'write plain numbers'}; or, if these "
-        f"are classes, give --task {quote_setting(target, MULTICLASS)}"
+        f"{label} is not numeric (row {row} is {cell!r}): write plain numbers, without units; or, if these are "
+        f"classes, give --task {quote_setting(target, MULTICLASS)}"
     )
 
 

@@ -13,7 +13,7 @@ from graphslice.censored import UNBOUNDED, parse_bound
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data.columns import MAX_MAGNITUDE, FeatureColumns, LabelColumns
 from graphslice.data.dataset import ZERO_WEIGHT, LabelledRows
-from graphslice.data.decimals import number_advice, plain_numbers
+from graphslice.data.decimals import COMMA_ADVICE, has_comma, plain_numbers
 from graphslice.data.labels import Labels, pluralize, pointers
 from graphslice.data.parse_cells import (
     cell_text,
@@ -138,8 +138,7 @@ def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray,
                 reasons[row] = f"is too large: {cell!r}"
             continue
         problem = "is too large" if huge[row] and not wrong[row] else "is not a finite number"
-        advice = number_advice(cell)
-        reasons[row] = f"{problem}: {cell!r}{advice and f' ({advice})'}"
+        reasons[row] = f"{problem}: {cell!r}{f' ({COMMA_ADVICE})' if has_comma(cell) else ''}"
     bounds[list(reasons)] = UNBOUNDED
     return np.where(wrong | huge, np.nan, numbers), bounds, reasons
 

@@ -79,7 +79,7 @@ def test_rows_with_one_label_of_several_are_usable(cli, tmp_path):
     ("rows", "message"),
     [
         ("smiles,gap\noops,1\n*,2\n", "no row can be used; the first: not a valid molecule"),
-        ("smiles;gap\nCCO;1,473\nC;2,5\n", "such as '2,5' in row 2: give --decimal comma to read it as 2.5"),
+        ("smiles;gap\nCCO;1,473\nC;2,5\n", "such as '1,473' in row 1: give --decimal comma if"),
     ],
 )
 def test_featurize_nothing_but_bad_rows(rows, message, cli, tmp_path):

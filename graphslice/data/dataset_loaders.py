@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphslice.config import MOLECULE, DataConfig, join_names, quote_item
-from graphslice.data.class_words import class_notes
+from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import (
     FeatureColumns,
     LabelColumns,
     check_feature_columns,
     find_columns,
     find_feature_columns,
-    quoted_list,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.decimals import plain_numbers
@@ -166,22 +164,14 @@ def dataset_from_chunks(
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
     written, chunks = chunks, [plain_numbers(chunk, columns.decimal) for chunk in chunks]
-    notes: list[str] = []
     if not columns.targets:
-        target, class_columns = infer_target(chunks, columns, config, name)
-        columns = replace(columns, targets=[target])
-        if class_columns:
-            notes.append(
-                f"only {target!r} is predicted; to predict columns of classes too, name all targets with --targets: "
-                f"{quoted_list(class_columns, quote=quote_item)}"
-            )
+        columns = replace(columns, targets=[infer_target(chunks, columns, config, name)])
     tasks = rename_tasks(columns.targets, tasks)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
     columns, features = replace(columns, tasks=tuple(tasks)), FeatureColumns(columns.descriptors)
     rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, features)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
-    notes += [*(class_notes(chunks, tasks) if columns.level == MOLECULE else []), *features.notes()]
     rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
     invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
     splits = None
@@ -191,7 +181,7 @@ def dataset_from_chunks(
         name, rows.smiles, rows.labels, tasks, rejected, invalid_labels, splits, columns=rows.columns
     )
     identifiers = {one: [text for chunk in written for text in texts(chunk.column(one))] for one in columns.identifiers}
-    return replace(dataset, notes=tuple(notes), identifiers=identifiers)
+    return replace(dataset, notes=tuple(features.notes()), identifiers=identifiers)
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:

@@ -12,25 +12,18 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting
-from graphslice.data.class_words import merge_class_words
-from graphslice.data.column_contents import FEW_CLASSES, MOST_CLASSES, ColumnContents, scan_columns
+from graphslice.data.column_contents import MOST_CLASSES, ColumnContents, scan_columns
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import COMMA_ADVICE
 from graphslice.data.labels import Labels
 from graphslice.data.list_columns import list_cells, numbers_of_lists
-from graphslice.data.parse_cells import NO_WORDS, YES_WORDS, list_or_none, number_key
+from graphslice.data.parse_cells import list_or_none, number_key
 from graphslice.data.tables import file_columns
 from graphslice.errors import InputError
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_per_target
 
 # Up to this ratio of cells with commas to numbers, the commas are taken for errors in single rows.
 _FEW_COMMAS = 0.1
-#: Words that name the positive class, the second of two, whose probability is predicted and scored.
-POSITIVE = YES_WORDS | {"+", "toxic", "hit", "pass", "high", "binder"}
-# Words that name the negative class.
-_NEGATIVE = NO_WORDS | {"-", "nontoxic", "non-toxic", "fail", "low"}
-# Beginnings of a word for the negation of the rest.
-_NEGATIONS = ("non", "not a", "not", "no", "un")
 
 
 def infer_tasks(
@@ -38,9 +31,9 @@ def infer_tasks(
 ) -> list[Task]:
     """Determine the task of each target: from ``config.task``, else from its values.
 
-    A column of 0 and 1, or of two different words, is binary, also if yes and no are written by different words. A
-    column of more words is multiclass if there are at most 100 different words and, on average, at least 3 rows of
-    each. Other numbers, including integers, are regression.
+    Numbers are regression; only 0 and 1, or exactly two words, are binary (the second word in alphabetical order is the
+    positive class, as in scikit-learn); at most 100 words with, on average, at least three rows each are multiclass.
+    Anything else is an error.
 
     Of atom- and bond-level targets the values are the numbers of all lists.
 
@@ -74,89 +67,51 @@ def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: 
 
 def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
     """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
-    if not contents.measurements + contents.words and "word" not in contents.firsts:
+    if not contents.numbers + contents.bounds + contents.words:
         raise InputError(f"{label} is empty in every row: leave it out, or write its labels")
-    others = contents.numbers + contents.words + contents.commas
-    if "bound" in contents.firsts and not others and kind in (None, REGRESSION):
-        row, cell = contents.first("bound")
-        raise InputError(
-            f"{label} has bounds alone, such as {cell!r} in row {row}: training needs numbers too; to learn the bounds "
-            f"as classes give --task {quote_setting(target, BINARY)}"
-        )
-    row, cell = contents.first("word")
+    row, cell = contents.firsts.get("word", (0, ""))
     if list_or_none(cell) is not None:
         raise InputError(
             f"{label} holds lists of numbers (row {row}): to train on atom-level targets give graphslice train "
             "--level atom, on bond-level targets --level bond"
         )
-    # Single words among numbers are errors, reported in rejected.csv. Where classes are configured, bounds are words.
-    numeric = contents.numbers >= contents.words + (contents.bounds if kind in (BINARY, MULTICLASS) else 0)
-    if not numeric and kind in (None, BINARY):
-        names = merge_class_words(contents.names, map(number_key, contents.values), label)
-        if names is not None:
-            contents = replace(contents, names=names, values=set())
     # Where they separate thousands only large numbers have them: a model would be trained on small values only.
-    if contents.commas > max(contents.numbers * _FEW_COMMAS, contents.words) and kind in (None, REGRESSION):
-        row, cell = contents.first("comma")
+    others = contents.words - contents.commas
+    if contents.commas > max(contents.numbers * _FEW_COMMAS, others) and kind in (None, REGRESSION):
+        row, cell = contents.firsts["comma"]
         raise InputError(f"{label} has numbers with commas, such as {cell!r} in row {row}: {COMMA_ADVICE}")
-    if kind is None:
-        kind = BINARY if contents.values == {0.0, 1.0} and numeric and not contents.bounds else REGRESSION
-        if not numeric:
-            kind = contents.word_kind
-    if kind != REGRESSION and contents.numbers + contents.words + contents.bounds:
-        return _classification_task(target, contents, kind, numeric, label)
-    if contents.numbers:
+    is_flag = contents.values == {0.0, 1.0} and contents.is_numeric and not contents.bounds
+    if kind in (BINARY, MULTICLASS) or (kind is None and (is_flag or contents.are_classes)):
+        return _classification_task(target, contents, kind or MULTICLASS, label)
+    if contents.is_numeric or (kind == REGRESSION and contents.numbers):
         return Task(target)
-    row, cell = contents.first("word" if "word" in contents.firsts else "comma")
     raise InputError(
         f"{label} is not numeric (row {row} is {cell!r}): write plain numbers, without units; or, if these are "
         f"classes, give --task {quote_setting(target, MULTICLASS)}"
     )
 
 
-def _classification_task(target: str, contents: ColumnContents, kind: str, numeric: bool, label: str) -> Task:
+def _classification_task(target: str, contents: ColumnContents, kind: str, label: str) -> Task:
     """Return a classification task with the numbers as classes, or with the words (and numbers among them)."""
-    if "none" in contents.firsts and not numeric:
-        row, cell = contents.first("none")
+    keys = {number_key(value): number_key(value) for value in sorted(contents.values)}
+    if contents.numbers < contents.words + contents.bounds:
+        if "none" in contents.firsts:
+            row, cell = contents.firsts["none"]
+            raise InputError(
+                f"{label} is {cell!r} in row {row}, among words: leave cells with unknown values empty, or write "
+                "another word if it is a class"
+            )
+        keys = dict(sorted((keys | contents.names).items()))
+    names = tuple(keys.values())
+    if len(names) == 1:
+        raise InputError(f"{label} is {names[0]!r} in every row with a label: there is nothing to learn, leave it out")
+    most = MOST_CLASSES if kind == MULTICLASS else 2
+    if len(names) > most:
         raise InputError(
-            f"{label} is {cell!r} in row {row}, among words: leave cells with unknown values empty, or write another "
-            "word if it is a class"
+            f"{label} has more than {most} different values, such as {names[-1]!r}: leave cells with unknown values "
+            f"empty, or give --task {quote_setting(target, MULTICLASS if kind == BINARY else REGRESSION)}"
         )
-    names = {key: counts.most_common(1)[0][0] for key, counts in contents.names.items()}
-    numbers = list(dict.fromkeys(map(number_key, sorted(contents.values))))
-    keys = numbers if numeric else [*sorted(names), *(key for key in numbers if key not in names)]
-    if len(keys) > MOST_CLASSES:
-        raise InputError(
-            f"{label} has more than {MOST_CLASSES} different values, too many to be classes: train it as regression, "
-            "or leave it out"
-        )
-    if len(keys) == 1:
-        only = names.get(keys[0], keys[0])
-        hint = ", or write a word in place of '-' if that is a class" if contents.dashes else ""
-        raise InputError(
-            f"{label} is {only!r} in every row with a label: there is nothing to learn, leave it out{hint}"
-        )
-    if numeric and len(keys) > max(FEW_CLASSES, contents.numbers / 2):
-        raise InputError(
-            f"{label} has {len(keys)} different numbers in {contents.numbers} rows: too many to be classes; leave out "
-            f"--task, or give --task {quote_setting(target, REGRESSION)}"
-        )
-    if kind == BINARY and len(keys) > 2:
-        raise InputError(
-            f"{label} has {len(keys)} different values instead of two, such as {names.get(keys[-1], keys[-1])!r}: "
-            f"leave cells with unknown values empty, or give --task {quote_setting(target, MULTICLASS)} or {REGRESSION}"
-        )
-    if len(keys) == 2 and not numeric and _is_positive(*keys):
-        keys = keys[::-1]
-    return Task(target, BINARY if len(keys) == 2 else MULTICLASS, tuple(names.get(key, key) for key in keys))
-
-
-def _is_positive(key: str, other: str) -> bool:
-    """True if, of the two classes of a target, the words say that the first one is the positive class."""
-    if key in POSITIVE or (other in _NEGATIVE and key not in _NEGATIVE):
-        return True
-    negations = (f"{word}{space}{key}" for word in _NEGATIONS for space in ("", " ", "-"))
-    return other in negations or (key[:-1] == other[:-1] and (key[-1:], other[-1:]) == ("+", "-"))
+    return Task(target, BINARY if len(names) == 2 else MULTICLASS, names)
 
 
 def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, str], name: str, for_all: bool) -> Task:
@@ -182,27 +137,19 @@ def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
 
 def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:
     value, row = smallest
-    if not value <= 0:
-        return
-    advice = "leave out zeros, or leave out --transform"
-    if value < 0:
-        advice = "if it is a logarithm already, leave out --transform; otherwise leave out negative values"
-    raise InputError(f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: {advice}")
+    if value <= 0:
+        raise InputError(
+            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out such values, "
+            "or leave out --transform"
+        )
 
 
-def infer_target(
-    chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str
-) -> tuple[str, list[str]]:
-    """Infer the target column if the user names none: the only numeric column, or the only column without a role.
-
-    A column of distinct integers may hold catalogue numbers, so it is not chosen if another column holds classes.
+def infer_target(chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str) -> str:
+    """Infer the target column if the user names none: the only one that can be a target, or the only other column.
 
     Args:
         columns: the columns that have another role.
         config: data settings of the user; targets of atoms and bonds are lists of numbers.
-
-    Returns:
-        The target column; the columns of classes that the user may want to predict too.
 
     Raises:
         InputError: if there is not exactly one candidate.
@@ -212,19 +159,14 @@ def infer_target(
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]
     check_unique(others, others, name)
-
     if config.level != MOLECULE:
-        numeric = [column for column in others if any(list_cells(chunk, column) for chunk in chunks)]
-        if len(numeric) == 1:
-            return numeric[0], []
+        possible = [column for column in others if any(list_cells(chunk, column) for chunk in chunks)]
     else:
         contents = dict(zip(others, scan_columns(chunks, others), strict=True))
-        numeric = [name for name in others if contents[name].measurements > contents[name].words]
-        classes = [column for column in others if column not in numeric and contents[column].looks_like_classes]
-        if len(numeric) == 1 and not (classes and contents[numeric[0]].looks_like_ids):
-            return numeric[0], classes
-        if len(others) == 1:
-            return others[0], []  # a column of words: classes, or infer_tasks reports what is wrong with it
+        possible = [column for column in others if contents[column].can_be_target]
+    found = possible if len(possible) == 1 else others
+    if len(found) == 1:
+        return found[0]  # also a column of other words: infer_tasks says what is wrong with it
     if not others:
         raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
     raise InputError(

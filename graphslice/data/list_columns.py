@@ -51,14 +51,11 @@ class ListLengths:
         """Return the level of the lists of a target; raise :class:`InputError` if it is ambiguous or unknown."""
         if len(levels := self.levels) == 1:
             return levels[0]
-        if not self.sizes:
-            raise InputError(f"the lists of {target!r} are in rows without a valid SMILES")
-        numbers, atoms, bonds = self.sizes[0]
-        molecule = f"its molecule {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
-        subject = f"the lists of {target!r} (the first has {numbers}, {molecule}) "
-        if levels:
-            raise InputError(f"{subject}fit the numbers of atoms and of bonds equally well: the level is ambiguous")
-        raise InputError(f"{subject}fit neither the numbers of atoms of their molecules nor those of bonds")
+        sizes = [f"{n} for {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}" for n, atoms, bonds in self.sizes]
+        raise InputError(
+            f"the lengths of the lists of {target!r} do not say whether it is a target of atoms or of bonds: the first "
+            f"is {sizes[0] if sizes else 'in a row without a valid SMILES'}"
+        )
 
 
 def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:

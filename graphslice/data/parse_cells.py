@@ -20,9 +20,6 @@ _NO_VALUE = {
 }
 # Up to this magnitude float64 represents every integer.
 _MAX_EXACT_INTEGER = 2.0**53
-#: Words for yes and for no, by :func:`class_key`: each is one class of a column that has no other classes.
-YES_WORDS = frozenset({"yes", "y", "true", "t", "active", "positive", "pos", "1"})
-NO_WORDS = frozenset({"no", "n", "false", "f", "inactive", "negative", "neg", "0"})
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -137,12 +134,8 @@ def class_key(cell: str) -> str:
 
 
 def class_indices(classes: Sequence[str]) -> dict[str, float]:
-    """Return the index of each class, by :func:`class_key`; of the classes yes and no also for other such words."""
-    indices = {class_key(name): float(index) for index, name in enumerate(classes)}
-    yes, no = indices.keys() & YES_WORDS, indices.keys() & NO_WORDS
-    if len(indices) == 2 and yes and no:
-        indices |= dict.fromkeys(YES_WORDS, indices[yes.pop()]) | dict.fromkeys(NO_WORDS, indices[no.pop()])
-    return indices
+    """Return the index of each class, by :func:`class_key`."""
+    return {class_key(name): float(index) for index, name in enumerate(classes)}
 
 
 def number_key(number: float) -> str:

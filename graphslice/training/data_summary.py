@@ -14,9 +14,7 @@ from graphslice.config import MOLECULE, quote_item
 from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
-from graphslice.data.infer_tasks import POSITIVE
 from graphslice.data.labels import pluralize
-from graphslice.data.parse_cells import class_key
 from graphslice.data.splits import SPLIT_NAMES
 from graphslice.data.store import StoredTexts
 from graphslice.run_files import CORPUS, REJECTED
@@ -132,7 +130,7 @@ def _describe_task(task: Task, labels: np.ndarray) -> str:
     counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=len(task.classes))
     shown = [f"{count:,} {name}" for name, count in zip(task.classes, counts.tolist(), strict=True)]
     more = ", ..." if len(shown) > _MOST_NAMES else ""
-    if task.kind == BINARY and class_key(task.classes[1]) not in POSITIVE:
+    if task.kind == BINARY and task.classes[1] != "1":
         more = f"; scores are those of {task.classes[1]}"
     return f"{task.name} ({', '.join(shown[:_MOST_NAMES])}{more})"
 

@@ -33,24 +33,20 @@ def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
         ([0.0, 1.0, np.nan], "binary", ("0", "1")),
         ([True, False, None], "binary", ("False", "True")),
         (["yes", "no", "YES", " No"], "binary", ("no", "yes")),
-        (["Active", "Inactive"], "binary", ("Inactive", "Active")),
-        (["toxic", "safe"], "binary", ("safe", "toxic")),
-        (["safe", "negative"], "binary", ("negative", "safe")),
-        (["blue", "red"], "binary", ("blue", "red")),
+        (["Inactive", "Active"], "binary", ("Active", "Inactive")),
+        (["high  risk", "High Risk", "low risk"], "binary", ("high  risk", "low risk")),
         (["a", "b", "c"] * 3, "multiclass", ("a", "b", "c")),
-        (["low", "high", "mid", "1"] * 3, "multiclass", ("high", "low", "mid", "1")),
+        (["yes", "Y", "no"] * 3, "multiclass", ("no", "Y", "yes")),
+        (["low", "high", "mid", "1"] * 3, "multiclass", ("1", "high", "low", "mid")),
+        ([f"{n} %" for n in range(3)] * 3, "multiclass", ("0 %", "1 %", "2 %")),
         (["0", "1", "2"] * 9, "regression", ()),
         (["1", "2"] * 9, "regression", ()),
         (["3.5", "3.5"], "regression", ()),
         (["1.5", "n/a?", "2.5", "~10"], "regression", ()),
         (["1.5", "-", "-", "-", "n.d."], "regression", ()),
         (["0", "1", "-", "#N/A", "-"], "binary", ("0", "1")),
-        (["-", "+", "-", "", "+"], "binary", ("-", "+")),
-        (["-", "-", "-", "+", "++", "+", "++", "+", "++"], "multiclass", ("+", "++", "-")),
-        (["-", "++", "+++", "(+)"] * 3, "multiclass", ("(+)", "++", "+++", "-")),
-        (["-", "++", "n.t.", "Not tested"], "binary", ("-", "++")),
-        (["-", "active", "inactive", "-", "n.d."], "binary", ("inactive", "active")),
         (["0", ">1", "1", "0"], "regression", ()),
+        ([">1", "<2"], "regression", ()),
         (["0", "1", "?", "1"], "binary", ("0", "1")),
     ],
 )
@@ -70,6 +66,7 @@ def test_task_is_inferred_from_values(cells, kind, classes, chunks):
         (["0", "10", "9"] * 9, "multiclass", "multiclass", ("0", "9", "10")),
         (["0", "1"], "multiclass", "binary", ("0", "1")),
         (["a", "b", "c"], "multiclass", "multiclass", ("a", "b", "c")),
+        ([">10", "<10"], "binary", "binary", ("<10", ">10")),
         (["1234567890123", "1234567890124"], "binary", "binary", ("1234567890123", "1234567890124")),
         (["-0.0", "1", "0"], "binary", "binary", ("0", "1")),
         ([0.1 + 0.2, 0.3, 1e300], "binary", "binary", ("0.3", "1e+300")),
@@ -83,13 +80,11 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
     ("cells", "config", "reason"),
     [
         (["", None], {}, "the target 'y' is empty in every row"),
-        (["inf", "-inf"], {}, "'y' is not numeric"),
         (["yes", "Yes"], {}, "'y' is 'yes' in every row with a label: there is nothing to learn"),
         (["1", "1"], {"task": "binary"}, "'y' is '1' in every row"),
         (["a", "b", "c", "d"], {}, r"'y' is not numeric \(row 1 is 'a'\): .* give --task y=multiclass"),
-        (["0", "1", "2"], {"task": "binary"}, "'y' has 3 different values instead of two, .* give --task y=multiclass"),
+        (["0", "1", "2"], {"task": "binary"}, "'y' has more than 2 different values, .* give --task y=multiclass"),
         ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
-        ([f"{n}.5" for n in range(20)], {"task": "multiclass"}, "20 different numbers in 20 rows: too many"),
         (
             ["mild", "none", "severe"] * 3,
             {},
@@ -106,16 +101,8 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
             {"task": "regression"},
             r"\(row 1 is '5 nM'\): write plain numbers, without units; or,",
         ),
-        (
-            ["1.5", "2", "3", "4", *["low"] * 9],
-            {},
-            "5 different values instead of two, .*: leave cells with unknown values empty",
-        ),
-        (
-            [f"{n} %" for n in range(11)] * 3,
-            {},
-            "is not numeric .row 1 is '0 %'.: write plain numbers, without units",
-        ),
+        (["1.5", "2", "3", "4", *["low"] * 9], {}, r"'y' is not numeric \(row 5 is 'low'\)"),
+        (["-", "+", "-", "+"], {}, "'y' is '.' in every row with a label"),
         (["1,5", "2,5", "3"], {}, "'y' has numbers with commas, such as '1,5' in row 1: give --decimal comma if"),
         (["3", ">4,17", "5,5"], {}, "such as '>4,17' in row 2: give --decimal comma"),
         (["1", "2", "3", "1,250,000"], {}, "'1,250,000' in row 4: give --decimal comma .* separate thousands"),
@@ -144,10 +131,6 @@ def test_log_transform_applies_to_regression_only():
     table = pa.table({"a": ["1", "2"], "b": ["yes", "no"]})
     tasks = infer_tasks([table], ["a", "b"], DataConfig(transform="log"), "t.csv")
     assert [task.transform for task in tasks] == ["log", "none"]
-
-
-def test_words_that_begin_with_numbers_are_classes_if_configured():
-    assert len(infer([f"{n} %" for n in range(11)] * 3, task="multiclass").classes) == 11
 
 
 @given(

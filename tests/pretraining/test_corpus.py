@@ -109,9 +109,13 @@ REJECTED = [
     ("smiles\nCCO\n", [], "too few"),
     ("smiles,gap,gap\nCCO,1,2\n", ["gap"], "two columns called 'gap'"),
     ("smiles,charge\nCCO,low\n", ["charge"], "the column 'charge' has neither a number for any molecule"),
-    ('smiles,charge\nCCO,"[0.1, 0.2, -0.3, 0.1]"\n', ["charge"], "fit neither the numbers of atoms"),
-    ('smiles,charge\nC1CC1,"[0.1, 0.2, -0.3]"\n', ["charge"], "the level is ambiguous"),
-    ('smiles,charge\noops,"[0.1]"\n', ["charge"], "in rows without a valid SMILES"),
+    (
+        'smiles,charge\nCCO,"[0.1, 0.2, -0.3, 0.1]"\n',
+        ["charge"],
+        "do not say whether it is a target of atoms or of bonds: the first is 4 for 3 atoms and 2 bonds",
+    ),
+    ('smiles,charge\nC1CC1,"[0.1, 0.2, -0.3]"\n', ["charge"], "do not say whether"),
+    ('smiles,charge\noops,"[0.1]"\n', ["charge"], "in a row without a valid SMILES"),
     ('smiles,charge\nCCO,"[0.1, 0.2, 0.3]"\n', ["charge"], "too few"),
 ]
 

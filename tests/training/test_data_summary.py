@@ -15,7 +15,7 @@ def test_one_line_per_task_type():
     labels = np.array([[1.0, 2.0, 0.0, 2.0, 0.0], [2.0, 3.0, 1.0, np.nan, 0.0], [3.0, 4.0, 1.0, 0.0, 1.0]])
     assert describe_tasks(tasks, labels) == [
         "regression: logs, log of cl",
-        "binary: active (1 no, 2 yes), aktiv (2 ja, 1 nein; scores are those of nein)",
+        "binary: active (1 no, 2 yes; scores are those of yes), aktiv (2 ja, 1 nein; scores are those of nein)",
         "multiclass: kind (1 a, 0 b, 1 c)",
     ]
 

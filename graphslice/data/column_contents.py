@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.censored import parse_bound
-from graphslice.data.columns import MAX_MAGNITUDE
 from graphslice.data.decimals import has_comma
 from graphslice.data.parse_cells import cell_text, class_key, is_empty, parse_number_column
 from graphslice.data.tables import texts
@@ -33,7 +32,6 @@ class ColumnContents:
         names: the different bounds and words as they are first written, by :func:`class_key`; not extended beyond the
             maximal number of classes.
         firsts: the first cell of a kind: ``word``, ``comma``, and ``none`` (that word in a column of words).
-        smallest: the smallest number or upper bound, as ``(number, row)``.
     """
 
     numbers: int = 0
@@ -43,7 +41,6 @@ class ColumnContents:
     values: set[float] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
     firsts: dict[str, tuple[int, str]] = field(default_factory=dict)
-    smallest: tuple[float, int] = (np.inf, 0)
 
     def add(self, chunk: pa.Table, column: str, first_row: int, ignored: np.ndarray) -> None:
         """Add the cells of a chunk.
@@ -56,19 +53,14 @@ class ColumnContents:
         """
         numbers, empty = parse_number_column(chunk, column)
         numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
-        finite, is_number = np.isfinite(numbers), ~np.isnan(numbers)
+        is_number = ~np.isnan(numbers)
         self.numbers += int(is_number.sum())
-        labels = finite & (np.abs(numbers) <= MAX_MAGNITUDE)
-        if labels.any():
-            row = int(np.where(labels, numbers, np.inf).argmin())
-            self.smallest = min(self.smallest, (float(numbers[row]), first_row + row + 1))
         if len(self.values) <= MOST_CLASSES:
-            self.values |= set(np.unique(numbers[finite])[: MOST_CLASSES + 1].tolist())
+            self.values |= set(np.unique(numbers[np.isfinite(numbers)])[: MOST_CLASSES + 1].tolist())
         for row in np.flatnonzero(~empty & ~is_number).tolist():
             cell = cell_text(chunk.column(column), row)
-            if (bound := parse_bound(cell)) is not None:
+            if parse_bound(cell) is not None:
                 self.bounds += 1
-                self.smallest = min(self.smallest, (bound[1], first_row + row + 1))
             else:
                 self.words += 1
                 self.firsts.setdefault("word", (first_row + row + 1, cell))

@@ -73,38 +73,38 @@ def find_columns(
     Raises:
         InputError: if a column is missing, or its name is not unique.
     """
-    smiles = find_smiles_column(columns, config.smiles_column, name)
-    targets = target_names(config.targets, columns)
+    smiles, targets = find_smiles_column(columns, config.smiles_column, name), target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
-    if smiles in targets:
-        raise InputError(f"{name}: the SMILES column {smiles!r} cannot be a target")
-    weights = config.weight_column
-    for column in [*targets, *([] if weights is None else [weights])]:
-        require_column(column, columns, name)
-    if weights is not None and weights in (smiles, split, *targets):
-        raise InputError(f"{name}: {weights!r} cannot be the column of weights and have another role")
-    features = find_feature_columns(columns, config.descriptors, targets, name)
-    used = [smiles, *targets, *filter(None, [split, weights]), *features]
-    ids = () if config.id_column is None else split_words(config.id_column)
-    identifiers = (config.id_column,) if config.id_column in columns else tuple(ids)
-    for column in identifiers:
-        require_column(column, columns, name)
-        if column in used or column.lower() in _RESERVED:
-            raise InputError(f"--id-column: {column!r} is a column that files of a run have already")
-    check_unique(columns, [*used, *identifiers], name)
-    return LabelColumns(smiles, targets, split, tuple(features), (), config.level, weights, config.decimal, identifiers)
+    weights, ids = config.weight_column, config.id_column or ""
+    identifiers = [ids] if ids in columns else split_words(ids)
+    features = find_feature_columns(columns, config.descriptors, name)
+    roles = {
+        "the SMILES": [smiles],
+        "a target": targets,
+        "an input (--features)": features,
+        "an identifier": identifiers,
+    }
+    roles |= {"the split": filter(None, [split]), "the weight": filter(None, [weights])}
+    role_of: dict[str, str] = {}
+    for role, names in roles.items():
+        for column in names:
+            require_column(column, columns, name)
+            if column in role_of:
+                raise InputError(f"{name}: {column!r} cannot be {role_of[column]} and {role}")
+            role_of[column] = role
+    if reserved := _RESERVED.intersection(map(str.lower, identifiers)):
+        raise InputError(f"--id-column cannot name {reserved.pop()!r}, since files of a run have a column of that name")
+    check_unique(columns, role_of, name)
+    return LabelColumns(
+        smiles, targets, split, tuple(features), (), config.level, weights, config.decimal, tuple(identifiers)
+    )
 
 
-def require_column(
-    column: str, columns: Sequence[str], name: str, noun: str = "column", quote: Callable[[str], str] = quote_item
-) -> None:
-    """Raise :class:`InputError` if the table ``name`` has no such column; ``noun`` says what its columns are.
-
-    ``quote`` formats names of columns.
-    """
+def require_column(column: str, columns: Sequence[str], name: str, others: Sequence[str] = ()) -> None:
+    """Raise :class:`InputError` if the table ``name`` has no such column; ``others`` are further known names."""
     if column not in columns:
-        suggestion = nearest(column, columns, quote)
-        raise InputError(f"{name} has no {noun} {column!r}{suggestion}; it has {quoted_list(columns, quote=quote)}")
+        suggestion, known = nearest(column, [*others, *columns], quote_item), quoted_list(columns, quote=quote_item)
+        raise InputError(f"{name} has no column {column!r}{suggestion}; it has {known}")
 
 
 def find_smiles_column(
@@ -124,10 +124,7 @@ def find_smiles_column(
     """
     requested = training_column if requested is None and training_column in columns else requested
     if requested is not None:
-        if requested not in columns:
-            raise NoSmilesColumnError(
-                f"{name} has no column {requested!r}{nearest(requested, columns)}; it has {quoted_list(columns)}"
-            )
+        require_column(requested, columns, name)
         return requested
     by_name = {str(column).strip().lower(): column for column in reversed(columns)}
     usual, other = ([own for own in names if own in by_name][:1] for names in (_SMILES_NAMES, _OTHER_SMILES_NAMES))
@@ -147,14 +144,8 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
         return "split" if "split" in columns else candidates[0] if len(candidates) == 1 else None
     if requested in methods:
         return None
-    if not methods:
-        require_column(requested, columns, name, quote=repr)
-    if requested in columns:
-        return requested
-    raise InputError(
-        f"unknown split {requested!r}{nearest(requested, [*methods, *columns])}: give {', '.join(methods)}, "
-        f"or a column of {name}, which has {quoted_list(columns)}"
-    )
+    require_column(requested, columns, name, methods)
+    return requested
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
@@ -187,26 +178,18 @@ def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], 
     return ", ".join(quoted[:most]) + (f" and {len(quoted) - most:,} more" if len(quoted) > most else "") or "none"
 
 
-def find_feature_columns(columns: Sequence[str], names: Sequence[str], targets: Sequence[str], name: str) -> list[str]:
+def find_feature_columns(columns: Sequence[str], names: Sequence[str], name: str) -> list[str]:
     """Find the descriptor columns of a table that ``data.features`` names.
 
     Args:
         names: names of :data:`~graphslice.chem.descriptors.DESCRIPTORS` and of columns.
-        targets: names of the target columns.
 
     Raises:
-        InputError: if the table lacks a column, or it is a target.
+        InputError: if the table lacks a column.
     """
     features = feature_column_names(names)
     for column in features:
-        if column not in columns:
-            raise InputError(
-                f"{name} has no column {column!r}{nearest(column, [*DESCRIPTORS, *columns], quote_item)}: --features "
-                f"accepts {', '.join(DESCRIPTORS)} and numeric columns of the table, which has "
-                f"{quoted_list(columns, quote=quote_item)}"
-            )
-        if column in targets:
-            raise InputError(f"{name}: {column!r} is a target, which must not be an input: leave it out of --features")
+        require_column(column, columns, name, DESCRIPTORS)
     return features
 
 
@@ -244,8 +227,8 @@ class FeatureColumns:
 
     def __init__(self, names: Sequence[str], decimal: str | None = None, ranges: np.ndarray | None = None) -> None:
         self.names, self.decimal, self.ranges, self._rows = names, decimal, ranges, 0
-        self._counts, self._firsts = [0] * len(names), [""] * len(names)
-        self._outside, self._firsts_outside = [0] * len(names), [""] * len(names)
+        # Number of cells with a problem, and the first of them, by problem and column.
+        self._found: dict[tuple[str, str], tuple[int, str]] = {}
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
         """Parse the columns of the next chunk.
@@ -255,13 +238,10 @@ class FeatureColumns:
         """
         chunk = plain_numbers(chunk, self.decimal, self.names)
         parsed = [_feature_cells(chunk, name) for name in self.names]
-        for n, (name, (numbers, empty)) in enumerate(zip(self.names, parsed, strict=True)):
-            wrong = np.flatnonzero(~empty & ~np.isfinite(numbers))
-            if len(wrong) and not self._counts[n]:
-                cell = cell_text(chunk.column(name), int(wrong[0]))
-                advice = f" ({COMMA_ADVICE})" if has_comma(cell) else ""
-                self._firsts[n] = f"{cell!r} in row {self._rows + wrong[0] + 1}{advice}"
-            self._counts[n] += len(wrong)
+        for name, (numbers, empty) in zip(self.names, parsed, strict=True):
+            if (wrong := ~empty & ~np.isfinite(numbers)).any():
+                cell = cell_text(chunk.column(name), int(wrong.argmax()))
+                self._count("unknown", name, wrong, repr(cell), f" ({COMMA_ADVICE})" if has_comma(cell) else "")
         values = as_descriptors([numbers for numbers, _ in parsed])
         self.count_outside(values)
         self._rows += len(chunk)
@@ -269,28 +249,30 @@ class FeatureColumns:
 
     def count_outside(self, values: np.ndarray) -> None:
         """Count the values of the next chunk, ``float32 [R, K]``, that are outside the ranges."""
-        if self.ranges is None:
-            return
-        for n, outside in enumerate(((values < self.ranges[0]) | (values > self.ranges[1])).T):
-            if outside.any() and not self._outside[n]:
-                row = int(outside.argmax())
-                self._firsts_outside[n] = f"{values[row, n]:g} in row {self._rows + row + 1}"
-            self._outside[n] += int(outside.sum())
+        if self.ranges is not None:
+            for name, column, low, high in zip(self.names, values.T, *self.ranges, strict=True):
+                if (outside := (column < low) | (column > high)).any():
+                    self._count("outside", name, outside, f"{column[outside.argmax()]:g}")
+
+    def _count(self, problem: str, name: str, rows: np.ndarray, cell: str, advice: str = "") -> None:
+        """Count rows, ``bool [R]``, with a problem, the first of which has this cell."""
+        row = self._rows + int(rows.argmax()) + 1
+        count, first = self._found.get((problem, name), (0, f"{cell} in row {row}{advice}"))
+        self._found[problem, name] = count + int(rows.sum()), first
 
     def notes(self) -> list[str]:
         """Return a warning for each column with cells that are neither empty nor a number, or outside its range."""
-        unknown = [
-            f"{count:,} cells of the column {name!r} of --features are not numbers, the first is {first}: they are "
-            "treated as unknown"
-            for name, count, first in zip(self.names, self._counts, self._firsts, strict=True)
-            if count
-        ]
-        if self.ranges is None:
-            return unknown
-        counted = zip(self.names, self._outside, self._firsts_outside, *self.ranges.tolist(), strict=True)
-        return unknown + [
-            f"the column {name!r} of --features has {pluralize(count, 'value')} outside the range of the training set "
-            f"({low:g} to {high:g}), the first is {first}: the network reads the nearest end of the range"
-            for name, count, first, low, high in counted
-            if count
-        ]
+        notes = []
+        for n, name in enumerate(self.names):
+            if (found := self._found.get(("unknown", name))) is not None:
+                notes.append(
+                    f"{found[0]:,} cells of the column {name!r} of --features are not numbers, the first is "
+                    f"{found[1]}: they are treated as unknown"
+                )
+            if (found := self._found.get(("outside", name))) is not None and self.ranges is not None:
+                notes.append(
+                    f"the column {name!r} of --features has {pluralize(found[0], 'value')} outside the range of the "
+                    f"training set ({self.ranges[0, n]:g} to {self.ranges[1, n]:g}), the first is {found[1]}: the "
+                    "network reads the nearest end of the range"
+                )
+        return notes

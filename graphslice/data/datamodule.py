@@ -110,8 +110,15 @@ class MoleculeData:
         return other
 
     def _transform(self, tasks: list[Task]) -> None:
-        """Transform the labels as the tasks say."""
+        """Transform the labels as the tasks say; raise :class:`InputError` for one that has no logarithm."""
         labels, train = self.dataset.all_labels, self.splits["train"]
+        if (log := np.array([task.transform == "log" for task in tasks])).any():
+            upper = np.fmin(labels.means(), np.inf if labels.bounds is None else labels.bounds[..., 1])
+            for row, t in np.argwhere((upper <= 0) & log)[:1].tolist():
+                raise InputError(
+                    f"{self.dataset.name}: the target {tasks[t].name!r} is {upper[row, t]:g} in row {row + 1}, which "
+                    "has no logarithm: leave out such values, or leave out --transform"
+                )
         bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
         weights = None if labels.weights is None else labels.weights / labels.weights[train].mean()
         self.dataset = replace(self.dataset, tasks=tasks)

@@ -22,7 +22,7 @@ from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabe
 from graphslice.data.decimals import plain_numbers
 from graphslice.data.excel import split_sheet
 from graphslice.data.frames import NAME, as_table, reject_molecules
-from graphslice.data.infer_tasks import check_transforms, infer_target, infer_tasks
+from graphslice.data.infer_tasks import infer_target, infer_tasks
 from graphslice.data.labels import Labels
 from graphslice.data.ogb_lsc import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.parse_rows import parse_chunks
@@ -83,7 +83,6 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
         # A split column of this file is ignored, because the whole file is one split.
         data = replace(train_config, dataset=file, targets=targets, split="random")
         part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
-        check_transforms(part.all_labels, part.tasks, file)
         first = sum(map(len, parts))
         splits = splits | {split: first + np.flatnonzero(usable_mask(len(part), part.rejected))}
         parts.append(part)
@@ -126,7 +125,7 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     if config.targets not in (None, OGB_TARGET):
         raise InputError(f"{config.dataset} has the single target {OGB_TARGET}, not {config.targets!r}")
-    find_feature_columns([], config.descriptors, [OGB_TARGET], config.dataset)  # rejects columns: there are none
+    find_feature_columns([], config.descriptors, config.dataset)  # rejects columns: there are none
     return LabelledDataset(
         config.dataset, smiles, Labels.of_molecules(gaps[:, None]), regression_tasks([OGB_TARGET]), splits=splits
     )

@@ -15,7 +15,6 @@ from graphslice.config import MOLECULE, DataConfig, quote_item, quote_setting
 from graphslice.data.column_contents import MOST_CLASSES, ColumnContents, scan_columns
 from graphslice.data.columns import LabelColumns, check_unique, quoted_list
 from graphslice.data.decimals import COMMA_ADVICE
-from graphslice.data.labels import Labels
 from graphslice.data.list_columns import list_cells, numbers_of_lists
 from graphslice.data.parse_cells import list_or_none, number_key
 from graphslice.data.tables import file_columns
@@ -44,20 +43,17 @@ def infer_tasks(
 
     Raises:
         InputError: if a column cannot be trained on: it is empty, has a single class, holds neither numbers nor
-            classes, contradicts ``config.task``, or has a value without a logarithm where ``log`` is configured.
+            classes, or contradicts ``config.task``.
     """
     if config.level != MOLECULE:
         chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
     kinds = parse_per_target(config.task, targets, TASK_KINDS, "--task")
     transforms = parse_per_target(config.transform, targets, TRANSFORMS, "--transform")
-    contents = scan_columns(chunks, targets, smiles)
-    tasks = []
-    for target, column_contents in zip(targets, contents, strict=True):
-        task = _infer_task(target, column_contents, kinds.get(target), f"{name}: the target {target!r}")
-        tasks.append(_with_transform(task, column_contents, transforms, name, config.transform in TRANSFORMS))
-    if config.transform in TRANSFORMS[1:] and not any(task.kind == REGRESSION for task in tasks):
-        raise InputError(f"--transform {config.transform}: {name} has no regression target")
-    return tasks
+    tasks = [
+        _infer_task(target, contents, kinds.get(target), f"{name}: the target {target!r}")
+        for target, contents in zip(targets, scan_columns(chunks, targets, smiles), strict=True)
+    ]
+    return [_with_transform(task, transforms, config.transform in TRANSFORMS) for task in tasks]
 
 
 def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
@@ -114,34 +110,14 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, label
     return Task(target, BINARY if len(names) == 2 else MULTICLASS, names)
 
 
-def _with_transform(task: Task, contents: ColumnContents, transforms: dict[str, str], name: str, for_all: bool) -> Task:
+def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Task:
     """Return a task with its configured transform; one configured for all targets applies to regression only."""
     transform = transforms.get(task.name, "none")
     if transform == "none" or (for_all and task.kind != REGRESSION):
         return task
     if task.kind != REGRESSION:
         raise InputError(f"--transform {transform}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
-    if transform == "log":
-        _check_positive(contents.smallest, task.name, name)
     return replace(task, transform=transform)
-
-
-def check_transforms(labels: Labels, tasks: Sequence[Task], name: str) -> None:
-    """Raise :class:`InputError` for a label of the table ``name`` that the transform of its task cannot have."""
-    largest = np.fmin(labels.means(), labels.bounds[..., 1] if labels.bounds is not None else np.inf)
-    for t, task in enumerate(tasks):
-        if task.transform == "log" and len(largest):
-            row = int(largest[:, t].argmin())
-            _check_positive((largest[row, t], row + 1), task.name, name)
-
-
-def _check_positive(smallest: tuple[float, int], target: str, name: str) -> None:
-    value, row = smallest
-    if value <= 0:
-        raise InputError(
-            f"{name}: the target {target!r} is {value:g} in row {row}, which has no logarithm: leave out such values, "
-            "or leave out --transform"
-        )
 
 
 def infer_target(chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str) -> str:

@@ -70,7 +70,7 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     available = [*known, *(name for names in atom_bond_targets.values() for name in names)]
     requested = target_names(config.targets, available) or available
     for name in requested:
-        require_column(name, available, store.name, "target")
+        require_column(name, available, store.name)
     auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
     names = [name for name in requested if name in known]
     if not names:

@@ -48,7 +48,7 @@ def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
         ({"split": "random"}, "a preprocessed dataset keeps the split of a column: use --split random when"),
         ({"split": "scaffold"}, "use --split scaffold when training"),
         ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
-        ({"split": "smiles"}, "row 1: 'smiles' is .*; it must be train, valid or test"),
+        ({"split": "smiles"}, "'smiles' cannot be the SMILES and the split"),
         ({"targets": "gap"}, r"demo60\.csv has no column 'gap' .did you mean 'gap_ev'"),
         ({"targets": "gap_ev,gap_ev"}, "names a column twice"),
     ],

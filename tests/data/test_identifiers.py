@@ -32,8 +32,8 @@ def test_identifiers_of_split_files_are_concatenated(config, tmp_path):
     ("column", "message"),
     [
         ("cmpd", r"has no column 'cmpd' \(did you mean 'cmpd_id'\?\)"),
-        ("y", "--id-column: 'y' is a column that files of a run have"),
-        ("row", "--id-column: 'row' is a column that files of a run have"),
+        ("y", "'y' cannot be a target and an identifier"),
+        ("row", "--id-column cannot name 'row'"),
     ],
 )
 def test_unusable_columns_are_rejected(config, column, message):

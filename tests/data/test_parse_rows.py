@@ -119,11 +119,11 @@ def test_table_without_split_column():
     [
         ({"targets": "yy"}, (), r"t\.csv has no column 'yy' .did you mean 'y'"),
         ({"targets": "y,gap"}, (), "no column 'gap'.*it has 'smiles', 'y', 'split', 'fold'"),
-        ({"targets": "smiles,y"}, (), r"t\.csv: the SMILES column 'smiles' cannot be a target"),
+        ({"targets": "smiles,y"}, (), r"t\.csv: 'smiles' cannot be the SMILES and a target"),
         ({"smiles_column": "smile"}, (), r"no column 'smile' .did you mean 'smiles'"),
         ({"split": "splat"}, (), r"no column 'splat' .did you mean 'split'.*it has 'smiles'"),
-        ({"split": "randm"}, METHODS, r"unknown split 'randm' .did you mean 'random'.*give random, scaffold, or a col"),
-        ({"split": "flod"}, METHODS, r"unknown split 'flod' .did you mean 'fold'.*a column of t\.csv, which has 'smi"),
+        ({"split": "randm"}, METHODS, "no column 'randm' .did you mean 'random'"),
+        ({"split": "flod"}, METHODS, "no column 'flod' .did you mean 'fold'"),
     ],
 )
 def test_unknown_columns_are_rejected(settings, methods, reason):
@@ -285,10 +285,6 @@ def test_arrow_types_are_parsed(cells, kind, numbers, empty):
 
 def test_unicode_minus_sign_is_parsed():
     assert parsed(["\u22121.5", "1e\u22122", "\u2212"]) == ([-1.5, 0.01, None], [2])
-
-
-def test_dictionary_column_is_parsed():
-    assert parsed(["1", "2", "1"], pa.dictionary(pa.int32(), pa.string())) == ([1, 2, 1], [])
 
 
 # --- splits ---------------------------------------------------------------------------------------
@@ -485,12 +481,6 @@ def test_bounds_count_in_the_fingerprint(tmp_path):
     assert len({fingerprint(cell) for cell in (">3", ">4", "<3", "")}) == 4
 
 
-def test_upper_bound_without_a_logarithm_is_rejected(tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\nCCC,<0\n")
-    with pytest.raises(InputError, match="'y' is 0 in row 3, which has no logarithm"):
-        load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", transform="log"))
-
-
 # --- weights --------------------------------------------------------------------------------------
 
 
@@ -516,7 +506,7 @@ def test_invalid_weight_is_rejected(tmp_path, cell):
 
 def test_column_of_weights_with_another_role_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\n")
-    for column, reason in [("y", "cannot be the column of weights"), ("yy", "no column 'yy' .did you mean 'y'")]:
+    for column, reason in [("y", "cannot be a target and the weight"), ("yy", "no column 'yy' .did you mean 'y'")]:
         with pytest.raises(InputError, match=reason):
             load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column=column))
 
@@ -529,14 +519,6 @@ def test_rows_without_label_and_weight_are_unlabelled(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,w\nC,1,1\nCC,,\nCCC,3,\n")
     dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="w"))
     assert dataset.rejected == {1: "no target value", 2: "no weight in the column 'w'"}
-
-
-def test_bound_without_a_logarithm_in_a_validation_file_is_rejected(tmp_path):
-    for name, cell in (("t", "3"), ("v", "<0")):
-        (tmp_path / f"{name}.csv").write_text(f"smiles,y\nC,1\nCC,2\nCCC,{cell}\n")
-    files = {"dataset": str(tmp_path / "t.csv"), "valid_file": str(tmp_path / "v.csv")}
-    with pytest.raises(InputError, match="'y' is 0 in row 3, which has no logarithm"):
-        load_dataset(DataConfig(**files, targets="y", transform="log"))
 
 
 def test_number_columns_of_all_text_types_are_parsed():

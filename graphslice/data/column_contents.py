@@ -43,14 +43,7 @@ class ColumnContents:
     firsts: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def add(self, chunk: pa.Table, column: str, first_row: int, ignored: np.ndarray) -> None:
-        """Add the cells of a chunk.
-
-        Args:
-            chunk: rows of the table.
-            column: name of the column.
-            first_row: row of the table with which the chunk begins, counted from 0.
-            ignored: ``bool [R]``, true for rows whose cells count as empty.
-        """
+        """Add the cells of a chunk that begins with a row, counted from 0; those of ``ignored`` rows count as empty."""
         numbers, empty = parse_number_column(chunk, column)
         numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
         is_number = ~np.isnan(numbers)
@@ -93,13 +86,7 @@ class ColumnContents:
 
 
 def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str], smiles: str | None = None) -> list[ColumnContents]:
-    """Summarise the cells of some columns of a table.
-
-    Args:
-        chunks: consecutive rows of the table, from the first row.
-        columns: names of the columns.
-        smiles: column of the SMILES. Rows without one, such as a line of units or of sums, are left out.
-    """
+    """Summarise some columns of a table, without the rows of no SMILES, such as a line of units or of sums."""
     contents = [ColumnContents() for _ in columns]
     first_row = 0
     for chunk in chunks:

@@ -60,18 +60,10 @@ class LabelColumns:
 def find_columns(
     columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
 ) -> LabelColumns:
-    """Find the columns of a table that are used.
-
-    The SMILES are in ``config.smiles_column``, else in the first column with a usual name. The targets are those of
-    ``config.targets``, none if that is None. The split is in the column ``config.split``, else in the column ``split``
-    in any capitalisation, if there is one.
-
-    Args:
-        config: data settings of the user.
-        split_methods: split methods that ``config.split`` may name instead of a column.
+    """Find the columns of a table that are used; ``config.split`` may name one of ``split_methods`` instead.
 
     Raises:
-        InputError: if a column is missing, or its name is not unique.
+        InputError: if a column is missing, has two roles, or its name is not unique.
     """
     smiles, targets = find_smiles_column(columns, config.smiles_column, name), target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
@@ -101,7 +93,7 @@ def find_columns(
 
 
 def require_column(column: str, columns: Sequence[str], name: str, others: Sequence[str] = ()) -> None:
-    """Raise :class:`InputError` if the table ``name`` has no such column; ``others`` are further known names."""
+    """Raise :class:`InputError` if a table has no such column; ``others`` are further names to suggest."""
     if column not in columns:
         suggestion, known = nearest(column, [*others, *columns], quote_item), quoted_list(columns, quote=quote_item)
         raise InputError(f"{name} has no column {column!r}{suggestion}; it has {known}")
@@ -110,14 +102,7 @@ def require_column(column: str, columns: Sequence[str], name: str, others: Seque
 def find_smiles_column(
     columns: Sequence[str], requested: str | None, name: str, training_column: str | None = None
 ) -> str:
-    """Find the SMILES column.
-
-    It is the requested column, else that of the training set if the table has it, else one with a usual name, such as
-    the only one whose name contains "smiles".
-
-    Args:
-        requested: column configured by the user, or None.
-        training_column: SMILES column of the training set of a model, or None.
+    """Find the SMILES column: the requested one, else that of the training set, else one with a usual name.
 
     Raises:
         NoSmilesColumnError: if there is none.
@@ -149,11 +134,7 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-    """Parse ``--targets``: one of the columns, or several separated by commas, quoted if a name contains a comma.
-
-    Raises:
-        InputError: if a target is named twice.
-    """
+    """Parse ``--targets``: one of the columns, or several separated by commas, quoted if a name contains a comma."""
     if not text:
         return []
     if not isinstance(text, str):
@@ -179,14 +160,7 @@ def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], 
 
 
 def find_feature_columns(columns: Sequence[str], names: Sequence[str], name: str) -> list[str]:
-    """Find the descriptor columns of a table that ``data.features`` names.
-
-    Args:
-        names: names of :data:`~graphslice.chem.descriptors.DESCRIPTORS` and of columns.
-
-    Raises:
-        InputError: if the table lacks a column.
-    """
+    """Return the columns among ``names``, those of ``data.features``; raise InputError if the table lacks one."""
     features = feature_column_names(names)
     for column in features:
         require_column(column, columns, name, DESCRIPTORS)
@@ -231,11 +205,7 @@ class FeatureColumns:
         self._found: dict[tuple[str, str], tuple[int, str]] = {}
 
     def parse(self, chunk: pa.Table) -> np.ndarray:
-        """Parse the columns of the next chunk.
-
-        Returns:
-            ``float32 [R, K]``: 1 for true, 0 for false, nan where there is no number.
-        """
+        """Parse the columns of the next chunk: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
         chunk = plain_numbers(chunk, self.decimal, self.names)
         parsed = [_feature_cells(chunk, name) for name in self.names]
         for name, (numbers, empty) in zip(self.names, parsed, strict=True):

@@ -26,13 +26,7 @@ def has_comma(cell: str) -> bool:
 
 
 def plain_numbers(chunk: pa.Table, decimal: str | None, columns: Collection[str] | None = None) -> pa.Table:
-    """Convert numbers with a decimal comma in the text columns of a chunk; other cells stay as they are.
-
-    Args:
-        chunk: rows of a table.
-        decimal: ``data.decimal``; nothing is converted if it is None.
-        columns: names of the columns to convert; all if None.
-    """
+    """Convert numbers with a decimal comma in all text columns, or some, if ``decimal`` is not None."""
     if decimal is None:
         return chunk
     for i, field in enumerate(file_columns(chunk).schema):

@@ -62,7 +62,7 @@ def find_duplicates(
 
     Args:
         rows: ``int64 [R]``, numbers of the rows.
-        identity: ``uint64 [R]`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes`.
+        identity: ``uint64 [R]``, their keys (:func:`keys_with_columns`).
         targets: ``float64 [R, T]``, nan where unknown.
         classes: ``bool [T]``, true for classification targets.
         bounds: ``float64 [R, T, 2]``, bounds of targets that are nan; None if there are none.
@@ -95,15 +95,7 @@ def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[s
 
 
 def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Combine molecule hashes with descriptor columns to keys of the model input.
-
-    Args:
-        identity: ``uint64 [R]``, hashes of the molecules.
-        columns: ``float32 [R, K]``, nan where unknown; unknown values are equal to each other.
-
-    Returns:
-        ``uint64 [R]``, equal for rows with equal molecules and columns.
-    """
+    """Combine molecule hashes ``uint64 [R]`` with descriptor columns ``float32 [R, K]`` to keys of the model input."""
     _, keys, counts = np.unique(identity, return_inverse=True, return_counts=True)
     repeated = np.flatnonzero(counts[keys] > 1)  # the others have no equal row, whatever their columns are
     numbers = columns[repeated] + np.float32(0)  # -0 is 0

@@ -34,16 +34,8 @@ def infer_tasks(
     positive class, as in scikit-learn); at most 100 words with, on average, at least three rows each are multiclass.
     Anything else is an error.
 
-    Of atom- and bond-level targets the values are the numbers of all lists.
-
-    Args:
-        targets: names of the target columns.
-        config: data settings of the user.
-        smiles: column of the SMILES; rows without one are left out.
-
-    Raises:
-        InputError: if a column cannot be trained on: it is empty, has a single class, holds neither numbers nor
-            classes, or contradicts ``config.task``.
+    Of atom- and bond-level targets the values are the numbers of all lists. Rows without a SMILES are left out, if
+    ``smiles`` names that column.
     """
     if config.level != MOLECULE:
         chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
@@ -121,15 +113,7 @@ def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Ta
 
 
 def infer_target(chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str) -> str:
-    """Infer the target column if the user names none: the only one that can be a target, or the only other column.
-
-    Args:
-        columns: the columns that have another role.
-        config: data settings of the user; targets of atoms and bonds are lists of numbers.
-
-    Raises:
-        InputError: if there is not exactly one candidate.
-    """
+    """Infer the target column if the user names none: the only one that can be a target, or the only other column."""
     used = (columns.smiles, columns.split, columns.weights, *columns.descriptors, *columns.identifiers)
     others = [column for column in file_columns(chunks[0]).column_names if column not in used]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines

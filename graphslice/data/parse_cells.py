@@ -59,10 +59,7 @@ def parse_number(cell: str) -> float:
 
 
 def parse_number_list(cell: object) -> np.ndarray | None:
-    """Parse a cell with a list of numbers.
-
-    Args:
-        cell: a list; or a text such as ``[0.1, null, -2e-3]``, separated by commas or spaces.
+    """Parse a cell with a list of numbers, or a text such as ``[0.1, null, -2e-3]``, separated by commas or spaces.
 
     Returns:
         ``float64 [n]``, nan for unknown numbers; None for an empty cell.

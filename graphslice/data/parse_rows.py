@@ -35,7 +35,7 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
-    """Read the labelled rows of a table, chunk by chunk; raises InputError as open_table and :func:`parse_chunk`."""
+    """Read the labelled rows of a table, chunk by chunk."""
     with open_table(path) as table:
         yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns, str(path))
 
@@ -43,10 +43,7 @@ def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
 def parse_chunks(
     chunks: Iterable[pa.Table], columns: LabelColumns, name: str, features: FeatureColumns | None = None
 ) -> Iterator[LabelledRows]:
-    """Apply :func:`parse_chunk` to consecutive chunks of the table ``name``, from its first row.
-
-    The name is added to the message of any :class:`InputError` that lacks it.
-    """
+    """Apply :func:`parse_chunk` to all chunks of the table ``name``, which is added to the message of an error."""
     first_row = 0
     try:
         for chunk in chunks:
@@ -63,21 +60,14 @@ def parse_chunk(
 
     A label is invalid if it is neither empty nor a finite number, a bound of one such as ``>5``, or one of the classes;
     for atom- and bond-level targets a list of numbers. A malformed row is rejected, and has neither SMILES nor labels.
-
-    Args:
-        chunk: rows of the table, with plain numbers.
-        columns: roles of its columns.
-        first_row: row of the table with which the chunk begins, for messages.
-        features: parser of the descriptor columns, if their problems are counted.
-
-    Raises:
-        InputError: if a cell of the split column names no split, in a row that has a label; or a weight is not valid.
+    ``first_row`` is the row of the table with which the chunk begins, for messages; ``features`` counts problems of the
+    descriptor columns.
     """
     smiles = texts(chunk.column(columns.smiles))
     labels, invalid_labels = _parse_labels(chunk, columns)
     rejected: dict[int, str] = {}
     if columns.weights is not None:
-        weights, unweighted = _parse_weights(chunk, columns.weights, first_row)
+        weights, unweighted = _parse_weights(chunk, columns.weights)
         known = labels.known()
         rejected = {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
         labels = replace(labels, weights=weights)
@@ -93,16 +83,13 @@ def parse_chunk(
     return LabelledRows(smiles, labels, split, rejected, values, invalid_labels)
 
 
-def _parse_weights(chunk: pa.Table, column: str, first_row: int) -> tuple[np.ndarray, dict[int, str]]:
+def _parse_weights(chunk: pa.Table, column: str) -> tuple[np.ndarray, dict[int, str]]:
     """Return weights, ``float64 [R]``, 0 where there is none; and the reason by row for rows without a weight."""
-    weights, empty = parse_number_column(chunk, column)
-    for row in np.flatnonzero(~empty & ~((weights >= 0) & (weights <= MAX_MAGNITUDE))).tolist():
-        cell = cell_text(chunk.column(column), row)
-        number = first_row + row + 1
-        raise InputError(f"row {number}: the weight {column!r} is {cell!r}; it must be a number from 0 to 1e18")
+    weights, _ = parse_number_column(chunk, column)
+    valid = (weights >= 0) & (weights <= MAX_MAGNITUDE)
     reasons = dict.fromkeys(np.flatnonzero(weights == 0).tolist(), ZERO_WEIGHT)
-    reasons |= dict.fromkeys(np.flatnonzero(empty).tolist(), f"no weight in the column {column!r}")
-    return np.where(empty, 0.0, weights), reasons
+    reasons |= dict.fromkeys(np.flatnonzero(~valid).tolist(), f"no weight from 0 to 1e18 in the column {column!r}")
+    return np.where(valid, weights, 0.0), reasons
 
 
 def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
@@ -157,15 +144,7 @@ def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray
 
 
 def parse_lists(chunk: pa.Table, targets: Sequence[str]) -> tuple[Labels, dict[int, str]]:
-    """Parse columns of lists of numbers: one number for each atom or bond of the row's SMILES.
-
-    Args:
-        chunk: rows of the table.
-        targets: names of T columns.
-
-    Returns:
-        The labels; the reason, by row, for rows whose lists cannot be parsed or differ in length.
-    """
+    """Parse columns of lists of numbers; also return the reason, by row, for lists that are invalid."""
     parts: list[np.ndarray] = [np.empty((0, len(targets)))]
     rejected: dict[int, str] = {}
     malformed, columns = malformed_rows(chunk), [column_cells(chunk, target) for target in targets]
@@ -218,17 +197,11 @@ def _encode_classes(labels: Labels, tasks: Sequence[Task], rejected: dict[int, s
 def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = None, first_row: int = 0) -> np.ndarray:
     """Parse a split column: train, valid, test, or a common synonym.
 
-    Args:
-        words: R cells.
-        column: name of the column, for messages.
-        needed: ``bool [R]``, true for rows that must have a split; all rows when not given.
-        first_row: row of the table with which the cells begin, for messages.
-
     Returns:
         ``int8 [R]``, indices into :data:`~graphslice.data.splits.SPLITS`; ``NO_SPLIT`` where no split is named.
 
     Raises:
-        InputError: if a cell names no split, in a row that must have one.
+        InputError: if a cell names no split, in a row that must have one: all if ``needed``, ``bool [R]``, is None.
     """
     numbers = np.full(len(words), NO_SPLIT, np.int8)
     for row, word in enumerate(words):

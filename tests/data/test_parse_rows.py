@@ -493,15 +493,14 @@ def weighted(tmp_path, cells: list[str], **settings: str):
 def test_weights_of_rows_are_read(tmp_path):
     dataset = weighted(tmp_path, ["1", "0.5", "", "0", "1e3"])
     assert dataset.weights(np.arange(5)).tolist() == [1, 0.5, 0, 0, 1000]
-    assert dataset.rejected == {2: "no weight in the column 'w'", 3: "weight 0"}
+    assert dataset.rejected == {2: "no weight from 0 to 1e18 in the column 'w'", 3: "weight 0"}
 
 
-@pytest.mark.parametrize("cell", ["-1", "x", "nan1", "inf", "1e19", "-0.5"])
-def test_invalid_weight_is_rejected(tmp_path, cell):
-    with pytest.raises(
-        InputError, match=f"t.csv: row 3: the weight 'w' is '{cell}'; it must be a number from 0 to 1e18"
-    ):
-        weighted(tmp_path, ["1", "2", cell])
+@pytest.mark.parametrize("cell", ["-1", "x", "inf", "1e19"])
+def test_row_with_an_invalid_weight_is_rejected(tmp_path, cell):
+    dataset = weighted(tmp_path, ["1", "2", cell])
+    assert dataset.weights(np.arange(3)).tolist() == [1, 2, 0]
+    assert dataset.rejected == {2: "no weight from 0 to 1e18 in the column 'w'"}
 
 
 def test_column_of_weights_with_another_role_is_rejected(tmp_path):
@@ -518,7 +517,7 @@ def test_weights_count_in_the_fingerprint(tmp_path):
 def test_rows_without_label_and_weight_are_unlabelled(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,w\nC,1,1\nCC,,\nCCC,3,\n")
     dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="w"))
-    assert dataset.rejected == {1: "no target value", 2: "no weight in the column 'w'"}
+    assert dataset.rejected == {1: "no target value", 2: "no weight from 0 to 1e18 in the column 'w'"}
 
 
 def test_number_columns_of_all_text_types_are_parsed():

@@ -36,15 +36,7 @@ from graphslice.tasks import Task, regression_tasks
 
 
 def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled dataset of a configuration.
-
-    Args:
-        config: data settings.
-        tasks: tasks of the targets, in their order; inferred from the values when not given.
-
-    Raises:
-        InputError: if the dataset cannot be loaded; the message says what is missing and what to do.
-    """
+    """Load the labelled dataset of a configuration; ``tasks`` of its targets are inferred if they are None."""
     if config.valid_file or config.test_file:
         return _dataset_from_files(config, tasks)
     if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
@@ -60,11 +52,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
-    """Combine a training table with separate tables of the validation set, the test set, or both.
-
-    Raises:
-        InputError: if a file is not a table, or the training table already has a split that another file provides.
-    """
+    """Combine a training table with separate tables of the validation set, the test set, or both."""
     files = {"valid": config.valid_file, "test": config.test_file}
     split_files = {split: file for split, file in files.items() if file}
     for file in (config.dataset, *split_files.values()):
@@ -91,11 +79,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
 
 
 def dataset_path(dataset: str) -> Path:
-    """Return the path of a dataset other than OGB's.
-
-    Raises:
-        InputError: if ``dataset`` is neither a known name nor a path.
-    """
+    """Return the path of a dataset other than OGB's."""
     path = DEMO_CSV if dataset == "demo" else Path(dataset)
     if dataset != "demo" and not path.exists() and path.suffix == "":
         names = ["demo", *OGB_FOLDERS]
@@ -132,11 +116,7 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files.
-
-    Raises:
-        InputError: if it cannot be read, lacks a column, or has a target that cannot be trained on.
-    """
+    """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files."""
     if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
         raise InputError(
             f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
@@ -154,11 +134,7 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
 def dataset_from_chunks(
     chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
-    """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`.
-
-    Raises:
-        InputError: if all rows are malformed, or a target cannot be trained on.
-    """
+    """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`."""
     malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
@@ -172,30 +148,26 @@ def dataset_from_chunks(
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
     rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
-    invalid_labels = {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected}
-    splits = None
-    if columns.split is not None:
-        splits = decode_splits(rows.split, usable_mask(len(rows), rejected))
-    dataset = LabelledDataset(
-        name, rows.smiles, rows.labels, tasks, rejected, invalid_labels, splits, columns=rows.columns
+    return LabelledDataset(
+        name,
+        rows.smiles,
+        rows.labels,
+        tasks,
+        rejected,
+        {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected},
+        decode_splits(rows.split, usable_mask(len(rows), rejected)) if columns.split is not None else None,
+        columns=rows.columns,
+        notes=tuple(features.notes()),
+        identifiers={
+            one: [text for chunk in written for text in texts(chunk.column(one))] for one in columns.identifiers
+        },
     )
-    identifiers = {one: [text for chunk in written for text in texts(chunk.column(one))] for one in columns.identifiers}
-    return replace(dataset, notes=tuple(features.notes()), identifiers=identifiers)
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load the labelled molecules of a data frame, with the same result as for a file of the same cells.
 
-    Args:
-        frame: see :func:`~graphslice.data.frames.is_frame`.
-        config: data settings of the user.
-        tasks: see :func:`~graphslice.data.dataset_loaders.load_dataset`.
-
-    Returns:
-        The dataset; its ``table`` has the used columns, and can be saved as a file that gives the same dataset.
-
-    Raises:
-        InputError: as for a table; also if the frame has no rows, or separate files of splits are configured.
+    The ``table`` of the dataset has the used columns, and can be saved as a file that gives the same dataset.
     """
     if config.valid_file or config.test_file:
         raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")

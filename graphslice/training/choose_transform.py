@@ -9,7 +9,6 @@ from rich.console import Console
 
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE, RunConfig, join_names
-from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
@@ -22,8 +21,6 @@ from graphslice.tasks import REGRESSION, TRANSFORMS, parse_per_target, transform
 # With more rows the network learned gaps worse on the logarithm that the quick model prefers (docs/log.md).
 _FEWEST, _MOST_COMPARED, _MOST_LABELS, _MOST_ROWS = 100, 1_000, 20_000, 3_000
 _FOLDS = 5
-# Ratio of the largest to the smallest label of a positive target above which a note names the logarithm.
-_ORDERS = 100
 # The logarithm is chosen if the logarithm of its error (of 1 minus the score, where higher is better) is less than that
 # of none by this many standard errors of the differences between folds, and by this number.
 _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
@@ -63,35 +60,26 @@ def choose_transforms(config: RunConfig, data: MoleculeData, console: Console) -
 def _choose(
     metric: str | None, data: MoleculeData, rows: np.ndarray, targets: list[int], console: Console
 ) -> dict[str, str]:
-    """Return ``log`` by the names of the targets, of those with the given indices, for which it is clearly better."""
+    """Return ``log`` by the names of those of some targets, by index, for which it is clearly better."""
     metric = metric if metric not in (None, "loss") and REGRESSION in METRICS[metric].kinds else "mae"
-    chosen, wide = {}, []
+    chosen = {}
     for t in targets:
-        task, y = data.dataset.tasks[t], data.dataset.targets[rows, t]
-        if task.kind != REGRESSION or np.isnan(y).all():
+        task = data.dataset.tasks[t]
+        if task.kind != REGRESSION or _least(data.dataset, t) <= 0:
             continue
-        scores = _compare(data, rows, t, metric) if _least(data.dataset, t) > 0 else None
-        if scores is not None and _is_better(*scores, METRICS[metric].higher_is_better):
+        none, log = _compare(data, rows, t, metric)
+        if _is_better(none, log, METRICS[metric].higher_is_better):
             chosen[task.name] = "log"
             console.out(
-                f"{task.name}: trained on its logarithm (inner validation {METRICS[metric].label} "
-                f"{scores[1].mean():.4g}, otherwise {scores[0].mean():.4g}; --transform none keeps it off)",
+                f"{task.name}: trained on its logarithm (inner validation {METRICS[metric].label} {log.mean():.4g}, "
+                f"otherwise {none.mean():.4g}; --transform none keeps it off)",
                 highlight=False,
             )
-        elif 0 < _ORDERS * np.nanmin(y) < np.nanmax(y):
-            wide.append(task.name)
-    if wide:
-        console.out(
-            f"{quoted_list(wide)}: all labels are positive and differ by a factor of more than {_ORDERS}, but the "
-            "logarithm was not better; predictions and intervals may be negative, unless it is chosen by "
-            f"--transform '{join_names(wide[:1])}=log'",
-            highlight=False,
-        )
     return chosen
 
 
-def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the scores of all folds without and with the logarithm; None for too few molecules."""
+def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scores of all folds without and with the logarithm; equal ones for too few molecules."""
     from scipy.stats import iqr
 
     known = rows[~np.isnan(data.dataset.targets[rows, t])]
@@ -99,7 +87,7 @@ def _compare(data: MoleculeData, rows: np.ndarray, t: int, metric: str) -> tuple
     y = data.dataset.targets[known, t]
     families = np.unique(molecule_keys(data.store, known).family, return_inverse=True)[1]
     if len(np.unique(families)) < _FEWEST or len(np.unique(y)) < 3:
-        return None
+        return np.zeros(2), np.zeros(2)
     order = np.random.default_rng(data.config.trainer.seed).permutation(families.max() + 1)
     fold = order[families] % _FOLDS
     kernel = training_kernel(graph_input_rows(data.store, known))

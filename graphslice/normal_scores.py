@@ -30,12 +30,7 @@ def to_scores(numbers: np.ndarray, knots: np.ndarray) -> np.ndarray:
 
 
 def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """Interpolate linearly. ``numpy.interp`` rounds differently for many values, and overflows for large ones.
-
-    Args:
-        x: ``float64``, of any shape; nan stays nan.
-        knots: ``float64 [2, P]``: ascending points, and the number at each.
-    """
+    """Interpolate linearly between ``knots [2, P]``, points and numbers; unlike ``numpy.interp`` it never overflows."""
     points, numbers = knots
     right = np.searchsorted(points, x).clip(1, len(points) - 1) if len(points) > 1 else np.zeros(x.shape, np.int64)
     left = np.maximum(right - 1, 0)

@@ -112,15 +112,7 @@ def num_outputs(tasks: Sequence[Task]) -> int:
 
 
 def num_network_outputs(tasks: Sequence[Task], loss: str) -> int:
-    """Return the number of network outputs.
-
-    These are the predicted values and, with the loss ``gaussian``, a log standard deviation for every regression
-    target.
-
-    Args:
-        tasks: the targets.
-        loss: name of the training loss.
-    """
+    """Return the number of network outputs: with the loss ``gaussian`` also a log standard deviation of each number."""
     return num_outputs(tasks) + (len(regression_indices(tasks)) if loss == GAUSSIAN else 0)
 
 
@@ -147,15 +139,7 @@ def each_target(tasks: Sequence[Task]) -> Iterator[tuple[int, Task, slice]]:
 
 
 def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Transform labels to the scale on which the network is trained, as :attr:`Task.transform` says.
-
-    Args:
-        labels: ``float [R, T]``, in the user's units.
-        tasks: T targets.
-
-    Returns:
-        ``float64 [R, T]``.
-    """
+    """Transform labels ``float [R, T]`` to the scale on which the network is trained, ``float64 [R, T]``."""
     labels = np.array(labels, dtype=np.float64)
     for t, task in enumerate(tasks):
         labels[:, t] = transformed(labels[:, t], task)
@@ -191,15 +175,10 @@ def transformed_back(values: np.ndarray, task: Task) -> np.ndarray:
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Convert network outputs to predictions: values in the user's units, and class probabilities.
-
-    Args:
-        outputs: ``float [R, W]``: values or their logarithms, and the logits of classes; the columns of log standard
-            deviations may follow and are ignored.
-        tasks: T targets with W predicted values.
+    """Convert network outputs ``float [R, W]``, of which further columns are ignored, to predictions.
 
     Returns:
-        ``float32 [R, W]``.
+        ``float32 [R, W]``, values in the user's units, and class probabilities.
     """
     predictions = np.array(outputs[:, : num_outputs(tasks)], dtype=np.float64)
     with np.errstate(over="ignore"):
@@ -221,10 +200,10 @@ def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.n
     Args:
         outputs: ``float [R, W + D]``, the network outputs.
         tasks: T targets with W predicted values.
-        std: ``float [W + D]``, the standard deviations by which the targets were standardised for training.
+        std: ``float [W + D]``, by which the targets were standardised.
 
     Returns:
-        ``float32 [R, T]``, 0 for classification targets; None if the network does not predict standard deviations.
+        ``float32 [R, T]``, 0 for classes; None if the network predicts none.
     """
     width = num_outputs(tasks)
     if outputs.shape[1] == width:
@@ -238,15 +217,7 @@ def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.n
 
 
 def predicted_classes(predictions: np.ndarray, task: Task) -> list[str | None]:
-    """Return the most probable class of each row.
-
-    Args:
-        predictions: ``float [R, W]``, the probabilities of this target alone; nan where there is no prediction.
-        task: a classification target.
-
-    Returns:
-        R class names; None where there is no prediction.
-    """
+    """Return the most probable class of each row, None for nan, from the probabilities of one target ``[R, W]``."""
     binary = task.kind == BINARY
     labels = (predictions[:, 0] >= 0.5).astype(int) if binary else np.nan_to_num(predictions, nan=-1.0).argmax(axis=1)
     known = np.isfinite(predictions).all(axis=1)
@@ -254,19 +225,10 @@ def predicted_classes(predictions: np.ndarray, task: Task) -> list[str | None]:
 
 
 def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
-    """Parse an option that holds one value for all targets, or one for each of some.
-
-    Args:
-        text: ``VALUE``, or ``NAME=VALUE,NAME=VALUE``; a name that contains a comma is quoted.
-        names: names of the targets.
-        choices: allowed values.
-        option: name of the option, for messages.
-
-    Returns:
-        The values by the names of the targets that the option sets.
+    """Parse an option ``VALUE``, or ``NAME=VALUE,NAME=VALUE``, to the values by the names of the targets it sets.
 
     Raises:
-        InputError: for a value that is not allowed or an unknown target.
+        InputError: for a value that is none of the ``choices``, or an unknown target.
     """
     if not text:
         return {}

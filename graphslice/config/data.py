@@ -67,7 +67,7 @@ class DataConfig(Section):
         root: directory of OGB's datasets, which are downloaded to it.
         smiles_column: column with the SMILES; default: detected by its name.
         id_column: columns that identify the rows in files and reports, separated by commas.
-        targets: columns to predict, separated by commas; default: the only numeric column.
+        targets: columns to predict, separated by commas; default: the only column that can be one.
         level: molecule, or for atom- and bond-level targets atom or bond: a cell is then a list with one number per
             atom or bond of the SMILES, in RDKit's order.
         task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:

@@ -83,13 +83,7 @@ class MoleculeData:
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
     ) -> None:
-        """Featurize and split the molecules.
-
-        Args:
-            dataset: labelled molecules.
-            config: settings of featurization, splitting and batching.
-            progress: called at intervals with the number of molecules that were read.
-            splits: the splits of a resumed run; they override those of the dataset and of ``config``.
+        """Featurize and split the molecules; the ``splits`` of a resumed run override those of the configuration.
 
         Raises:
             InputError: if no row is usable, too many rows are rejected, or a target has no training label.
@@ -238,11 +232,7 @@ class MoleculeData:
         return other
 
     def check_split(self, config: RunConfig) -> None:
-        """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration.
-
-        Args:
-            config: configuration of the other run.
-        """
+        """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration."""
         resplit = copy(self)
         resplit.config = config
         resplit._split(None)
@@ -315,12 +305,7 @@ class MoleculeData:
         return self.store.descriptors(rows, self.config.data.descriptors)
 
     def train_loader(self, share: DeviceShare, step: Callable[[], int]) -> BatchLoader:
-        """Return a loader of the training batches that remain of an epoch.
-
-        Args:
-            share: the device and its share of every batch.
-            step: returns the number of optimiser steps done so far.
-        """
+        """Return a loader of the training batches of an epoch that remain after the optimiser steps of ``step()``."""
         return self._loader(self.splits["train"], self._train_batches(share, step), share)
 
     def num_train_widths(self, share: DeviceShare) -> int:
@@ -328,12 +313,7 @@ class MoleculeData:
         return len(self._train_batches(share).widths(share.padding_multiple))
 
     def extreme_train_batches(self, size: int, share: DeviceShare) -> list[GraphBatch]:
-        """Collate a batch of the smallest and one of the largest training molecules, padded like training batches.
-
-        Args:
-            size: molecules per batch; molecules are repeated if the training set has fewer.
-            share: the device and its share of every batch.
-        """
+        """Collate a batch of the smallest and one of the largest training molecules, padded like training batches."""
         settings = self.config.collate_settings | {"multiple": share.padding_multiple}
         return extreme_batches(self.store, self.splits["train"], size, **settings)
 
@@ -342,12 +322,7 @@ class MoleculeData:
         return TrainBatches(sizes, settings.batch_size, settings.seed, share.rank, share.world, step)
 
     def eval_loader(self, split: str, share: DeviceShare) -> BatchLoader:
-        """Return a loader of one split that yields every molecule once.
-
-        Args:
-            split: name of the split.
-            share: the device, and the devices among which the batches are divided.
-        """
+        """Return a loader of one split that yields every molecule once, on one of all devices."""
         rows = self.splits[split]
         batch_size = max(64, self.config.trainer.batch_size)
         return self._loader(rows, eval_batches(self.store.sizes[rows], batch_size, share.rank, share.world), share)

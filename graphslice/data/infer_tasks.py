@@ -115,7 +115,8 @@ def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Ta
 def infer_target(chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str) -> str:
     """Infer the target column if the user names none: the only one that can be a target, or the only other column."""
     used = (columns.smiles, columns.split, columns.weights, *columns.descriptors, *columns.identifiers)
-    others = [column for column in file_columns(chunks[0]).column_names if column not in used]
+    names = file_columns(chunks[0]).column_names
+    others = [column for column in names if column not in used and column.strip().lower() != "split"]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]
     check_unique(others, others, name)

@@ -12,15 +12,7 @@ from graphslice.config import MOLECULE
 
 
 def ragged_indices(ptr: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the indices of the atoms (or bonds) of some molecules in a concatenated array.
-
-    Args:
-        ptr: ``int64 [R + 1]``: molecule r has the atoms from ``ptr[r]`` to ``ptr[r + 1]``.
-        rows: ``int64 [B]``, the molecules.
-
-    Returns:
-        ``int64 [M]``, molecule by molecule.
-    """
+    """Return the indices, ``int64 [M]``, of the atoms ``ptr[r]`` to ``ptr[r + 1]`` of each molecule r of ``rows``."""
     rows = np.asarray(rows, np.int64)
     counts = ptr[rows + 1] - ptr[rows]
     return np.repeat(ptr[rows] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -125,9 +117,7 @@ class Labels:
     def length_errors(self, counts: np.ndarray, names: Sequence[str]) -> dict[int, str]:
         """Return the reason, by row, for rows whose lists do not have the length of their molecule.
 
-        Args:
-            counts: ``int [R]``, number of atoms (or bonds) of each molecule; negative if there is no molecule.
-            names: names of the targets.
+        ``counts``, ``int [R]``, are the numbers of atoms (or bonds) of the molecules, negative if there is none.
         """
         wrong = (self.counts != counts) & (self.counts > 0) & (counts >= 0)
         subject = f"target {names[0]!r} has" if len(names) == 1 else "the targets have"
@@ -144,12 +134,9 @@ class Labels:
         return replace(self, values=self[remaining], ptr=pointers(counts))
 
     def in_graph_order(self, counts: np.ndarray, order: np.ndarray) -> Labels:
-        """Return the labels in the atom (or bond) order of the graphs; rows of another length have none.
+        """Return the labels in the order of the graphs; rows of another length have none.
 
-        Args:
-            counts: as for :meth:`length_errors`.
-            order: ``[S, 2]``, order of the atoms (or bonds) of all molecules, as
-                :func:`~graphslice.chem.molecule.read_smiles` returns it.
+        ``counts`` as for :meth:`length_errors`; ``order`` as of :func:`~graphslice.chem.molecule.read_smiles`.
         """
         labels = self.without(np.flatnonzero(self.counts != counts))
         places = order[ragged_indices(pointers(np.maximum(counts, 0)), np.flatnonzero(labels.counts)), 0]

@@ -101,11 +101,7 @@ def strata(labels: np.ndarray) -> np.ndarray:
 
 
 def missing_classes(labels: np.ndarray, selected: np.ndarray) -> list[tuple[int, float]]:
-    """Find the classes of labels (as for :func:`strata`) that no row selected by ``bool [R]`` has.
-
-    Returns:
-        Pairs of column and class index.
-    """
+    """Find the classes, as pairs of column and class index, that no row selected by ``bool [R]`` has."""
     missing = []
     for k, column in enumerate(labels.T):
         all_values, selected_values = set(np.unique(column).tolist()), set(np.unique(column[selected]).tolist())
@@ -144,13 +140,8 @@ class GroupedRows:
         3. An empty part receives the smallest group of a part that has several groups.
         4. For each class that the training set lacks, one group with it is moved to the training set.
 
-        Args:
-            want: requested number of rows of each part.
-            rng: random generator.
-            training: the first part is the training set.
-
         Returns:
-            The rows of each part, in ascending order.
+            The rows of each part, in ascending order; the first part is the training set if ``training``.
         """
         _, members, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         group_strata = np.zeros((len(sizes), 2), np.int64)
@@ -278,9 +269,6 @@ class SplitMaker:
         Args:
             own: usable rows of each split by name, if the dataset comes with a split.
 
-        Returns:
-            Rows of each split by name.
-
         Raises:
             InputError: if the rows cannot be split as configured, or the training or validation set would be empty.
         """
@@ -345,15 +333,9 @@ class SplitMaker:
         return {"train": train, "valid": valid, "test": folds[held_out]}
 
     def inner_folds(self, rows: np.ndarray, folds: int, *, by_family: bool = False) -> list[np.ndarray]:
-        """Divide some rows into folds of about equal size.
+        """Divide usable rows, ascending, into folds of about equal size, fewer if there are fewer groups.
 
-        Args:
-            rows: ``int64 [R]``, usable rows, ascending.
-            folds: number of folds.
-            by_family: keep families together, but not scaffolds or clusters.
-
-        Returns:
-            The rows of each fold, ascending; fewer folds if there are fewer groups.
+        ``by_family`` keeps families together, but not scaffolds or clusters.
         """
         want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
         random = np.random.default_rng([self.seed, *b"inner folds"])

@@ -156,6 +156,7 @@ def target_of(*chunks: dict, split: str | None = None, **settings) -> str:
 def test_only_numeric_column_is_target():
     table = {"name": ["a", "b"], "smiles": ["C", "N"], "y": ["1", "2"], "fold": ["1", "2"]}
     assert target_of(table, split="fold") == "y"
+    assert target_of({"smiles": ["C"] * 6, "Split": ["train", "test"] * 3, "y": [1] * 6}, split="random") == "y"
 
 
 def test_identifiers_are_not_targets():

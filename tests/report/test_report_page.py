@@ -298,7 +298,7 @@ def test_intervals_and_temperatures_are_tabulated(run_copy):
 def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_report, demo_rows):
     """The nearest one by RDKit's fingerprints, or one that is as near."""
     table = demo_rows.assign(cmpd_id=[f"<b>CMP-{row}</b>" for row in range(60)])
-    folder = make_report(table, data={"targets": "gap_ev"})
+    folder = make_report(table, data={"targets": "gap_ev", "id_column": "cmpd_id"})
     page = check_page(folder / "report.html")
     worst = section(page, "worst")
     titles = re.findall(r'card-title">&lt;b&gt;CMP-(\d+)&lt;/b&gt; \(row (\d+)\)<', worst)

@@ -69,18 +69,18 @@ def find_columns(
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     weights, ids = config.weight_column, config.id_column or ""
     identifiers = [ids] if ids in columns else split_words(ids)
-    features = find_feature_columns(columns, config.descriptors, name)
+    features = feature_column_names(config.descriptors)
     roles = {
         "the SMILES": [smiles],
         "a target": targets,
         "an input (--features)": features,
         "an identifier": identifiers,
     }
-    roles |= {"the split": filter(None, [split]), "the weight": filter(None, [weights])}
+    roles |= {role: [column] for role, column in (("the split", split), ("the weight", weights)) if column}
     role_of: dict[str, str] = {}
     for role, names in roles.items():
         for column in names:
-            require_column(column, columns, name)
+            require_column(column, columns, name, [*DESCRIPTORS] if column in features else ())
             if column in role_of:
                 raise InputError(f"{name}: {column!r} cannot be {role_of[column]} and {role}")
             role_of[column] = role
@@ -157,14 +157,6 @@ def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], 
     """Format names for a message: quoted, the first ``most`` of them, ``none`` if there are none."""
     quoted = [quote(str(name)) for name in names]
     return ", ".join(quoted[:most]) + (f" and {len(quoted) - most:,} more" if len(quoted) > most else "") or "none"
-
-
-def find_feature_columns(columns: Sequence[str], names: Sequence[str], name: str) -> list[str]:
-    """Return the columns among ``names``, those of ``data.features``; raise InputError if the table lacks one."""
-    features = feature_column_names(names)
-    for column in features:
-        require_column(column, columns, name, DESCRIPTORS)
-    return features
 
 
 def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import (
     FeatureColumns,
     LabelColumns,
     check_feature_columns,
     find_columns,
-    find_feature_columns,
+    require_column,
 )
 from graphslice.data.dataset import LabelledDataset, LabelledRows, reject_unlabelled, rename_tasks, usable_mask
 from graphslice.data.decimals import plain_numbers
@@ -109,7 +110,8 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     if config.targets not in (None, OGB_TARGET):
         raise InputError(f"{config.dataset} has the single target {OGB_TARGET}, not {config.targets!r}")
-    find_feature_columns([], config.descriptors, config.dataset)  # rejects columns: there are none
+    for column in feature_column_names(config.descriptors):
+        require_column(column, [], config.dataset)
     return LabelledDataset(
         config.dataset, smiles, Labels.of_molecules(gaps[:, None]), regression_tasks([OGB_TARGET]), splits=splits
     )

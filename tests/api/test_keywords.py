@@ -47,7 +47,7 @@ def test_estimators_suggest_keywords(kind):
         ({"targets": "Papp", "smiles": "smile"}, "no column 'smile' (did you mean 'SMILES'?)"),
         ({"targets": "Papp", "features": "rdkit"}, "no column 'rdkit' (did you mean 'rdkit2d'?)"),
         ({"targets": "Papp", "weights": "pap"}, "no column 'pap' (did you mean 'Papp'?)"),
-        ({"targets": "Papp", "split": "Scafold"}, "unknown split 'Scafold' (did you mean 'scaffold'?)"),
+        ({"targets": "Papp", "split": "Scafold"}, "no column 'Scafold' (did you mean 'scaffold'?)"),
     ],
 )
 def test_fit_suggests_columns(arguments, expected):

@@ -94,7 +94,7 @@ def test_short_options_reject_words(cli, demo_csv, tmp_path, option):
     [
         (["--targets", "gap"], "has no column 'gap' (did you mean 'gap_ev'?)"),
         (["--smiles-column", "smile"], "has no column 'smile' (did you mean 'smiles'?)"),
-        (["--split", "scafold"], "unknown split 'scafold'"),
+        (["--split", "scafold"], "no column 'scafold' (did you mean 'scaffold'?)"),
         (["--metric", "mea"], "'mea'"),
         (["--model.mixer", "slise"], "slise"),
         (["--trainer.accelerator", "quantum"], "quantum"),

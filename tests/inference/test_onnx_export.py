@@ -82,7 +82,7 @@ class EveryMixer(nn.Module):
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
-        settings = {"slice-quantile": {"statistic": "learnable"}, "csp": {"shifts": "power"}}
+        settings = {"csp": {"shifts": "power"}}
         configs = [
             ModelConfig(**TINY | {"mixer": one, "bond_messages": True, "mixer_settings": settings.get(one)})
             for one in MIXERS

@@ -237,7 +237,6 @@ UNTRACEABLE = {
     "hook": lambda model: model.blocks[1].ffn.register_forward_hook(lambda *args: None),
     "method": replace_mix,
     "dtype": lambda model: model.norm.double(),
-    "setting": lambda model: setattr(model.blocks[1].mixer, "statistic", "fixed"),
     # Pruning may leave such weights.
     "narrow weight": lambda model: setattr(model.blocks[0].ffn.expand, "weight", nn.Parameter(torch.zeros(16, DIM))),
     "short table": lambda model: setattr(model.atoms.in_degree, "weight", nn.Parameter(torch.zeros(3, DIM))),

@@ -245,7 +245,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     },
     "export": {
         "files": "strings: paths of the files that were written",
-        "notes": "strings: what the exported model lacks, and how far its predictions differ",
+        "notes": "strings: what the file lacks, and how far its predictions differ",
     },
     "push": {"model": "string: hf://user/name@commit"},
 }

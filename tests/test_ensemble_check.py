@@ -138,7 +138,7 @@ def test_every_command_rejects_incomplete_ensembles(command, damage, ensemble, c
         "inspect": ["CCO", "-o", tmp_path / "out"],
         "evaluate": ["--dataset", tmp_path / "in.csv"],
         "fingerprint": [tmp_path / "in.csv", "-o", tmp_path / "out"],
-        "export": ["--out", tmp_path / "out", "--format", "huggingface"],
+        "export": ["--out", tmp_path / "out"],
     }
     code, _, err = cli(command, ensemble, *arguments.get(command, []))
     assert code == 2 and err.startswith("graphslice: ") and "member" in err and not (tmp_path / "out").exists()

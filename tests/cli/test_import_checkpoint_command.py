@@ -6,6 +6,10 @@ import pytest
 import torch
 from original_models import ORIGINALS, original
 
+from graphslice import InputError
+from graphslice.checkpoint import write_run_directory
+from graphslice.originals import import_checkpoint
+
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_import_checkpoint(name, cli, tmp_path):
@@ -21,3 +25,34 @@ def test_import_checkpoint(name, cli, tmp_path):
     found = pd.read_csv(tmp_path / "out.csv")["gap_pred"]
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")[0] == 2  # not over a model
+    code, _, err = cli("evaluate", tmp_path / "run")
+    assert code == 2 and "was imported without its training data: give labelled molecules with --dataset" in err
+
+
+@pytest.fixture
+def original_file(tmp_path):
+    theirs = {"multi_hop_max_dist": 20, "dropout_rate": 0.2, "intput_dropout_rate": 0.0, "attention_dropout_rate": 0.3}
+    torch.save({"state_dict": original()[0], "hyper_parameters": theirs}, tmp_path / "original.pt")
+    return tmp_path / "original.pt"
+
+
+def test_hyperparameters_of_graphormer_v1_are_read(original_file):
+    found = import_checkpoint(original_file).config.model
+    rates = (found.dropout, found.input_dropout, found.attention_dropout)
+    assert (found.max_path, rates) == (20, (0.2, 0.0, 0.3))
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "last.ckpt", "member-1/config.yaml"])
+def test_import_does_not_replace_a_run(file, original_file, tmp_path):
+    (tmp_path / "run" / file).parent.mkdir(parents=True)
+    (tmp_path / "run" / file).write_text("mine")
+    with pytest.raises(InputError, match="holds a run already"):
+        write_run_directory(import_checkpoint(original_file), tmp_path / "run")
+    assert [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["mine"]
+
+
+def test_full_disk_leaves_no_files(original_file, tmp_path, full_disk):
+    checkpoint = import_checkpoint(original_file)
+    with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):
+        write_run_directory(checkpoint, tmp_path / "run")
+    assert not [*(tmp_path / "run").iterdir()]

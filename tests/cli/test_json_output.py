@@ -243,9 +243,9 @@ def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeyp
     torch.save({"state_dict": state}, tmp_path / "original.pt")
     imported = run("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")
     assert (imported["layers"], imported["dim"]) == (2, 32)
-    monkeypatch.setattr("graphslice.originals.export.export_checkpoint", lambda *_, **__: [tmp_path / "model"])
-    exported = run("export", tmp_path / "run", "--format", "huggingface", "-o", tmp_path / "x")
-    assert exported == {"files": [str(tmp_path / "model")], "notes": []}
+    monkeypatch.setattr("graphslice.inference.onnx_export.export_onnx", lambda *_: ["a note"])
+    exported = run("export", tmp_path / "run", "-o", tmp_path / "x")
+    assert exported == {"files": [str(tmp_path / "x")], "notes": ["a note"]}
     monkeypatch.setattr("graphslice.evaluation.submission.submit", lambda *_, **__: [tmp_path / "y.npz"])
     assert run("submit", run_directory, "--dataset", "pcqm4m") == {"files": [str(tmp_path / "y.npz")]}
 

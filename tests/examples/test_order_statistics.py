@@ -1,10 +1,10 @@
 """The mixer with other order statistics compared with numpy."""
 
 import numpy as np
-import order_statistics
 import pytest
 import torch
 
+import order_statistics
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS, check_user_mixer
 

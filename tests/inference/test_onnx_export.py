@@ -194,12 +194,10 @@ def test_a_network_that_onnx_cannot_express_is_rejected_in_a_sentence(tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_missing_packages_and_unknown_formats_are_named(tmp_path, cli, monkeypatch):
+def test_missing_packages_are_named(tmp_path, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, _, err = cli("export", "gap", "-o", tmp_path / "gap.onnx")
     assert code == 2 and "needs the package onnxruntime: pip install 'graphslice[onnx]'" in err
-    code, _, err = cli("export", "gap", "-o", tmp_path / "gap", "--format", "tflite")
-    assert code == 2 and "unknown format 'tflite': choose from onnx, huggingface, graphormer-v1" in err
 
 
 def test_another_file_has_no_settings():

@@ -33,7 +33,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     run.add_argument("--resume", metavar="DIR", help="continue an interrupted run; no other option is allowed")
     add_init_from(run)
-    run.add_argument("--profile", action="store_true", help="print a profile of the training time at the end")
     add_config_options(parser, arguments)
 
 
@@ -53,9 +52,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             config = build_config(options)
             folder = Path(options.out) if options.out else default_run_directory(config.data)
             command, before = shell_command(["graphslice", *arguments]), last_start(folder)
-            result = train(
-                config, folder, overwrite=options.overwrite, profile=options.profile, command=command, console=console
-            )
+            result = train(config, folder, overwrite=options.overwrite, command=command, console=console)
         report_after_training(result.folder, result.data, console)
         return result.to_dict()
     except KeyboardInterrupt:

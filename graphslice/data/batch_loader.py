@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,9 +56,6 @@ class BatchLoader:
         settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
         threads: number of threads; 0 collates each batch when it is requested.
         pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
-
-    Attributes:
-        wait_seconds: seconds spent waiting for the threads so far.
     """
 
     PREFETCH = 2  # batches that each thread may be ahead
@@ -76,7 +72,6 @@ class BatchLoader:
     ) -> None:
         self.store, self.rows, self.batches, self.settings = store, rows, batches, settings
         self.threads, self.pin_memory = threads, pin_memory
-        self.wait_seconds = 0.0
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -91,18 +86,12 @@ class BatchLoader:
                 for indices in self.batches:
                     pending.append(pool.submit(self._make_batch, indices))
                     if len(pending) > self.PREFETCH * self.threads:
-                        yield self._wait(pending.popleft())
+                        yield pending.popleft().result()
                 while pending:
-                    yield self._wait(pending.popleft())
+                    yield pending.popleft().result()
             finally:
                 for future in pending:
                     future.cancel()
-
-    def _wait(self, batch: Future[GraphBatch]) -> GraphBatch:
-        start = time.perf_counter()
-        result = batch.result()
-        self.wait_seconds += time.perf_counter() - start
-        return result
 
     def _make_batch(self, indices: list[int]) -> GraphBatch:
         batch = collate_rows(self.store, self.rows[indices], **self.settings)

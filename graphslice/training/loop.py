@@ -27,7 +27,7 @@ from graphslice.training.devices import autocast, device_share
 from graphslice.training.fast_steps import FastSteps
 from graphslice.training.module import MONITOR, PropertyModule
 from graphslice.training.optimizer import make_optimizer
-from graphslice.training.progress import Part, RunProgress, StepProfile
+from graphslice.training.progress import Part, RunProgress
 
 # Interval in steps at which last.ckpt may be due, and at which several devices agree on the time or a stop.
 _SYNC_EVERY = 20
@@ -105,7 +105,7 @@ class TrainingLoop:
         fabric, module, data: devices and loggers, model, molecules of the run.
         out: run directory.
         steps: length of the run in optimiser steps.
-        console, profile: where to report, also the time per stage of a step at the end.
+        console: where to report.
         part: the part of the whole work that this training is, for the progress bar.
         after_epoch: called with this loop after every epoch; an exception ends the training.
 
@@ -124,7 +124,6 @@ class TrainingLoop:
         steps: int,
         console: Console,
         *,
-        profile: bool = False,
         part: Part | None = None,
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
@@ -138,7 +137,6 @@ class TrainingLoop:
         )
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
-        self.profile = StepProfile(console, fabric.device, self.train_batches, profile)
         self.valid_batches = data.eval_loader("valid", share)
         fabric.to_device(module)
         self.model = fabric.strategy.setup_module(module)  # over several devices, averages the gradients
@@ -168,12 +166,10 @@ class TrainingLoop:
             with self.progress.bar:
                 self.fast.begin(self.state.step)
                 self.progress.begin(self.state.step)
-                self.profile.begin()
                 while not self._finished():
                     self._train_epoch()
             for logger in self.fabric.loggers:
                 logger.finalize("success")
-            self.profile.print()
 
     def _finished(self) -> bool:
         """True if neither a step nor a validation remains; checked before every epoch."""
@@ -195,7 +191,6 @@ class TrainingLoop:
     def _train_epoch(self) -> None:
         """Make the steps that remain of an epoch, or until the run ends; then validate and write last.ckpt."""
         self.fast.begin_epoch()
-        self.profile.lap("rest")
         if not self._awaits_validation():
             self._train_steps()
         self._validate()
@@ -211,7 +206,6 @@ class TrainingLoop:
             if self.fabric.world_size == 1 or self.state.step % _SYNC_EVERY == 0:
                 self._read_clock()
             batch = batch.to(self.fabric.device, non_blocking=True)
-            self.profile.lap("data")
             loss = self._step(batch)
             total, molecules = total + loss * len(batch), molecules + len(batch)
             ended = self._out_of_limits()
@@ -237,9 +231,7 @@ class TrainingLoop:
         torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
         with autocast(self.fabric):
             loss = self.model(batch)
-        self.profile.lap("forward")
         self.fabric.backward(loss)
-        self.profile.lap("backward")
         if clip := self.settings.gradient_clip:
             self.fabric.clip_gradients(self.module, self.optimizer, max_norm=clip, error_if_nonfinite=False)
         self.fabric.strategy.optimizer_step(self.optimizer)
@@ -249,7 +241,6 @@ class TrainingLoop:
             names = ["lr-AdamW"] if len(rates) == 1 else [f"lr-AdamW/pg{i + 1}" for i in range(len(rates))]
             self.fabric.log_dict(dict(zip(names, rates, strict=True)), self.state.step - 1)
         self.schedule.step()
-        self.profile.lap("optimiser")
         return loss.detach()
 
     def _validate(self) -> None:
@@ -279,7 +270,6 @@ class TrainingLoop:
             state.best, state.waited = scores[MONITOR], 0
             self._save_best()
         self.progress.validated(state.step, len(self.train_batches), scores)
-        self.profile.lap("rest")
 
     def _read_clock(self) -> None:
         """Update the fraction of the time limit that has passed; all devices use the clock of the first."""

@@ -1,4 +1,4 @@
-"""What a user sees of a training in progress: the progress bar, and the time per stage of a step."""
+"""What a user sees of a training in progress: the progress bar."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from graphslice.data.batch_loader import BatchLoader
 from graphslice.evaluation.metrics import METRICS
 
 
@@ -92,54 +89,3 @@ class RunProgress:
         """Return the completed fraction of the whole work, by steps or time, whichever is larger."""
         part = self.part
         return max((part.before + step) / (part.before + self.steps + part.after), self.elapsed())
-
-
-class StepProfile:
-    """Time of each stage of a training step, printed as a table at the end.
-
-    On a GPU, every stage is synchronised to measure its own time, which slows the run a little.
-
-    Args:
-        console: where to print.
-        device: device of the run.
-        batches: loader of the training batches, whose waiting for its threads is a stage of its own.
-        active: False measures and prints nothing.
-    """
-
-    STAGES = ("data", "wait", "forward", "backward", "optimiser", "rest")
-
-    def __init__(self, console: Console, device: torch.device, batches: BatchLoader, active: bool) -> None:
-        self.console, self.device, self.batches, self.active = console, device, batches, active
-        self.seconds = dict.fromkeys(self.STAGES, 0.0)
-        self.steps = 0
-
-    def begin(self) -> None:
-        """Start the clock."""
-        self._since, self._waited = time.perf_counter(), self.batches.wait_seconds
-
-    def lap(self, stage: str) -> None:
-        """Add the time since the previous call to a stage."""
-        if not self.active:
-            return
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = time.perf_counter()
-        self.seconds[stage] += now - self._since
-        self._since = now
-        if stage == "data":
-            waited = self.batches.wait_seconds - self._waited
-            self.seconds["wait"] += waited
-            self.seconds["data"] -= waited
-            self._waited += waited
-        self.steps += stage == "optimiser"
-
-    def print(self) -> None:
-        """Print the table."""
-        if not self.active:
-            return
-        table = Table("stage", "seconds", "share", "ms per step", title=f"{self.steps:,} steps")
-        total = sum(self.seconds.values())
-        for stage, seconds in [*self.seconds.items(), ("total", total)]:
-            share, per_step = f"{100 * seconds / max(total, 1e-9):.1f}%", f"{1e3 * seconds / max(self.steps, 1):.2f}"
-            table.add_row(stage, f"{seconds:.2f}", share, per_step)
-        self.console.print(table)

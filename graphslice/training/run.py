@@ -89,7 +89,6 @@ def run(
     out: Path,
     *,
     fresh: bool,
-    profile: bool = False,
     command: str | None = None,
     console: Console | None,
 ) -> RunResult:
@@ -100,7 +99,6 @@ def run(
         dataset: labelled molecules.
         out: run directory.
         fresh: start a new run; otherwise continue the one in ``out``.
-        profile: report the time per stage of a training step at the end.
         command: command line that started the run, or None if started from Python.
         console: where to report; by default standard error.
 
@@ -142,7 +140,7 @@ def run(
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        loop = run_loop(last, fabric, module, data, out, complete.steps, console, profile=profile, part=parts[-1])
+        loop = run_loop(last, fabric, module, data, out, complete.steps, console, part=parts[-1])
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     training = _training_summary(module, fabric, loop)

@@ -51,7 +51,6 @@ def train(
     data: Iterable[Data] | DataFrame | None = None,
     target_names: Sequence[str] | None = None,
     overwrite: bool = False,
-    profile: bool = False,
     command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
@@ -65,7 +64,6 @@ def train(
             of ``Data`` with OGB features and ``y``.
         target_names: names of the targets of ``data``; for a data frame, its target columns.
         overwrite: replace an existing run in ``out``.
-        profile: report the time per stage of a training step at the end.
         command: command line that started the run, which is saved with it; None if started from Python.
         console: where to report.
 
@@ -97,7 +95,7 @@ def train(
             )
         if config.num_models > 1:
             return train_ensemble(config, dataset, out, fresh=True, command=command, console=console)
-        return run(config, dataset, out, fresh=True, profile=profile, command=command, console=console)
+        return run(config, dataset, out, fresh=True, command=command, console=console)
 
 
 def check_options(config: RunConfig) -> None:

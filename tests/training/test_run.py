@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import shutil
 
 import numpy as np
@@ -542,10 +541,9 @@ def test_diverged_training_is_reported(demo_csv, tiny_config, tmp_path):
         train(config, tmp_path / "run")
 
 
-def test_printed_summary_and_profile(demo_csv, tiny_config, tmp_path):
-    """The table lists the time of every stage, and the stages sum to the total."""
+def test_printed_summary(demo_csv, tiny_config, tmp_path):
     output = io.StringIO()
-    train(tiny_config(demo_csv), tmp_path / "run", profile=True, console=Console(file=output, width=300))
+    train(tiny_config(demo_csv), tmp_path / "run", console=Console(file=output, width=300))
     for part in (
         "60 rows",
         "split: 47 training, 7 validation, 6 test rows",
@@ -556,12 +554,6 @@ def test_printed_summary_and_profile(demo_csv, tiny_config, tmp_path):
         f"model: {tmp_path / 'run'}",
     ):
         assert part in output.getvalue()
-    rows = re.findall(r"│ (\w+)\s*│ ([\d.]+)\s*│ ([\d.]+)%\s*│ ([\d.]+)\s*│", output.getvalue())
-    assert [row[0] for row in rows] == ["data", "wait", "forward", "backward", "optimiser", "rest", "total"]
-    seconds, shares, milliseconds = (np.array([float(row[i]) for row in rows]) for i in (1, 2, 3))
-    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.04)  # rounded to hundredths
-    assert sum(shares[:-1]) == pytest.approx(shares[-1], abs=0.4) and shares[-1] == 100
-    assert milliseconds == pytest.approx(1000 * seconds / 6, abs=1)
 
 
 def test_targets_with_conflicting_prediction_columns_are_rejected(tmp_path, tiny_config):

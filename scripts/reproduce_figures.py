@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from pathlib import Path
 
 from graphslice.hardware import hardware_info
 
+sys.path.append(str(Path(__file__).parents[1] / "examples"))  # theory.py
 FIGURES = ("smoothing", "speed", "spectra", "depth")
 
 

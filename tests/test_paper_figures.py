@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def scripts(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -14,15 +14,7 @@ import numpy as np
 import torch
 
 import graphslice as gs
-from graphslice.analysis import (
-    activations,
-    attention_bound,
-    mixer_stack_outputs,
-    permutation_bound,
-    rank_one_residual,
-    rows_residual,
-)
-from graphslice.analysis.rank_collapse import attention_gains
+from graphslice.analysis import activations
 from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.batch_loader import collate
@@ -30,6 +22,14 @@ from graphslice.evaluation.plots import new_figure
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
 from paper_figures.panels import PANEL, demo_molecules
+from theory import (
+    attention_bound,
+    attention_gains,
+    mixer_stack_outputs,
+    permutation_bound,
+    rank_one_residual,
+    rows_residual,
+)
 
 #: Mixers whose channels are permuted, kept or pooled where there is no graph: those of Theorem 1.
 PERMUTING = ("csp", "slice-ascend", "slice-interleave", "slice-max", "slice-quantile", "map-only")

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 import graphslice as gs
-from graphslice.analysis import activations, rank_one_residual, singular_spectrum
+from graphslice.analysis import activations
 from graphslice.evaluation.plots import new_figure
 from paper_figures.panels import demo_molecules
+from theory import rank_one_residual, singular_spectrum
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

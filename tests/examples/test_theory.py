@@ -1,14 +1,22 @@
-"""Bounds on rank collapse, compared with loops over the weights and with stacked mixers."""
+"""``examples/theory.py``: bounds on rank collapse, compared with loops over the weights and with stacked mixers."""
 
 import numpy as np
 import pytest
 import torch
 
-from graphslice.analysis import attention_bound, mixer_stack_outputs, permutation_bound, rows_residual
-from graphslice.analysis.rank_collapse import one_inf_norm
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
+from theory import (
+    attention_bound,
+    mixer_stack_outputs,
+    one_inf_norm,
+    permutation_bound,
+    rank_one_residual,
+    rows_residual,
+    singular_spectrum,
+)
 
+SORTING = ["slice-ascend", "slice-interleave", "csp"]
 PERMUTING = ["csp", "slice-ascend", "slice-interleave", "slice-max", "slice-quantile", "map-only"]
 
 
@@ -107,3 +115,53 @@ def test_zero_weights_give_minus_infinity():
     mixers = stack("softmax", 2, 4, 2, 0.0)
     assert attention_bound(mixers, 1.0).tolist() == [0.0, -np.inf, -np.inf]
     assert permutation_bound(stack("csp", 2, 4, 2, 0.0)).tolist() == [0.0, -np.inf, -np.inf]
+
+
+def test_rank_one_residual_matches_manual_computation():
+    row = np.array([1.0, -2.0, 3.0])
+    assert rank_one_residual(np.tile(row, (5, 1))) == 0 == rank_one_residual(np.zeros((4, 2)))
+    assert rank_one_residual(np.zeros((0, 3))) == 0 == rank_one_residual(row[None])
+    # Two rows [1, 0] and [-1, 0]: the median is 0, so nothing is subtracted.
+    assert rank_one_residual(np.array([[1.0, 0], [-1, 0]])) == 1
+    # [3 0; 1 0; 0 0], median [1 0]: column sum 3, row sum 2, against 4 and 3.
+    assert rank_one_residual(np.array([[3.0, 0], [1, 0], [0, 0]])) == pytest.approx(np.sqrt(6 / 12))
+
+
+def test_singular_spectrum_matches_eigenvalues_of_gram_matrix():
+    x = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    gram = np.linalg.eigvalsh(x.T.astype(float) @ x)[::-1]
+    np.testing.assert_allclose(singular_spectrum(x) ** 2, gram, rtol=1e-5)
+
+
+def residuals(name: str, layers: int, seed: int) -> list[float]:
+    """Compute residuals, relative to the input, of layers with orthogonal value projections and no skip connections."""
+    generator = torch.Generator().manual_seed(seed)
+    dim, rows = 8, 16
+    x = torch.randn(1, rows, dim, dtype=torch.float64, generator=generator)
+    norms = []
+    for layer in range(1, layers + 1):
+        weight = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64, generator=generator))[0]
+        mixer = build_mixer(name, dim, 1, layer=layer, layers=layers).double().eval()
+        mixer.value.weight.data, mixer.output.weight.data = weight.T, torch.eye(dim, dtype=torch.float64)
+        for linear in (mixer.value, mixer.output):
+            torch.nn.init.zeros_(linear.bias)
+        if name == "softmax":
+            with torch.no_grad():
+                for linear in (mixer.query, mixer.key):
+                    linear.weight.copy_(torch.randn(dim, dim, dtype=torch.float64, generator=generator) / dim**0.5)
+                    linear.bias.zero_()
+        norms.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
+        x = mixer(x, AttentionContext(torch.tensor([rows]), rows)).detach()
+    norms.append(one_inf_norm((x[0] - x[0].median(0).values).numpy()))
+    return [norm / norms[0] for norm in norms]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_softmax_without_skips_collapses_doubly_exponentially_and_sorts_do_not(seed):
+    """Once small, the logarithm of the softmax residual about doubles per layer (Dong et al. 2021)."""
+    softmax = [value for value in residuals("softmax", 5, seed) if value > 1e-13]
+    logs = np.log(softmax)
+    small = np.flatnonzero(logs < np.log(0.05))
+    assert len(small) >= 2 and all(logs[i] <= 1.8 * logs[i - 1] for i in small[1:])
+    for name in SORTING:
+        assert residuals(name, 12, seed)[-1] > 0.1

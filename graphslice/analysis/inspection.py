@@ -265,10 +265,15 @@ def _write_explanations(found: Sequence[Inspected], targets: Sequence[str], draw
     pd.DataFrame(rows).to_csv(path, index=False)
     yield path
     for one in found:
-        yield from draw_atoms(one.smiles, one.explanations[drawn], out / f"atoms-{one.number}")
+        svg, png = draw_atoms(one.smiles, one.explanations[drawn])
+        for path, contents in ((out / f"atoms-{one.number}.png", png), (out / f"atoms-{one.number}.svg", svg.encode())):
+            path.write_bytes(contents)
+            yield path
     if len(found) > 1:
         smiles, numbers = [one.smiles for one in found], [one.number for one in found]
-        yield from draw_overview(smiles, [one.explanations[drawn] for one in found], out / "overview", numbers)
+        path = out / "overview.png"
+        path.write_bytes(draw_overview(smiles, [one.explanations[drawn] for one in found], numbers))
+        yield path
 
 
 def _atom_rows(one: Inspected, targets: Sequence[str]) -> Iterator[dict[str, object]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +61,4 @@ def explain_molecule(
         raise InputError(f"draw takes one SMILES, not {type(smiles).__name__}")
     index = match_target(target, model.targets)
     explanation = explain_targets(model, smiles, orders=orders, columns=columns)[index]
-    with tempfile.TemporaryDirectory() as folder:
-        files = {path.suffix: path.read_bytes() for path in draw_atoms(smiles, explanation, Path(folder) / "atoms")}
-    return explanation, Picture(files[".svg"].decode(), files[".png"])
+    return explanation, Picture(*draw_atoms(smiles, explanation))

@@ -218,21 +218,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
                 "speed": "number?: speed-up over plain torch",
             }
         ],
-        "presets": [
-            {
-                "": "the checks of a training step of each preset",
-                "preset": "string: name of the preset",
-                "mixer": "string: its mixer",
-                "dtype": "string: type of the matrix products",
-                "problem": "string?: what failed; null if nothing did",
-                "batch_size": "integer?: molecules of a step",
-                "eager_seconds": "number?: time of a step",
-                "compile_seconds": "number?: time to compile two layers",
-                "compiled_speed": "number?: speed-up of two compiled layers",
-                "bytes_per_molecule": "number?: memory of a further molecule of a batch",
-                "largest_batch": "integer?: largest batch that fits",
-            }
-        ],
+        "faults": "object: what is wrong in a training step of a small model, by operator",
         "problems": "strings: what failed; the exit code is 1 if there are any",
     },
     "import-checkpoint": {

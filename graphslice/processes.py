@@ -25,8 +25,6 @@ Key = TypeVar("Key")
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 # Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
 _starting = threading.Lock()
-#: Maximum time in seconds of a call of :func:`run_in_child`.
-TIMEOUT_SECONDS = 1800.0
 
 
 def is_first_process() -> bool:
@@ -88,46 +86,6 @@ def in_processes(
         for _, child, _ in running.values():
             child.end()
         raise
-
-
-def run_in_child(
-    check: Callable[..., Any],
-    names: Sequence[str],
-    arguments: tuple,
-    *,
-    one_process: bool,
-    on_start: Callable[[str], None] = lambda name: None,
-) -> Iterator[tuple[str, Any]]:
-    """Call ``check(name, *arguments)`` for every name in child processes, which print nothing.
-
-    Args:
-        check: a function at the top level of a module, so that it can be imported.
-        names: names of the checks to run.
-        arguments: further arguments, which must be picklable.
-        one_process: use one process for all names, and a new one only after a crash; else one process per name.
-        on_start: called with each name before its check.
-
-    Yields:
-        Pairs of a name and a result, or :class:`ChildDied` if the process ended early or the check raised an error.
-    """
-    child: Child | None = None
-    try:
-        for name in names:
-            child = child or Child(process_context(check.__module__))
-            on_start(name)
-            child.start(_call_silently, check, name, *arguments)
-            try:
-                result = child.result(TIMEOUT_SECONDS)
-            except ChildDied as died:
-                result = died
-            yield name, result
-            if isinstance(result, ChildDied) or not one_process:
-                child.kill()
-                child = None
-    finally:
-        if child is not None:
-            child.end(5)  # torch's compiler has processes and semaphores of its own, which it gives back
-            child.kill()
 
 
 class ChildDied(Exception):
@@ -321,17 +279,6 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
-
-
-def _call_silently(function: Callable[..., object], *arguments: Any) -> object:
-    """Call a function without the output of compilers; any exception ends the process."""
-    with open(os.devnull, "w") as devnull:
-        for stream in (1, 2):
-            os.dup2(devnull.fileno(), stream)
-    try:
-        return function(*arguments)
-    except Exception:
-        os._exit(1)
 
 
 def _exit_with_parent(interruptible: bool) -> None:

@@ -6,7 +6,6 @@ As a program, ``python process_functions.py FOLDER``, it runs three calls that n
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -53,18 +52,6 @@ def wait_forever(path: Path) -> None:
         except KeyboardInterrupt:
             path.with_name("interrupted twice").touch()
         raise
-
-
-def check(name: str, number: int) -> str:
-    if name == "killed":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if name == "ended":
-        os._exit(3)
-    if name == "silent":
-        time.sleep(60)
-    if name == "fails":
-        raise ZeroDivisionError
-    return name * number
 
 
 def main(folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import graphslice
 from graphslice import processes
 from graphslice.errors import InputError
-from graphslice.processes import ChildDied, in_processes, least_used_gpu, run_in_child
+from graphslice.processes import in_processes, least_used_gpu
 
 
 def test_each_call_runs_in_its_own_process(tmp_path):
@@ -117,31 +117,3 @@ def test_calls_end_with_their_parent_process(start_process, wait_for, wait_for_e
         "a",
         "b",
     }  # no call started afterwards, none was interrupted twice
-
-
-@pytest.mark.parametrize("one_process", [True, False])
-def test_crash_is_reported_and_other_checks_run(one_process):
-    started = []
-    results = list(
-        run_in_child(
-            process_functions.check,
-            ["a", "killed", "ended", "fails", "b"],
-            (2,),
-            one_process=one_process,
-            on_start=started.append,
-        )
-    )
-    assert [(name, str(result) if isinstance(result, ChildDied) else result) for name, result in results] == [
-        ("a", "aa"),
-        ("killed", "the process was killed by SIGSEGV"),
-        ("ended", "the process exited with code 3"),
-        ("fails", "the process exited with code 1"),
-        ("b", "bb"),
-    ]
-    assert started == ["a", "killed", "ended", "fails", "b"]
-
-
-def test_timeout_is_reported(monkeypatch):
-    monkeypatch.setattr(processes, "TIMEOUT_SECONDS", 3.0)
-    results = list(run_in_child(process_functions.check, ["silent"], (1,), one_process=True))
-    assert [str(result) for _, result in results] == ["no result within 3 s"]

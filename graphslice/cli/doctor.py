@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
-from graphslice.config.reading import read_preset
 from graphslice.hardware import default_device
 
 if TYPE_CHECKING:
@@ -19,29 +18,16 @@ if TYPE_CHECKING:
 MODULE = "graphslice.doctor.diagnosis"
 
 
-# The start of most runs, and a model of the published size. Their operators are nearly all.
-_DEFAULT_PRESETS = ("small", "pcqm4m-slice")
-_STEP_COLUMNS = (
-    *("batch", "ms a step", "molecules/s", "MB a molecule"),
-    *("largest batch", "s to compile", "compiled speed"),
-)
-
-
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--preset", nargs="+", help=f"presets to test (default: {' and '.join(_DEFAULT_PRESETS)})")
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
-    """Print hardware, operator checks and training steps; the exit code is 1 if there are ``problems``."""
-
-    from graphslice.doctor.diagnosis import Diagnosis, check_operators, check_presets, describe_machine
+    """Print hardware and operator checks; the exit code is 1 if there are ``problems``."""
+    from graphslice.doctor.diagnosis import Diagnosis, check_model, check_operators, describe_machine
     from graphslice.inference.torch_networks import torch_device
 
-    presets = options.preset or list(_DEFAULT_PRESETS)
-    for preset in presets:
-        read_preset(preset)
     device = torch_device(options.device or default_device())
     console, errors = Console(width=None if sys.stdout.isatty() else 120), Console(stderr=True)
     found = Diagnosis(describe_machine(), str(device))
@@ -57,8 +43,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
         found.operators = check_operators(device, progress)
         _print_operators(found, console)
-        found.presets = check_presets(device, presets, progress)
-        _print_presets(found, console)
+        progress("model")
+        found.faults = check_model(device)
     for problem in found.problems:
         console.out(f"problem: {problem}", highlight=False)
     if not found.problems:
@@ -87,34 +73,9 @@ def _print_operators(found: Diagnosis, console: Console) -> None:
     console.print(operators)
 
 
-def _print_presets(found: Diagnosis, console: Console) -> None:
-    dtype = found.presets[0].dtype if found.presets else ""
-    numbers = (Column(name, justify="right") for name in _STEP_COLUMNS)
-    title = f"Training steps on {found.device}, {dtype}"
-    presets = Table(Column("preset", no_wrap=True), *numbers, "", title=title)
-    for step in found.presets:
-        rate = step.batch_size / step.eager_seconds if step.batch_size and step.eager_seconds else None
-        presets.add_row(
-            step.preset,
-            _number(step.batch_size, "{:,}"),
-            _number(step.eager_seconds and 1e3 * step.eager_seconds, "{:.1f}"),
-            _number(rate, "{:,.0f}"),
-            _number(step.bytes_per_molecule and step.bytes_per_molecule / 1e6, "{:.2f}"),
-            _number(step.largest_batch, "{:,}"),
-            _number(step.compile_seconds, "{:.0f}"),
-            _number(step.compiled_speed, "{:.2f} x"),
-            step.problem or "ok",
-        )
-    console.print(presets)
-
-
 def _cell(check: OperatorCheck) -> str:
     if check.problem:
         return f"{check.backend}: FAILS"
     if check.error is None:
         return check.backend
     return f"{check.backend}, {check.error:.0e}, {check.speed:.1f} x"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)

@@ -1,22 +1,31 @@
-"""Diagnosis of this machine for ``graphslice doctor``: hardware, correctness and speed of operators and presets."""
+"""Diagnosis of this machine for ``graphslice doctor``: hardware, correctness and speed of operators."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib.metadata
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from graphslice._version import __version__
+from graphslice.chem.molecule import read_smiles
+from graphslice.config import RunConfig
+from graphslice.data.batch_loader import extreme_batches
+from graphslice.data.store import GraphStore
 from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
-from graphslice.doctor.presets import PresetCheck, check_step
 from graphslice.hardware import fast_dtype, hardware_info
+from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import faulty_backends
 from graphslice.ops.toolchain import compiler_missing
-from graphslice.processes import ChildDied, run_in_child
+from graphslice.package_data import DEMO_CSV
 
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "ogb")
 
@@ -29,19 +38,19 @@ class Diagnosis:
         machine: processor, cores, GPUs, compiler and package versions by name, as of :func:`describe_machine`.
         device: the tested device.
         operators: one check per operator and dtype.
-        presets: one check per preset.
+        faults: what is wrong in a training step of a small model, by operator.
     """
 
     machine: dict[str, Any]
     device: str
     operators: list[OperatorCheck] = field(default_factory=list)
-    presets: list[PresetCheck] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
 
     @property
     def problems(self) -> list[str]:
         """Messages of the failed checks; empty if all passed."""
         operators = [f"{c.operator} in {c.dtype}: {c.problem}" for c in self.operators if c.problem]
-        return operators + [f"preset {c.preset}: {c.problem}" for c in self.presets if c.problem]
+        return operators + [f"model: {name}: {reason}" for name, reason in self.faults.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a JSON-serialisable dictionary, with ``problems``."""
@@ -91,44 +100,23 @@ def describe_machine() -> dict[str, Any]:
 def check_operators(
     device: torch.device, progress: Callable[[str], None] = lambda description: None
 ) -> list[OperatorCheck]:
-    """Check every operator that has a backend for a device in every dtype, in a child process.
-
-    ``progress`` is called with a description of each check before it starts.
-    """
+    """Check every operator that has a backend for a device in every dtype; ``progress`` is called before each."""
     checks: list[OperatorCheck] = []
     names = operators_on(device)
-    on_start = _numbered(progress, names, "operator")
-    for name, found in run_in_child(check_operator, names, (device,), one_process=True, on_start=on_start):
-        checks += [OperatorCheck(name, "?", "?", str(found))] if isinstance(found, ChildDied) else found
+    for number, name in enumerate(names, 1):
+        progress(f"operator {name} ({number} of {len(names)})")
+        checks += check_operator(name, device)
     return checks
 
 
-def check_presets(
-    device: torch.device, presets: Sequence[str], progress: Callable[[str], None] = lambda description: None
-) -> list[PresetCheck]:
-    """Check the training steps of presets on a device, eager and compiled, in child processes: one check per preset.
-
-    ``progress`` is called with a description of each check before it starts.
-    """
+def check_model(device: torch.device) -> dict[str, str]:
+    """Check a training step of a model of two layers: the faults by operator, as of :func:`faulty_backends`."""
+    config = RunConfig.preset("small")
+    with Path(DEMO_CSV).open(newline="", encoding="utf-8") as file:
+        store = GraphStore.from_arrays(*read_smiles([row["smiles"] for row in islice(csv.DictReader(file), 1000)])[:2])
+    batches = extreme_batches(store, np.flatnonzero(store.sizes > 0), **config.collate_settings)
+    torch.manual_seed(0)
+    model = GraphTransformer(dataclasses.replace(config.model, layers=2)).to(device)
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     dtype = {"bf16": torch.bfloat16, "16": torch.float16, "32": torch.float32}[fast_dtype(capability)]
-    checks = {preset: PresetCheck(preset, "", str(dtype).removeprefix("torch.")) for preset in presets}
-    for compiled, what in ((False, "training step of"), (True, "compiled training step of")):
-        passed = [preset for preset in presets if checks[preset].problem is None]
-        on_start = _numbered(progress, passed, what)
-        found = run_in_child(check_step, passed, (device, dtype, compiled), one_process=compiled, on_start=on_start)
-        for preset, part in found:
-            checks[preset] = _merge_checks(checks[preset], part)
-    return list(checks.values())
-
-
-def _numbered(progress: Callable[[str], None], names: Sequence[str], what: str) -> Callable[[str], None]:
-    return lambda name: progress(f"{what} {name} ({names.index(name) + 1} of {len(names)})")
-
-
-def _merge_checks(check: PresetCheck, part: PresetCheck | ChildDied) -> PresetCheck:
-    """Add the results of a part of the checks to those of a preset."""
-    if isinstance(part, ChildDied):
-        return dataclasses.replace(check, problem=str(part))
-    new = {name: value for name, value in vars(part).items() if value is not None}
-    return dataclasses.replace(check, **new)
+    return faulty_backends(model, [batch.to(device) for batch in batches], dtype)

@@ -12,9 +12,8 @@ from rich.console import Console
 
 from graphslice.data.batch_loader import extreme_batches
 from graphslice.data.datamodule import MoleculeData
-from graphslice.nn.agreement import PROGRAM, compile_checked, faulty_backends
+from graphslice.nn.agreement import compile_checked, faulty_backends
 from graphslice.ops.dispatch import OPERATORS
-from graphslice.program.run import disable_programs
 from graphslice.training.devices import DTYPES, device_share
 from graphslice.training.module import PropertyModule
 
@@ -76,19 +75,15 @@ class FastSteps:
         self._since: float | None = None
 
     def check_backends(self) -> None:
-        """Disable backends that fail in the model, or whose results differ from plain torch.
-
-        The check computes the smallest and the largest training molecules in the precision of the run.
-        """
+        """On a GPU, disable the operators that fail in the model, or whose results differ from plain torch."""
+        if self.fabric.device.type != "cuda":
+            return
         batches = extreme_batches(self.data.store, self.data.splits["train"], **self.data.config.collate_settings)
         batches = [batch.to(self.fabric.device) for batch in batches]
         dtype = DTYPES[device_share(self.fabric).precision]
         for name, reason in faulty_backends(self.model, batches, dtype).items():
-            if name == PROGRAM:
-                disable_programs()
-            else:
-                for backend in OPERATORS[name].backends:
-                    OPERATORS[name].disable(backend)
+            for backend in OPERATORS[name].backends:
+                OPERATORS[name].disable(backend)
             self._report(f"{name}: {reason}; this run uses plain torch instead")
 
     def begin(self, step: int) -> None:

@@ -21,7 +21,6 @@ import graphslice as gs
 from graphslice.cli.json_output import JsonOutput
 from graphslice.cli.main import COMMANDS, main
 from graphslice.documents import DOCUMENTS, TOOLS, schema
-from graphslice.processes import ChildDied
 
 #: Commands that print no results.
 SERVERS = {"mcp", "serve"}
@@ -252,13 +251,14 @@ def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeyp
 
 def test_doctor(cli, monkeypatch):
     from graphslice.doctor import diagnosis
+    from graphslice.doctor.operators import OperatorCheck
 
     monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["max_exchange"])
-    died = ChildDied("dead")
-    monkeypatch.setattr(diagnosis, "run_in_child", lambda check, names, *_, **__: [(name, died) for name in names])
-    code, out, _ = cli("doctor", "--preset", "small", "--device", "cpu", "--json")
+    monkeypatch.setattr(diagnosis, "check_operator", lambda name, _: [OperatorCheck(name, "float32", "?", "dead")])
+    monkeypatch.setattr(diagnosis, "faulty_backends", lambda *_: {"max_exchange": "wrong"})
+    code, out, _ = cli("doctor", "--device", "cpu", "--json")
     document = document_of("doctor", out)
-    assert code == 1 and document["problems"] == ["max_exchange in ?: dead", "preset small: dead"]
+    assert code == 1 and document["problems"] == ["max_exchange in float32: dead", "model: max_exchange: wrong"]
 
 
 # --- errors and streams ---------------------------------------------------------------------------

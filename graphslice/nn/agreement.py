@@ -29,27 +29,18 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass
 class Step:
-    """Results of a training step without dropout.
+    """Results of a training step without dropout."""
 
-    Attributes:
-        predictions: standardised predictions, float32 ``[B, T]``.
-        gradients: float32 gradients of all trainable parameters.
-    """
-
-    predictions: Tensor
-    gradients: list[Tensor]
+    predictions: Tensor  # standardised, float32 [B, T]
+    gradients: list[Tensor]  # float32, of all trainable parameters
 
 
 def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
     """Compute the predictions of a batch and the gradients of their weighted sum, without dropout.
 
     The weights are all different, so that exchanged molecules are noticed, and positive, so that the gradients of
-    several rows with the same molecule do not cancel.
-
-    Args:
-        model: on the device of the batch; its gradients and its mode are not changed.
-        batch: B molecules.
-        dtype: dtype of the matrix products; autocast is used unless it is float32.
+    several rows with the same molecule do not cancel. Matrix products are in ``dtype``. The model's gradients and mode
+    are not changed.
     """
     training, config = model.training, model.config
     # Only dropout depends on the mode, and what a user's mixer does. A model without them keeps its mode, since
@@ -76,13 +67,10 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
 
 
 def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
-    """Compare two steps within the tolerance of rounding in ``dtype``.
+    """Return None if two steps agree within the rounding of ``dtype``, else ``"predictions differ by 12%"``.
 
     Differences are relative: the largest one of a prediction to the largest prediction, and the L2 norm of that of the
     gradients to the norm of the gradients.
-
-    Returns:
-        None if they agree, else a message such as ``"predictions differ by 12%"``.
     """
     prediction_tolerance, gradient_tolerance = _TOLERANCES[dtype]
     error = _ratio((actual.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
@@ -110,15 +98,9 @@ def faulty_backends(
 ) -> dict[str, str]:
     """Find the backends that fail in a model or whose results differ from plain torch.
 
-    Args:
-        model: on the device of the batches.
-        batches: batches of small and of large molecules.
-        dtype: as for :func:`compute_step`.
-
     Returns:
         The faults by operator name, or by :data:`PROGRAM` for the traced program of the blocks, such as
-        ``"the triton backend: predictions differ by 12%"``. Empty if all results agree, and if the model fails with
-        plain torch too or its results are not finite.
+        ``"the triton backend: predictions differ by 12%"``. Empty too if the results with plain torch are not finite.
     """
     faults: dict[str, str] = {}
     for batch in batches:
@@ -150,10 +132,8 @@ def compile_checked(
     """Compile a model's blocks and verify them; undo it if they fail or their results differ from eager execution.
 
     Args:
-        model: on the device of the batches.
-        batches: test batches with the same number of molecules. Their numbers of rows are compiled here, which takes
-            seconds to minutes each.
-        dtype: as for :func:`compute_step`.
+        model, dtype: as for :func:`compute_step`.
+        batches: with the same number of molecules. Each number of rows is compiled, in seconds to minutes.
         options: keyword arguments of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
 
     Returns:

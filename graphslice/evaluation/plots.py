@@ -21,13 +21,15 @@ from graphslice.evaluation.format_scores import number, plain
 from graphslice.evaluation.metrics import METRICS, scores
 from graphslice.tasks import BINARY, REGRESSION, Task, output_slices
 
-#: Colours of light pages; a report replaces them by its CSS variables of these names.
+#: Colours of figures, and of light pages.
 COLOURS = {"c1": "#0072b2", "c2": "#d55e00", "c3": "#00805c", "ink": "#1b1f24", "soft": "#59636e"}
 COLOURS |= {"grid": "#e6e9ed"}
 #: Width and height of a panel in inches.
 PANEL, SQUARE = (420 / 72, 310 / 72), (420 / 72, 420 / 72)
 # Maximum number of rows and columns of a confusion matrix, and of points of a curve.
 _MAX_CLASSES, _MAX_POINTS = 10, 300
+# More dots are drawn as an image, also in an SVG.
+_MAX_VECTORS = 300
 # Maximum number of panels; maximum characters of a target's name in a title, and of a line.
 _MAX_PANELS, _NAME, _LINE = 12, 64, 44
 
@@ -112,7 +114,8 @@ def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, 
 def draw_dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str = "c1", large: bool = False) -> None:
     """Draw a dot for each pair of finite values."""
     size, alpha = (8, 1.0) if large else (5, 0.5)
-    axes.plot(x, y, "o", markersize=size, alpha=alpha, color=COLOURS[colour], markeredgewidth=0)
+    style: dict[str, Any] = {"markersize": size, "alpha": alpha, "color": COLOURS[colour], "markeredgewidth": 0}
+    axes.plot(x, y, "o", rasterized=len(x) > _MAX_VECTORS, **style)
 
 
 def draw_diagonal(axes: Axes) -> None:

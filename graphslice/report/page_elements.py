@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from markupsafe import Markup
+
+
+def image(svg: str, label: str, kind: str) -> Markup:
+    """Return an image of the page; ``label``: its accessible name, ``kind``: its class."""
+    data = base64.b64encode(svg.encode(errors="replace")).decode()
+    return Markup('<img class="{}" alt="{}" src="data:image/svg+xml;base64,{}">').format(kind, label, data)
 
 
 @dataclass(frozen=True)
@@ -19,9 +26,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with a title and a caption."""
+    """A plot as SVG, with a title and a caption."""
 
-    svg: Markup
+    svg: str
     caption: str
     title: str = ""
 
@@ -55,7 +62,7 @@ class Card:
     """A molecule with facts about it.
 
     Attributes:
-        svg: drawing; None if there is none.
+        svg: drawing as SVG; None if there is none.
         smiles: SMILES of the molecule.
         title: title of the card.
         facts: pairs of name and value.
@@ -63,7 +70,7 @@ class Card:
         compared: card of another molecule, shown with this one, or None.
     """
 
-    svg: Markup | None
+    svg: str | None
     smiles: str
     title: str
     facts: Sequence[tuple[str, str]]

@@ -14,6 +14,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.progress import status
 from graphslice.report.load_run import Run, read_run
+from graphslice.report.page_elements import image
 from graphslice.report.sections.data import data_section
 from graphslice.report.sections.predictions import prediction_sections
 from graphslice.report.sections.run import (
@@ -85,6 +86,7 @@ def page(run: Run) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["image"] = image
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
     sections = [scores_section(run), data_section(run), search_section(run), training_section(run)]
     sections += [*prediction_sections(run), reproduction_section(run)]

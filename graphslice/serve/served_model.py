@@ -118,4 +118,4 @@ def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]
 
 
 def _draw(smiles: Sequence[str]) -> list[str | None]:
-    return [draw_molecule(text, f"structure of {text}") for text in smiles]
+    return [draw_molecule(text) for text in smiles]

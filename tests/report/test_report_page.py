@@ -44,11 +44,12 @@ def test_regression_report_matches_predictions(run_copy, demo_csv, demo_rows, pr
     assert cards == [str(test.index[k] + 1) for k in order]
     assert f"{test['gap_ev'].iloc[order[0]]:.4g}" in section(page, "worst")
     # 12 example molecules, the test molecules, and scaffolds.
-    assert len(page.all("svg", "molecule")) >= 12 + len(test)
+    assert len(page.all("img", "molecule")) >= 12 + len(test)
     for split, rows in demo_rows.groupby("split"):
         name = "validation" if split == "valid" else split
         assert re.search(rf"<th scope=\"row\">{name}</th><td>{len(rows)}</td>", section(page, "data"))
-        assert f"n = {len(rows)}, median {rows['gap_ev'].median():.4g}" in section(page, "data")
+        quantiles = "".join(f"<td>{q:.4g}</td>" for q in rows["gap_ev"].quantile([0, 0.25, 0.5, 0.75, 1]))
+        assert f'<th scope="row">{name}</th><td>{len(rows)}</td>{quantiles}' in section(page, "data")
 
 
 def test_scaffold_errors_match_rdkit_and_pandas(make_report, demo_rows):
@@ -74,8 +75,9 @@ def test_binary_report_has_roc_curve_and_class_counts(binary):
     metrics = json.loads((binary / "metrics.json").read_text())
     assert f"test AUROC {metrics['test']['auroc']:#.3g}" in page.words
     predictions = section(page, "predictions")
-    assert predictions.count('aria-label="test: ROC curve of active, n = 6') == 1
-    assert "test: reliability of active" in predictions and "validation: ROC curve of active" in predictions
+    assert predictions.count('alt="Test: ROC curve of active: ') == predictions.count(" n = 6, AUROC") / 2 == 1
+    assert 'alt="Test: Reliability diagram for class 1 of active' in predictions
+    assert 'alt="Validation: ROC curve of active' in predictions
     counts = metrics["test"]["targets"]["active"]["counts"]
     assert f"{counts['1']} of class 1, {counts['0']} of class 0" in page.words
     table = pd.read_csv(binary.parent / "molecules.csv")
@@ -90,8 +92,9 @@ def test_hostile_names_are_escaped_for_all_task_kinds(mixed, hostile_table):
     assert '"><img src=x onerror=alert(2)>' not in page.source and "<b>in</b>" not in page.source
     assert "{{ 7 * 7 }}" in page.words and page.source.count("</style>") == 1
     predictions = section(page, "predictions")
-    for figure in ("predicted against true", "ROC curve of", "confusion of", "reliability of"):
-        assert f"test: {figure}" in predictions, figure
+    for figure in ("Predicted against true", "ROC curve of", "Confusion matrix of", "Reliability diagram for"):
+        assert f'alt="Test: {figure}' in predictions, figure
+    assert not any(HOSTILE in svg for svg in page.images.values())
     assert "logarithmic axes" in predictions and "mean over its targets" in section(page, "errors")
     assert "1 row was rejected" in page.words and "not a valid SMILES" in page.words
 
@@ -103,7 +106,8 @@ def test_confusion_matrix_matches_sklearn(mixed, hostile_table):
     predicted = gs.load(mixed, "cpu").predict(test["smiles"], details=True).classes("several'")
     classes = sorted(hostile_table["several'"].unique())
     expected = confusion_matrix(test["several'"], predicted, labels=classes)
-    (svg,) = re.findall(r'<svg[^>]*aria-label="test: confusion.*?</svg>', check_page(mixed / "report.html").source)
+    images = check_page(mixed / "report.html").images
+    (svg,) = (images[name] for name in images if name.startswith("Test: Confusion matrix"))
     cells = re.findall(r">(\d+)</text>", svg)
     assert [int(cell) for cell in cells] == expected.ravel().tolist()
 
@@ -117,7 +121,7 @@ def test_ensemble_report_lists_most_uncertain_molecules(ensemble):
     predictions = gs.load(ensemble, "cpu").predict(rows["smiles"][test], details=True)
     order = test[np.argsort(-predictions.std[:, 0])] + 1
     assert re.findall(r'card-title">row (\d+)<', unsure) == [str(row) for row in order[:12]]
-    assert f"{predictions.std.max():#.2g}" in unsure and "Spearman" in unsure
+    assert f"{predictions.std.max():#.2g}" in unsure
     assert "ensemble of 2 models, whose predictions are averaged" in page.words and "One line per model" in page.words
 
 
@@ -157,7 +161,7 @@ def test_many_targets_are_summarised(make_report, demo_rows):
     best = sorted(scores, key=lambda name: scores[name]["mae"])
     listed = re.findall(r'<th scope="row">(t\d+|…)</th>', section(page, "scores"))
     assert listed == [*best[:50], "…", *best[-50:]] and "30 targets in between are not shown" in page.words
-    assert "test MAE of 130 targets" in page.source and "mean of 130 targets" in page.words
+    assert "mean of 130 targets" in page.words
     assert len(re.findall("<h3>t", section(page, "predictions"))) == 12
     assert "The first 12 targets; 118 more targets are not shown." in page.words
     assert len(page.source) < 1_500_000
@@ -194,12 +198,16 @@ def test_pyg_graphs_are_reported_without_drawings(tiny_config, demo_rows, tmp_pa
     result = train(tiny_config(), tmp_path / "run", data=data)
     page = check_page(write_report(tmp_path / "run", result.data))
     assert (
-        page.all("svg", "molecule") == [] and "without SMILES" in page.words and "predicted against true" in page.source
+        page.all("img", "molecule") == [] and "without SMILES" in page.words and "Predicted against true" in page.words
     )
     assert "run started from Python" in page.words and "mixer: slice-max" in page.words
     # Without the graphs, the report has only what the run directory holds.
     page = check_page(write_report(tmp_path / "run"))
-    assert "which are not stored on disk" in page.words and "test MAE" in page.words and "training loss" in page.source
+    assert (
+        "which are not stored on disk" in page.words
+        and "test MAE" in page.words
+        and "Loss on the training set" in page.words
+    )
 
 
 def test_large_split_is_sampled(run_copy, monkeypatch):
@@ -245,7 +253,7 @@ def test_run_without_a_test_set_shows_its_held_out_folds(make_report, demo_rows)
     page = check_page(run / "report.html")
     assert "held-out MAE" in page.words and "validation MAE" not in page.words.split("Training")[0]
     assert "No test molecule has a label. These results are for folds of the training set" in page.words
-    assert "held-out: predicted against true" in section(page, "predictions")
+    assert "Held-out: Predicted against true" in section(page, "predictions")
     assert "The best epoch was selected" not in page.words and "Error analysis" not in page.words
     scores = json.loads((run / "metrics.json").read_text())["valid"]
     assert f"n = {scores['molecules']} molecules" in page.words
@@ -305,7 +313,7 @@ def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_rep
     neighbours = re.findall(r"nearest training molecule: &lt;b&gt;CMP-(\d+)&lt;/b&gt; \(row (\d+)\)<", worst)
     assert len(titles) == len(neighbours) == 6
     assert all(int(row) == int(name) + 1 for name, row in [*titles, *neighbours])
-    assert worst.count("<svg") == 12
+    assert worst.count("<img") == 12
     make = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=1024).GetFingerprint
     bits = [make(Chem.MolFromSmiles(smiles)) for smiles in demo_rows["smiles"]]
     training = np.flatnonzero(demo_rows["split"] == "train").tolist()

@@ -14,9 +14,11 @@ from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.evaluation.plots import confusion_matrix, plot_predicted_vs_true, report_style
 from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
-from graphslice.report.figures import error_by_similarity, histogram, new_panel, target_figures, to_svg
+from graphslice.report.figures import error_by_similarity, new_panel, target_figures, to_svg
 from graphslice.report.molecule_errors import error_scales, errors_by_target, mean_of_known, std_by_target
 from graphslice.tasks import Task
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_errors_of_all_task_kinds_match_manual_computation():
@@ -39,12 +41,8 @@ def test_errors_of_all_task_kinds_match_manual_computation():
 def test_bars_show_mean_error_of_each_similarity_bin():
     similarity = np.array([0.05, 0.31, 0.39, 1.0, 1 - 1e-9, 0.999])
     error = np.array([1.0, 2.0, 4.0, 0.5, 1.5, 7.0])
-    svg = error_by_similarity(similarity, error, "absolute error").svg
-    label = re.search('aria-label="([^"]*)"', svg)[1]
-    assert label.endswith(
-        "0.0 to 0.2: 1.00 (n = 1); 0.3 to 0.4: 3.00 (n = 2); 0.9 to below 1: 7.00 (n = 1); 1: 1.00 (n = 2)"
-    )
-    bars = re.findall(r'd="M [\d.]+ ([\d.]+) L [^"]* ([\d.]+) L [^"]* z "[^>]*fill: var\(--c1\)', svg)
+    svg = re.sub(r"\s+", " ", error_by_similarity(similarity, error, "absolute error").svg)
+    bars = re.findall(r'd="M [\d.]+ ([\d.]+) L [^"]* ([\d.]+) L [^"]* z "[^>]*fill: #0072b2', svg)
     heights = sorted(abs(float(bottom) - float(top)) for bottom, top in bars)
     assert np.divide(heights, heights[0]) == pytest.approx([1, 1, 3, 7], rel=0.02)
 
@@ -56,25 +54,20 @@ def test_axes_of_extreme_values_are_finite(values, log):
         values = [abs(value) + 1e-3 for value in values]
     task = Task("y", transform="log" if log else "none")
     y = np.array(values)
-    for figure in (target_figures(task, y, y[:, None], "test")[0], histogram(task, {"train": y})):
-        svg = figure.svg
-        assert not re.search(r"[ =\">](nan|inf)", svg.split(">", 1)[1])
-        assert len(ElementTree.fromstring(svg).findall(".//text")) >= 4
+    svg = target_figures(task, y, y[:, None], "test")[0].svg
+    assert not re.search(r"[ =\">](nan|inf)", svg) and len([*ElementTree.fromstring(svg).iter(f"{SVG}text")]) >= 4
 
 
 @report_style()
-def test_axis_labels_are_escaped_and_shortened():
-    svg = to_svg(new_panel(xlabel='<b "a&$x$', ylabel="y" * 500), '"><script>')
-    root = ElementTree.fromstring(svg)
-    texts = [text.text for text in root.iter("text")]
-    assert '<b "a&$x$' in texts and max(map(len, filter(None, texts))) < 60 and root.get("aria-label") == '"><script>'
+def test_axis_labels_are_escaped():
+    texts = [text.text for text in ElementTree.fromstring(to_svg(new_panel(xlabel='<b "a&$x$'))).iter(f"{SVG}text")]
+    assert '<b "a&$x$' in texts
 
 
-def test_plots_use_only_the_colours_of_the_page_and_are_deterministic():
-    y = np.random.default_rng(0).normal(size=100)
+def test_equal_plots_are_identical():
+    y = np.random.default_rng(0).normal(size=1000)
     first, second = (target_figures(Task("y"), y, y[:, None], "test")[0].svg for _ in range(2))
-    assert first == second and "var(--c1)" in first and not re.search(r"#[0-9a-f]{6}|http|<style", first)
-    assert sum(path.count("h0") for path in re.findall(r' d="(.*?)"', first)) == 100
+    assert first == second and len(first) < 100_000  # many dots are an image
 
 
 def test_number_formats():
@@ -88,22 +81,20 @@ def test_number_formats():
     "smiles", ["CCO", "[Na+].[Cl-]", "[Fe+2]", "C", "c1ccc2ccccc2c1", "C[C@H](N)C(=O)O", "[2H]O[2H]"]
 )
 def test_drawing_is_self_contained(smiles):
-    svg = draw_molecule(smiles, 'row 1 & "more"')
-    root = ElementTree.fromstring(svg)
-    assert root.get("aria-label") == 'row 1 & "more"' and not re.search(r"#[0-9A-Fa-f]{6}|http|<rect", svg)
-    assert "var(--atom-" in svg and len(svg) < 40_000
+    svg = draw_molecule(smiles)
+    assert not ElementTree.fromstring(svg).findall(f"{SVG}image") and len(svg) < 40_000
 
 
 @pytest.mark.parametrize("smiles", ["not a molecule", "", "C" * 200, "\udcff", "*" * 3 + ")"])
 def test_invalid_or_large_molecule_gives_no_drawing(smiles):
-    assert smiles == "" or draw_molecule(smiles, "x") is None
+    assert smiles == "" or draw_molecule(smiles) is None
     assert scaffold_of(smiles) in (None, "")
 
 
 def test_missing_system_library_leaves_a_molecule_undrawn_and_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdkit.Chem.Draw.rdMolDraw2D", None)
     monkeypatch.delattr("rdkit.Chem.Draw.rdMolDraw2D")
-    assert draw_molecule("CCO", "x") is None
+    assert draw_molecule("CCO") is None
     with pytest.raises(InputError, match=r"RDKit cannot draw molecules here .*apt-get install libxrender1"):
         drawing_module()
 

@@ -2,9 +2,7 @@ import csv
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
-from graphslice.report.page_elements import Figures, Table, Text
+from graphslice.report.page_elements import Table, Text
 from graphslice.report.sections.search import search_section
 
 HEAD = ["trial", "state", "metric", "value", "seconds", "seeds", "mean", "chosen", "reason"]
@@ -49,13 +47,5 @@ def test_selected_trial_is_first_in_the_table(tmp_path):
     assert table.rows[1][-4:] == ["0.001", "default", "auto", "0.1"]
 
 
-@pytest.mark.parametrize(("metric", "best"), [("mae", "0.4"), ("auroc", "0.7")])
-def test_best_so_far_follows_the_direction_of_the_metric(tmp_path, metric, best):
-    (figures,) = parts(search_section(write(tmp_path, TRIALS, metric)), Figures)
-    assert f"by trial; at the end {best}" in figures.figures[0].svg
-
-
-def test_single_trial_and_no_complete_trial(tmp_path):
-    (figures,) = parts(search_section(write(tmp_path, TRIALS[:1])), Figures)
-    assert len(figures.figures) == 1
+def test_no_complete_trial(tmp_path):
     assert search_section(write(tmp_path, TRIALS[1:2])).parts == []

@@ -115,7 +115,7 @@ def test_contributions_add_up_and_leave_predictions_as_they_are(client):
     assert (
         total == pytest.approx(content["prediction"]) == pytest.approx(predict(client, ["CC(=O)O"])[0]["gap_ev_pred"])
     )
-    assert content["svg"].startswith("<?xml") and predict(client) == before
+    assert content["svg"].startswith("<svg") and predict(client) == before
 
 
 def test_feature_columns(with_columns):
@@ -298,14 +298,14 @@ def test_page_and_documentation_load_nothing_from_elsewhere(client):
 def test_drawings_have_no_html_of_their_input(client):
     labelled = 'CC |$<script>alert(1)</script>;"onload="x$|'
     svg = draw_molecules(["CCO", "oops", labelled, "C" * 200])
-    assert svg[0].startswith('<svg class="molecule"') and svg[1] is None and svg[3] is None
+    assert svg[0].startswith("<svg") and svg[1] is None and svg[3] is None
     assert "<script" not in svg[2] and '"onload' not in svg[2]
     assert client.post("/draw", json={"smiles": ["CCO", "oops", labelled, "C" * 200]}).json()["svg"] == svg
 
 
 def test_a_crash_while_drawing_costs_its_row_only(monkeypatch):
     monkeypatch.setattr(
-        "graphslice.serve.served_model.draw_molecule", lambda text, _: os._exit(1) if text == "X" else text
+        "graphslice.serve.served_model.draw_molecule", lambda text: os._exit(1) if text == "X" else text
     )
     with featurizer_pool(workers=2) as pool:  # forked: the processes have the function above
         assert draw_molecules(["C", "X", "N"], pool) == ["C", None, "N"]

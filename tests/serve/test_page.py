@@ -38,7 +38,7 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     for key in ["C", "C", "O", " ", *"<img src=x onerror=alert(1)>", "Enter", *"oops"]:
         press(browser, key)
     press(browser, "Enter", modifiers=2, windowsVirtualKeyCode=13)  # Ctrl+Enter
-    wait(browser, f"{ROWS}.length === 2 && document.querySelector('svg.molecule')")
+    wait(browser, f"{ROWS}.length === 2 && document.querySelector('img.molecule')")
     value = predictor.predict("CCO")[0, 0]
     first, second = (browser.value(f"{ROWS}[{i}].innerText") for i in range(2))
     assert "<img src=x onerror=alert(1)>" in first and f"{value:.4g}" in first and "unbounded" in first

@@ -15,9 +15,9 @@ from graphslice.data.splits import SPLITS, Splits, random_subset
 from graphslice.errors import InputError
 from graphslice.evaluation.format_scores import NONE, describe_bounds, plain
 from graphslice.report.drawing import draw_molecule, drawing_module
-from graphslice.report.figures import histogram, split_name
+from graphslice.report.figures import split_name
 from graphslice.report.load_run import Run
-from graphslice.report.page_elements import Card, Cards, Figures, Heading, Part, Section, Table, Text
+from graphslice.report.page_elements import Card, Cards, Heading, Part, Section, Table, Text
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import REJECTED, read_splits
 from graphslice.tasks import REGRESSION, Task
@@ -98,14 +98,12 @@ def _duplicates(run: Run) -> Duplicates:
 
 
 def _labels(run: Run) -> list[Part]:
-    """Label histograms (regression) and class counts of the first targets."""
+    """Tabulate the quantiles (regression) and class counts of the labels of the first targets."""
     data = run.molecules
     dataset, splits = data.dataset, _splits_by_name(data.splits)
     if run.folds:  # every molecule is in the training, validation or test set of some fold
         splits = {"all": data.usable_rows}
     parts: list[Part] = [Heading("Labels")]
-    figures = []
-    tables: list[Part] = []
     for t, task in enumerate(dataset.tasks[:MAX_TARGETS]):
         labels = {split: dataset.targets[rows, t] for split, rows in splits.items()}
         known = {split: y[~np.isnan(y)] for split, y in labels.items()}
@@ -113,12 +111,9 @@ def _labels(run: Run) -> list[Part]:
         if not known:
             continue
         if task.kind == REGRESSION:
-            figures.append(histogram(task, known))
+            parts.append(_quantiles(task, known))
         else:
-            tables.append(_class_counts(task, known, {split: len(y) for split, y in labels.items()}))
-    if figures:
-        parts.append(Figures(figures))
-    parts += tables
+            parts.append(_class_counts(task, known, {split: len(y) for split, y in labels.items()}))
     bounds = describe_bounded(dataset.tasks, dataset.bounds(data.usable_rows))
     for split in ("valid", "test"):
         bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
@@ -127,6 +122,15 @@ def _labels(run: Run) -> list[Part]:
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts
+
+
+def _quantiles(task: Task, known: dict[str, np.ndarray]) -> Table:
+    rows = [
+        [split_name(split), f"{len(y):,}", *(plain(float(q)) for q in np.quantile(y, (0, 0.25, 0.5, 0.75, 1)))]
+        for split, y in known.items()
+    ]
+    head = ["split", "labels", "least", "lower quartile", "median", "upper quartile", "largest"]
+    return Table(f"Labels of {task.name}.", head, rows)
 
 
 def _class_counts(task: Task, known: dict[str, np.ndarray], rows: dict[str, int]) -> Table:
@@ -171,7 +175,7 @@ def _example_molecules(run: Run) -> list[Part]:
 def molecule_card(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
     """Return the card of a molecule, drawn if it has a SMILES."""
     smiles = run.smiles[row] if run.smiles else ""
-    return Card(draw_molecule(smiles, f"molecule of row {row + 1}") if smiles else None, smiles, title, facts)
+    return Card(draw_molecule(smiles) if smiles else None, smiles, title, facts)
 
 
 def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:

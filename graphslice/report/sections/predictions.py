@@ -13,7 +13,7 @@ from graphslice.ensemble_check import read_calibration
 from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
-from graphslice.report.figures import error_by_similarity, error_by_std, target_figures
+from graphslice.report.figures import error_by_similarity, target_figures
 from graphslice.report.load_run import Run
 from graphslice.report.molecule_errors import (
     describe_error,
@@ -170,7 +170,7 @@ def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
         errors = evaluated.error[places]
         standard_error = float(errors.std(ddof=1) / np.sqrt(len(errors)))
         facts = [("mean error", with_std(float(errors.mean()), standard_error))]
-        svg = draw_molecule(scaffold, f"scaffold {scaffold}") if scaffold else None
+        svg = draw_molecule(scaffold) if scaffold else None
         cards.append(Card(svg, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
     overall = number(float(evaluated.error.mean()))
     text = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: number of molecules (n) and mean error with "
@@ -236,12 +236,9 @@ def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: Trainin
         return Section(identifier, title, [Text(text)])
     known = np.flatnonzero(np.isfinite(uncertainty))
     uncertain = known[np.argsort(-uncertainty[known], kind="stable")[:_MAX_UNCERTAIN]]
-    known = known[np.isfinite(evaluated.error[known])]
-    name = error_name(run.molecules.dataset.tasks)
-    figures = Figures([error_by_std(uncertainty[known], evaluated.error[known], name)])
     text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order"
     if len(run.molecules.dataset.tasks) > 1:
         text += " of its mean over the targets, each relative to the scatter of its labels; the target with the largest"
         text += " one is shown"
     cards = Cards([_card(run, evaluated, near, place, evaluated.stds) for place in uncertain.tolist()])
-    return Section(identifier, title, [figures, Text(text + "."), cards])
+    return Section(identifier, title, [Text(text + "."), cards])

@@ -13,7 +13,7 @@ from graphslice.checkpoint import Checkpoint
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import MINUS, NONE, label_noun, number, with_std
 from graphslice.evaluation.metrics import METRICS, prediction_count
-from graphslice.report.figures import learning_curves, score_histogram
+from graphslice.report.figures import learning_curves
 from graphslice.report.load_run import Run, read_curve
 from graphslice.report.page_elements import Code, Figure, Figures, Heading, Part, Section, Table, Text
 from graphslice.run_files import is_finished, read_metrics
@@ -169,14 +169,14 @@ def _value(value: float | None) -> str:
     )
 
 
-def _targets(run: Run) -> list[Table | Figures]:
+def _targets(run: Run) -> list[Table]:
     """Tabulate the scores of each of several targets, best first, on the test set if there is one."""
     split = "test" if "test" in run.metrics else "valid"
     targets = run.metrics.get(split, {}).get("targets", {})
     if len(targets) < 2:
         return []
     kinds = {target["kind"] for target in targets.values()}
-    parts: list[Table | Figures] = []
+    parts: list[Table] = []
     for kind in (kind for kind in TASK_KINDS if kind in kinds):
         of_kind = {name: target for name, target in targets.items() if target["kind"] == kind}
         names = [name for name, metric in METRICS.items() if kind in metric.kinds and name != "loss"]
@@ -193,9 +193,6 @@ def _targets(run: Run) -> list[Table | Figures]:
         if len(rows) > 2 * _MAX_LISTED:
             caption += f"; {len(rows) - 2 * _MAX_LISTED:,} targets in between are not shown, metrics.json lists all"
             rows = [*rows[:_MAX_LISTED], ["…"] + [""] * (len(names) + 1), *rows[-_MAX_LISTED:]]
-        values = np.array([of_kind[name][first] for name in ordered if of_kind[name][first] is not None])
-        if len(of_kind) > MAX_TARGETS and len(values):
-            parts.append(Figures([score_histogram(values, f"{run.split_name(split)} {metric.label}")]))
         head = ["target", *(METRICS[name].label for name in names), "n"]
         parts.append(Table(f"{caption}.", head, rows, folded=len(of_kind) > 2 * MAX_TARGETS))
     return parts

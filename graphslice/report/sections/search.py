@@ -9,10 +9,8 @@ from markupsafe import Markup
 
 from graphslice.evaluation.format_scores import NONE, number
 from graphslice.evaluation.metrics import METRICS, Metric
-from graphslice.evaluation.plots import COLOURS, draw_dots, report_style
-from graphslice.report.figures import new_panel, to_svg
 from graphslice.report.load_run import Run
-from graphslice.report.page_elements import Figure, Figures, Section, Table, Text
+from graphslice.report.page_elements import Section, Table, Text
 from graphslice.run_files import TRIALS
 
 # Maximum number of trials in the table.
@@ -36,23 +34,8 @@ def search_section(run: Run) -> Section | None:
     text += f"Each is scored by {metric.label} on held-out folds of the training set; the test set was not read. "
     text += "The mean over further seeds, which also hold out other folds, selected the configuration."
     section.parts.append(Text(text))
-    section.parts += [Figures([_history(trials, metric)]), _table(complete, metric)]
+    section.parts.append(_table(complete, metric))
     return section
-
-
-@report_style()
-def _history(trials: list[dict[str, str]], metric: Metric) -> Figure:
-    """Draw the score of every trial, and the best so far, by trial."""
-    x, y = np.arange(len(trials)), np.array([_as_number(trial["value"]) for trial in trials])
-    so_far = (np.fmax if metric.higher_is_better else np.fmin).accumulate(y)
-    axes = new_panel(xlabel="trial", ylabel=f"{metric.label} on held-out folds")
-    axes.step(x, so_far, where="post", color=COLOURS["c1"], linewidth=1.8)
-    draw_dots(axes, x, y)
-    chosen = np.array([_is_chosen(trial) for trial in trials])
-    draw_dots(axes, x[chosen], y[chosen], "c2", large=True)
-    caption = f"{metric.label} of every complete trial, and the best so far. Trial 0 has the defaults; the selected "
-    caption += "trial is marked."
-    return Figure(to_svg(axes, f"best {metric.label} by trial; at the end {number(float(so_far[-1]))}"), caption)
 
 
 def _as_number(text: str) -> float:

@@ -286,7 +286,9 @@ async function drawVisible() {
   if (!pictures.length) return;
   pictures.forEach((picture) => (waiting.delete(picture), visible.unobserve(picture)));
   const { svg } = await api("/draw", { smiles: pictures.map((picture) => picture.dataset.smiles) }).catch(() => ({ svg: [] }));
-  pictures.forEach((picture, i) => (picture.innerHTML = svg[i] ?? ""));
+  pictures.forEach((picture, i) => {
+    if (svg[i]) picture.replaceChildren(element("img", { className: "molecule", src: `data:image/svg+xml,${encodeURIComponent(svg[i])}`, alt: picture.dataset.smiles }));
+  });
   drawVisible();
 }
 

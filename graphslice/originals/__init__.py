@@ -29,8 +29,7 @@ def import_checkpoint(
         mixer: the mixer, where the weights do not determine it. ``softmax`` is recognised by its query weights; the
             default for Sliceformer is ``slice-released``, which its published code uses.
         target: name of the predicted column; several names are separated by commas.
-        atom_rows: one of :data:`ATOM_ROWS`, for Graphormer v2 only; by default the value in the file, else
-            ``"fairseq"``.
+        atom_rows: one of :data:`ATOM_ROWS`, for Graphormer v2 only; the default is ``"fairseq"``.
 
     Returns:
         The model; ``extra["notes"]`` describes the conversion.

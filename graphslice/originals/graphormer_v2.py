@@ -50,8 +50,6 @@ HUGGINGFACE_HEAD = ("classifier.classifier.weight", "classifier.lm_output_learne
 
 #: Conventions for the rows of the atom embedding table: see :func:`convert`.
 ATOM_ROWS = ("fairseq", "huggingface")
-#: Key for this convention in a configuration that this package exported.
-ATOM_ROWS_KEY = "graphslice_atom_rows"
 
 # Stored by pre-norm models, but never applied by them.
 _UNUSED_NORM = "graph_encoder.final_layer_norm.weight"
@@ -68,9 +66,9 @@ def convert(
     Args:
         state: the checkpoint's weights.
         settings: plain values of its configuration; missing ones are inferred from the weights.
-        atom_rows: ``"fairseq"`` if value v of atom feature i is in row ``2 + 512 i + v`` of the embedding table, as in
-            the published models; ``"huggingface"`` if it is one row further, as Hugging Face's collator reads it. None
-            for the value in the configuration, if this package exported it, else ``"fairseq"``.
+        atom_rows: ``"fairseq"`` or None if value v of atom feature i is in row ``2 + 512 i + v`` of the embedding
+            table, as in the published models; ``"huggingface"`` if it is one row further, as Hugging Face's collator
+            reads it.
 
     Returns:
         The weights under GraphSlice's names, the configuration, and notes about the conversion for the user.
@@ -90,10 +88,7 @@ def convert(
     notes = [f"{'fairseq' if is_fairseq else 'Hugging Face'} checkpoint, {config.norm}-norm"]
     if pre_norm:
         notes.append("the norm after the last layer is omitted, since the original never applies it")
-    rows = atom_rows or settings.get(ATOM_ROWS_KEY, "fairseq")
-    if rows not in ATOM_ROWS:
-        raise InputError(f"{ATOM_ROWS_KEY} of the configuration is {shown(rows)}, neither fairseq nor huggingface")
-    if rows == "huggingface":
+    if atom_rows == "huggingface":
         weights["atoms.atom.weight"] = weights["atoms.atom.weight"].roll(-1, dims=0)
         notes.append("atom embeddings in rows 3 + 512 i + v, as Hugging Face's collator reads them")
     else:

@@ -32,18 +32,14 @@ from graphslice.tasks import BINARY, REGRESSION, Task
 
 # Maximum number of dots of a plot; of more molecules, a random sample is drawn, which looks the same.
 _MAX_DOTS = 2_000
-#: Bin edges of the similarity to the nearest training molecule; the last bin holds a similarity of exactly 1.
-SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+# Bin edges of the similarity to the nearest training molecule; the last bin holds a similarity of exactly 1.
+_SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def target_figures(task: Task, true: np.ndarray, values: np.ndarray, split: str) -> list[Figure]:
-    """Compare predictions of a target with true values: one figure for regression, two for classification.
+    """Compare predictions of a target, ``float32 [R, W]``, with true values, ``float64 [R]``, nan where unknown.
 
-    Args:
-        task: target.
-        true: ``float64 [R]``, nan where unknown; if all are, there are no figures.
-        values: ``float32 [R, W]``, predictions of this target.
-        split: display name of the split.
+    ``split`` is its display name. One figure for regression, two for classification, none if no true value is known.
     """
     known = ~np.isnan(true)
     y, values = true[known], values[known]
@@ -112,10 +108,9 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     centres = (np.arange(CALIBRATION_BINS) + 0.5) / CALIBRATION_BINS
     axes.bar(centres, 0.25 * counts / counts.max(), 0.95 / CALIBRATION_BINS, color=COLOURS["soft"], alpha=0.22)
     draw_diagonal(axes)
-    occupied = np.flatnonzero(counts)
-    means = np.array([p[bin_of == k].mean() for k in occupied])
-    shares = np.array([correct[bin_of == k].mean() for k in occupied])
-    _draw_line(axes, means, shares, "c2", dots=True)
+    occupied = counts > 0
+    means, shares = (np.bincount(bin_of, weights)[occupied[: bin_of.max() + 1]] for weights in (p, correct))
+    _draw_line(axes, means / counts[occupied], shares / counts[occupied], "c2", dots=True)
     caption = f"Reliability diagram for {of} of {task.name}, in {CALIBRATION_BINS} bins of the predicted probability; "
     caption += (
         f"the line marks perfect calibration. Bars show the number of molecules per bin, at most {int(counts.max()):,}."
@@ -138,7 +133,7 @@ def learning_curves(points: Sequence[tuple[np.ndarray, np.ndarray]], label: str,
 @report_style()
 def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -> Figure:
     """Draw the mean error by similarity to the nearest training molecule. Both ``float64 [R]``."""
-    edges = np.array([*SIMILARITY_EDGES, 1.1])
+    edges = np.array([*_SIMILARITY_EDGES, 1.1])
     # float32 similarities of identical fingerprints may be slightly below 1.
     bin_of = np.digitize(np.where(similarity > 1 - 1e-6, 1.0, similarity), edges[1:])
     counts = np.bincount(bin_of, minlength=len(edges) - 1)
@@ -146,7 +141,7 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
     errors = np.array(
         [error[bin_of == k].std(ddof=1) / np.sqrt(n) if n > 1 else 0 for k, n in enumerate(counts.tolist())]
     )
-    names = [f"{low:.1f}" for low in SIMILARITY_EDGES[:-1]]
+    names = [f"{low:.1f}" for low in _SIMILARITY_EDGES[:-1]]
     axes = new_panel(xlabel="Tanimoto similarity of the nearest training molecule")
     axes.set_ylabel("mean " + label.removeprefix("mean "))
     places = np.arange(len(counts)) + 0.5

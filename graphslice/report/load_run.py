@@ -40,26 +40,16 @@ _LONGEST_NAME = 40
 
 @dataclass
 class Run:
-    """A finished run.
-
-    Attributes:
-        folder: run directory.
-        config: resolved configuration.
-        metrics, training, start: contents of ``metrics.json``, ``training.json`` and ``start.json``.
-        models: run directory of each ensemble member or fold; of a single model, that of the run.
-        checkpoints: the models.
-        data: molecules of the run; None if they cannot be read.
-        data_error: why they cannot be read.
-    """
+    """A finished run."""
 
     folder: Path
     config: RunConfig
-    metrics: dict
+    metrics: dict  # of metrics.json, as the others
     training: dict
     start: dict
-    models: list[Path]
+    models: list[Path]  # run directories of the ensemble members or folds; of a single model, that of the run
     checkpoints: list[Checkpoint]
-    data: MoleculeData | None
+    data: MoleculeData | None  # None if the molecules cannot be read
     data_error: str | None = None
 
     @property

@@ -19,11 +19,7 @@ _MIN_VALUE = 1e-30
 
 
 def errors_by_target(tasks: Sequence[Task], true: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Compute the error of each prediction, ``float64 [R, T]``; nan where the label is unknown.
-
-    Regression: absolute error in the unit of the target, or in decades for targets with a log transform.
-    Classification: 1 minus the predicted probability of the true class.
-    """
+    """Compute the error of each prediction as :func:`describe_error` says, ``float64 [R, T]``; nan without a label."""
     errors = np.full(true.shape, np.nan)
     for t, task, where in each_target(tasks):
         known = np.flatnonzero(~np.isnan(true[:, t]))
@@ -39,10 +35,7 @@ def errors_by_target(tasks: Sequence[Task], true: np.ndarray, values: np.ndarray
 
 
 def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Compute the standard deviation for each target, ``float64 [R, T]``, in the unit of :func:`errors_by_target`.
-
-    Of several classes, it is that of the probability with the largest standard deviation.
-    """
+    """Compute the standard deviation for each target, ``float64 [R, T]``; of several classes, the largest one."""
     by_target = np.empty((len(values), len(tasks)))
     for t, task, where in each_target(tasks):
         by_target[:, t] = std[:, where].max(axis=1)
@@ -52,11 +45,7 @@ def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) ->
 
 
 def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:
-    """Compute the scales by which errors of several targets are divided so that they compare, ``float64 [T]``.
-
-    The scale is the standard deviation of the labels of the training set for regression, in the unit of
-    :func:`errors_by_target`, and 1 for classification and for a single target.
-    """
+    """Compute the scales of the errors of several targets, ``float64 [T]``: the scatter of labels; 1 for classes."""
     scales = np.ones(len(tasks))
     for t, task in enumerate(tasks if len(tasks) > 1 else ()):
         known = labels[~np.isnan(labels[:, t]), t]

@@ -42,40 +42,24 @@ class Figures:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table."""
 
-    Attributes:
-        caption: what the table shows, with units.
-        head: column titles; the first column names the rows.
-        rows: one text per cell.
-        folded: if True, the table is collapsed until its caption is clicked.
-    """
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str | Markup]]
-    folded: bool = False
+    caption: str  # with units
+    head: Sequence[str]  # column titles; the first column names the rows
+    rows: Sequence[Sequence[str]]
+    folded: bool = False  # collapsed until the caption is clicked
 
 
 @dataclass(frozen=True)
 class Card:
-    """A molecule with facts about it.
+    """A molecule with facts about it."""
 
-    Attributes:
-        svg: drawing as SVG; None if there is none.
-        smiles: SMILES of the molecule.
-        title: title of the card.
-        facts: pairs of name and value.
-        undrawn: text shown in place of a missing drawing.
-        compared: card of another molecule, shown with this one, or None.
-    """
-
-    svg: str | None
+    svg: str | None  # None if there is no drawing
     smiles: str
     title: str
-    facts: Sequence[tuple[str, str]]
-    undrawn: str = "not drawn"
-    compared: Card | None = None
+    facts: Sequence[tuple[str, str]]  # name and value
+    undrawn: str = "not drawn"  # shown in place of a missing drawing
+    compared: Card | None = None  # another molecule, shown with this one
 
 
 @dataclass(frozen=True)

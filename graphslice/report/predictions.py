@@ -29,20 +29,12 @@ _MAX_TRAINING = 20_000
 
 @dataclass(frozen=True)
 class SplitPredictions:
-    """Predictions for molecules of a split.
+    """Predictions for R molecules of a split."""
 
-    Attributes:
-        rows: ``int64 [R]``, ascending.
-        values: ``float32 [R, W]``, mean over the models, calibrated.
-        std: ``float32 [R, W]``, standard deviation over the models, nan where only one model predicts; None if no row
-            has more than one prediction.
-        num_labelled: number of labelled rows of the split, of which R were sampled at random.
-    """
-
-    rows: np.ndarray
-    values: np.ndarray
-    std: np.ndarray | None
-    num_labelled: int
+    rows: np.ndarray  # int64 [R], ascending
+    values: np.ndarray  # float32 [R, W], mean over the models, calibrated
+    std: np.ndarray | None  # float32 [R, W], over the models, nan where only one predicts; None if that is every row
+    num_labelled: int  # of the split, of which R were sampled at random
 
 
 def predict_split(
@@ -94,33 +86,16 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
 
 @dataclass(frozen=True)
 class TrainingSimilarity:
-    """Similarity of R molecules to the nearest training molecule.
+    """Similarity of R molecules to the nearest training molecule."""
 
-    Attributes:
-        similarity: ``float64 [R]``, Tanimoto similarity of Morgan fingerprints of radius 2.
-        neighbours: ``int64 [R]``, row of the nearest training molecule; -1 for rows that were not compared.
-        num_compared: number of training molecules in the search.
-        num_training: size of the training set, from which these were sampled at random.
-    """
-
-    similarity: np.ndarray
-    neighbours: np.ndarray
-    num_compared: int
-    num_training: int
+    similarity: np.ndarray  # float64 [R], Tanimoto similarity of Morgan fingerprints of radius 2
+    neighbours: np.ndarray  # int64 [R], row of the nearest training molecule; -1 for rows that were not compared
+    num_compared: int  # training molecules in the search
+    num_training: int  # from which these were sampled at random
 
 
 def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> TrainingSimilarity:
-    """Find the nearest molecule, by Tanimoto similarity, of each molecule in the training sets of its models.
-
-    Args:
-        rows: ``int64 [R]``.
-        splits: splits of each model.
-        split: split that the rows belong to; a model is considered only for rows that are in this split of its own.
-        data: dataset and graphs.
-
-    Returns:
-        The similarities; 0 for rows that no model has in this split.
-    """
+    """Find the nearest training molecule of each row, in the training sets of the models that have it in ``split``."""
     compared = [random_subset(np.sort(own["train"]), _MAX_TRAINING) for own in splits]
     similarity, neighbours = np.zeros(len(rows)), np.full(len(rows), -1)
     bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)

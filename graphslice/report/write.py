@@ -11,7 +11,6 @@ from rich.console import Console
 from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.data.datamodule import MoleculeData
-from graphslice.errors import InputError
 from graphslice.progress import status
 from graphslice.report.load_run import Run, read_run
 from graphslice.report.page_elements import image
@@ -44,14 +43,9 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
         Path of the page.
 
     Raises:
-        InputError: if the directory holds no finished run, if it cannot be written, or if ``data`` has the wrong type.
+        InputError: if the directory holds no finished run, or cannot be written.
     """
     folder = Path(folder)
-    if data is not None and not isinstance(data, MoleculeData):
-        raise InputError(
-            f"data must be the RunResult.data of the training run, not {type(data).__name__}: omit it to read the "
-            "molecules again"
-        )
     text = page(read_run(folder, data))
     path = folder / REPORT
     with atomic_write(path) as temporary:

@@ -41,21 +41,13 @@ _MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12
 
 @dataclass(frozen=True)
 class EvaluatedSplit(SplitPredictions):
-    """Predictions for a split and their errors.
+    """Predictions for a split and their errors."""
 
-    Attributes:
-        true: ``float64 [R, T]``, nan where unknown.
-        by_target: ``float64 [R, T]`` of ``errors_by_target``, divided by ``error_scales``.
-        error: ``float64 [R]``, error of each molecule over all targets.
-        stds: ``float64 [R, T]``, standard deviations over the models, scaled as ``by_target``; None without ``std``.
-        uncertainty: ``float64 [R]``, their mean over all targets; None without ``std``.
-    """
-
-    true: np.ndarray
-    by_target: np.ndarray
-    error: np.ndarray
-    stds: np.ndarray | None
-    uncertainty: np.ndarray | None
+    true: np.ndarray  # float64 [R, T], nan where unknown
+    by_target: np.ndarray  # float64 [R, T] of errors_by_target, divided by error_scales
+    error: np.ndarray  # float64 [R], over all targets
+    stds: np.ndarray | None  # float64 [R, T], standard deviations over the models, scaled as by_target
+    uncertainty: np.ndarray | None  # float64 [R], their mean over all targets
 
 
 def prediction_sections(run: Run) -> list[Section]:
@@ -195,10 +187,9 @@ def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilari
 def _card(
     run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, of: np.ndarray, *, compare: bool = False
 ) -> Card:
-    """Build the card of one molecule; ``compare``: with the card of the nearest training molecule.
+    """Build the card of a molecule, of the target with the largest number in ``of``, ``[R, T]``.
 
-    It shows the target with the largest number in ``of``, ``[R, T]``: label, prediction and standard deviation, and the
-    similarity of the molecule to the training set.
+    ``compare``: with the card of the nearest training molecule.
     """
     row, dataset = int(evaluated.rows[place]), run.molecules.dataset
     t = int(np.nanargmax(of[place])) if np.isfinite(of[place]).any() else 0

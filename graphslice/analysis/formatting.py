@@ -25,24 +25,14 @@ _MAX_DECIMALS, _LARGEST = 4, 1e5
 
 @dataclass(frozen=True)
 class Digits:
-    """Number format of one molecule: the same number of decimals and the same power of ten for all values.
-
-    Attributes:
-        decimals: number of decimals.
-        power: exponent of the power of ten by which very large or very small values are divided; else 0.
-    """
+    """Number format of one molecule: the same number of decimals and the same power of ten for all values."""
 
     decimals: int
-    power: int = 0
+    power: int = 0  # exponent of the power of ten by which very large or very small values are divided
 
     @classmethod
     def of(cls, values: np.ndarray, error: float) -> Digits:
-        """Choose the format of contributions: two or three digits of the largest value, none below the standard error.
-
-        Args:
-            values: ``float [N]``.
-            error: largest standard error; 0 or nan if unknown.
-        """
+        """Choose two or three digits of the largest value, none below ``error``, the standard error (0: unknown)."""
         largest = float(np.abs(values).max(initial=0))
         if not isfinite(largest) or largest < 1e-30:
             return cls(2)
@@ -74,36 +64,19 @@ class Digits:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Atom contributions to one network output, with the texts that describe it.
+    """Atom contributions to one network output, with the texts that describe it."""
 
-    Attributes:
-        quantity: name of the output, such as ``logp``, ``ln(clearance)``, ``normal score of clearance`` or ``logit of
-            active = yes``.
-        legend: title of the colour bar.
-        down: meaning of blue.
-        up: meaning of red.
-        values: ``float64 [N]``.
-        errors: ``float64 [N]``, standard errors; nan if unknown.
-        weight: weight of the network in the model's prediction.
-        prediction: prediction of the network.
-        baseline: prediction for blank atoms.
-        digits: number format of all these.
-        model_prediction: prediction of the model, if it differs from that of the network or is on another scale; else
-            empty.
-        notes: further remarks.
-    """
-
-    quantity: str
+    quantity: str  # such as ``logp``, ``ln(clearance)``, ``normal score of clearance``, ``logit of active = yes``
     legend: str
-    down: str
-    up: str
-    values: np.ndarray
-    errors: np.ndarray
-    weight: float
-    prediction: float
-    baseline: float
+    down: str  # meaning of blue
+    up: str  # meaning of red
+    values: np.ndarray  # float64 [N]
+    errors: np.ndarray  # float64 [N], standard errors; nan if unknown
+    weight: float  # of the network in the model's prediction
+    prediction: float  # of the network
+    baseline: float  # for blank atoms
     digits: Digits
-    model_prediction: str
+    model_prediction: str  # if it differs from that of the network or is on another scale; else empty
     notes: tuple[str, ...]
 
     @property

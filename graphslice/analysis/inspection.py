@@ -33,32 +33,20 @@ _OUTPUT_FILES = re.compile(r"atoms\.csv|atoms-\d+\.(png|svg)|overview\.png")
 
 @dataclass
 class InputMolecule:
-    """A molecule to inspect.
-
-    Attributes:
-        smiles: SMILES of the molecule.
-        columns: feature columns that the model expects in addition to the graph.
-        error: reason why the input row is unusable, if already known.
-    """
+    """A molecule to inspect."""
 
     smiles: str
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    error: str | None = None
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # features in addition to the graph
+    error: str | None = None  # why the input row is unusable, if already known
 
 
 @dataclass
 class Inspected:
-    """Explanations of the predictions for one molecule.
+    """Explanations of the predictions for one molecule."""
 
-    Attributes:
-        number: position among the input molecules, from 1; used in tables and file names.
-        smiles: SMILES of the molecule.
-        explanations: atom contributions in SMILES order, one per target.
-    """
-
-    number: int
+    number: int  # among the input molecules, from 1; in tables and file names
     smiles: str
-    explanations: list[Explanation]
+    explanations: list[Explanation]  # one per target, in SMILES order
 
     @property
     def elements(self) -> list[str]:
@@ -83,20 +71,12 @@ class Inspected:
 
 @dataclass
 class Inspection:
-    """Result of inspecting molecules.
+    """Result of inspecting molecules."""
 
-    Attributes:
-        found: the valid molecules, explained.
-        left_out: number, SMILES and error message of each invalid molecule.
-        target: index of the drawn target.
-        more: True if there are valid molecules beyond the first that are explained.
-        files: paths of the written files.
-    """
-
-    found: list[Inspected]
-    left_out: list[tuple[int, str, str]]
-    target: int
-    more: bool
+    found: list[Inspected]  # the valid molecules
+    left_out: list[tuple[int, str, str]]  # number, SMILES and error message of each invalid molecule
+    target: int  # index of the drawn one
+    more: bool  # whether there are valid molecules beyond those that are explained
     files: list[Path] = field(default_factory=list)
 
     def to_dict(self, targets: Sequence[str]) -> dict[str, Any]:
@@ -172,19 +152,10 @@ def explain(
 def read_input_molecules(
     predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
 ) -> Iterator[InputMolecule]:
-    """Iterate over the molecules of SMILES and files, reading files lazily.
+    """Iterate over the molecules of SMILES and files, of which the feature columns of the model are read too.
 
-    Args:
-        predictor: model; feature columns that it expects are read with the molecules.
-        words: SMILES, CSV, TSV, Excel, Parquet, SDF and ``.smi`` files, folders of these, preprocessed datasets.
-        smiles_column: SMILES column of the files; the default is that of
-            :func:`~graphslice.inference.files.predict_file`.
-
-    Yields:
-        The molecules in the order of the input; unusable rows of a file have an error message.
-
-    Raises:
-        InputError: if a file cannot be read.
+    ``words`` and ``smiles_column`` are as for :func:`~graphslice.inference.files.predict_file`. Unusable rows of a file
+    have an error message.
     """
     for word in words:
         path = Path(word)

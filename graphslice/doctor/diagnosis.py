@@ -32,19 +32,12 @@ _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-ge
 
 @dataclass
 class Diagnosis:
-    """Results of ``graphslice doctor``.
+    """Results of ``graphslice doctor``."""
 
-    Attributes:
-        machine: processor, cores, GPUs, compiler and package versions by name, as of :func:`describe_machine`.
-        device: the tested device.
-        operators: one check per operator and dtype.
-        faults: what is wrong in a training step of a small model, by operator.
-    """
-
-    machine: dict[str, Any]
+    machine: dict[str, Any]  # as of describe_machine
     device: str
-    operators: list[OperatorCheck] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
+    operators: list[OperatorCheck] = field(default_factory=list)  # one check per operator and dtype
+    faults: dict[str, str] = field(default_factory=dict)  # what is wrong in a training step of a model, by operator
 
     @property
     def problems(self) -> list[str]:
@@ -58,11 +51,7 @@ class Diagnosis:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe the hardware and software: processor, cores, GPUs, compilers and package versions.
-
-    Returns:
-        Values by name; the version of a package that is not installed is None, and ``gpus`` is a list of dictionaries.
-    """
+    """Describe processor, cores, GPUs, compilers and package versions, None for a package that is not installed."""
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:

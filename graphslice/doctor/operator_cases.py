@@ -16,20 +16,12 @@ from torch import Generator, Tensor
 
 @dataclass
 class Case:
-    """Arguments of a call, in float32.
-
-    Attributes:
-        args: positional arguments.
-        unsupported_by: names of the backends that do not support the call.
-        valid: bool ``[B, N]``, True for the rows of the output to compare; None for all.
-        same_dtype: if True, the reference runs in the dtype of the backend instead of float64, because rounding decides
-            which values are equal.
-    """
+    """Arguments of a call, in float32."""
 
     args: tuple
-    unsupported_by: tuple[str, ...] = ()
-    valid: Tensor | None = None
-    same_dtype: bool = False
+    unsupported_by: tuple[str, ...] = ()  # names of backends
+    valid: Tensor | None = None  # bool [B, N], the rows of the output to compare; None for all
+    same_dtype: bool = False  # the reference is not in float64, because rounding decides which values are equal
 
 
 #: Test cases by operator name: functions of a random number generator.

@@ -20,24 +20,14 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 @dataclass
 class OperatorCheck:
-    """Check of one operator in one dtype.
-
-    Attributes:
-        operator: name of the operator.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
-        backend: the backend chosen for a batch of molecules; ``torch`` is the plain implementation.
-        problem: None if all cases agree, else the error message.
-        error: largest error of an output or gradient: absolute difference from plain torch over 1 plus the absolute
-            reference value.
-        speed: speed-up over plain torch, forward and backward, on a batch of molecules (ratio of median times).
-    """
+    """Check of one operator in one dtype."""
 
     operator: str
-    dtype: str
-    backend: str
-    problem: str | None = None
-    error: float | None = None
-    speed: float | None = None
+    dtype: str  # float32, bfloat16 or float16
+    backend: str  # chosen for a batch of molecules; torch is the plain implementation
+    problem: str | None = None  # None if all cases agree
+    error: float | None = None  # the largest, as in TOLERANCES, of an output or gradient
+    speed: float | None = None  # over plain torch, forward and backward, on a batch of molecules
 
 
 def check_operator(name: str, device: torch.device) -> list[OperatorCheck]:
@@ -83,15 +73,9 @@ def is_float(arg: object) -> bool:
 
 
 def outputs_and_gradients(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
-    """Compute the output of a function and the gradients of its floating-point arguments.
+    """Compute the output of ``function(*args)``, then the gradients of its floating-point arguments.
 
-    Args:
-        function: a function of ``args`` that returns a tensor.
-        args: its positional arguments.
-        valid: bool ``[B, N]``; the output of other rows is set to 0. None for all rows.
-
-    Returns:
-        The output, then the gradients, for fixed pseudo-random integer upstream gradients from -3 to 3.
+    Rows outside of ``valid``, bool ``[B, N]``, are set to 0. Upstream gradients are fixed pseudo-random integers.
     """
     out = function(*args)
     if valid is not None:

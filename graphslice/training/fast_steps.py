@@ -29,14 +29,9 @@ _WARM_UP, _MEASURED = 20, 30
 
 
 def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
-    """True if compiled steps are expected to save clearly more time than compilation takes.
+    """True if compiled steps are expected to save clearly more time of the rest of a run than compilation takes.
 
-    With a time limit, the saved time allows more steps instead; the criterion is the same.
-
-    Args:
-        seconds_left: duration of the rest of the run with eager steps.
-        layers: number of layers of the model.
-        lengths: number of distinct batch widths, each of which is compiled separately.
+    Each of ``lengths`` distinct batch widths is compiled separately.
     """
     cost = lengths * (_SECONDS_PER_WIDTH + _SECONDS_PER_LAYER * layers)
     return seconds_left * (1 - 1 / _SPEEDUP) > _MARGIN * cost
@@ -50,12 +45,8 @@ class FastSteps:
     training time. Compiled steps must equal eager steps up to rounding, which is checked on the smallest and the
     largest molecules. A resumed run decides anew.
 
-    Args:
-        module, data, fabric, steps, console: as for :class:`~graphslice.training.loop.TrainingLoop`.
-        seconds_left: returns the seconds until the time limit of the run; None without a limit.
-
-    Attributes:
-        compiled: True once the steps are compiled.
+    ``seconds_left`` returns the seconds until the time limit of the run, None without a limit; the other arguments are
+    those of :class:`~graphslice.training.loop.TrainingLoop`. ``compiled`` is True once the steps are compiled.
     """
 
     def __init__(

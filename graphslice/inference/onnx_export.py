@@ -162,14 +162,9 @@ def _onnx_model(model: Predictor) -> Any:
 
 
 def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
-    """Trace a module, on the plain references of the operators.
+    """Trace a module of one tensor per input, on the plain references of the operators, to an ``onnx.ModelProto``.
 
-    Args:
-        module: called with one tensor per input; returns one tensor.
-        inputs: by name, of :data:`INPUTS`, for a batch of at least two molecules.
-
-    Returns:
-        An ``onnx.ModelProto``, whose output is called :data:`OUTPUT`.
+    ``inputs`` are of :data:`INPUTS`, for a batch of at least two molecules.
     """
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -239,12 +234,7 @@ def _translations() -> dict[Any, Any]:
 
 
 class _InUnits(nn.Module):
-    """Predictions of M networks from the tensors of a batch: their mean, in the units of the targets.
-
-    Args:
-        predictor: the model without base models.
-        names: attributes of the batch, in the order of the arguments of ``forward``.
-    """
+    """Predictions of M networks from the tensors of a batch, named by ``names``: their mean, in the targets' units."""
 
     def __init__(self, predictor: Predictor, names: Sequence[str]) -> None:
         super().__init__()

@@ -47,19 +47,12 @@ LAYER_NAMES = {
 def convert(
     state: dict[str, Tensor], settings: dict[str, Any], mixer: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
-    """Convert a checkpoint of Graphormer v1 or Sliceformer.
+    """Convert the weights and hyperparameters of a checkpoint of Graphormer v1 or Sliceformer.
 
-    Args:
-        state: the checkpoint's weights.
-        settings: its hyperparameters, of which the maximal path length and the dropout rates are used.
-        mixer: the mixer; None to infer it from the weights.
+    ``mixer`` is inferred from the weights if it is None. A missing weight is a KeyError.
 
     Returns:
         The weights under GraphSlice's names, the configuration, and notes about the conversion for the user.
-
-    Raises:
-        InputError: if the weights are not those of the mixer.
-        KeyError: if weights are missing.
     """
     weights, _ = rename_weights(state, ANCHOR, NAMES, LAYER_NAMES, "layers")
     config = _imported_config(weights, settings, mixer)
@@ -96,10 +89,6 @@ def fold_padding_bond(weights: dict[str, Tensor], config: ModelConfig) -> None:
 
     At these positions the original reads row 0 of its bond table, which is not zero in its checkpoints. The
     contribution depends only on the distance, so the spatial table can represent it exactly.
-
-    Args:
-        weights: converted weights; ``pairs.spatial.weight`` is replaced.
-        config: configuration of the model.
     """
     maps = weights["pairs.position.weight"].view(-1, config.heads, config.heads)[: config.max_path]
     padding = weights["pairs.bond.weight"][0].double() @ maps.double()  # [max_path, H]

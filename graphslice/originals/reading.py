@@ -24,17 +24,7 @@ _SPATIAL_ROWS = 512
 
 
 def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the weights of another program's checkpoint and the plain values of its configuration.
-
-    Args:
-        path: a file of ``torch.save`` or safetensors, or a Hugging Face folder.
-
-    Returns:
-        The weights by name, and the plain values of the configuration by name.
-
-    Raises:
-        InputError: if it cannot be read, would run code, or holds no weights.
-    """
+    """Read the weights of a file or a Hugging Face folder, and the plain values of its configuration, both by name."""
     settings: dict[str, Any] = {}
     path = path.parent if path.name == HF_CONFIG else path
     if path.is_dir():

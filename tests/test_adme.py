@@ -1,4 +1,4 @@
-"""The packaged model ``adme``, and the scripts that make it."""
+"""The packaged model ``adme``."""
 
 import csv
 import io
@@ -18,26 +18,9 @@ ROOT = Path(__file__).parents[1]
 ENDPOINTS = pd.read_csv(ROOT / "graphslice" / "weights" / "adme_endpoints.csv", keep_default_na=False)
 
 
-@pytest.fixture
-def scripts(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-
-
 @pytest.fixture(scope="module")
 def adme():
     return gs.load("adme", "cpu")
-
-
-def test_labels_of_a_molecule_are_joined(scripts):
-    from build_adme import join
-
-    endpoints = pd.DataFrame({"name": ["y", "toxic"], "kind": ["regression", "binary"]})
-    rows = [("CCO", "y", 1.0), ("OCC", "y", 2.0), ("C(O)C", "y", 9.0), ("not a molecule", "y", 3.0)]
-    rows += [("CCO", "toxic", 1), ("OCC", "toxic", 0), ("CCC", "toxic", 1), ("C(C)C", "toxic", 1), ("CCC", "toxic", 0)]
-    table = join(pd.DataFrame(rows, columns=["smiles", "endpoint", "label"]), endpoints)
-    assert table["smiles"].tolist() == ["CCO", "CCC"]
-    assert table["y"].tolist()[0] == 2 and np.isnan(table["y"][1])  # the median
-    assert np.isnan(table["toxic"][0]) and table["toxic"][1] == 1  # a tie, and a majority
 
 
 def test_model_has_all_endpoints_with_units_and_percentiles(adme):

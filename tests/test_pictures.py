@@ -1,8 +1,6 @@
 """Pictures of the documentation: they show the present results, in both themes; rates of prediction."""
 
-import argparse
 import csv
-import json
 import re
 import sys
 from pathlib import Path
@@ -11,8 +9,6 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from benchmarks import rate
-from benchmarks.table_methods import Commands
 from docs_figures import architecture, benchmarks, hero, themes
 from graphslice.evaluation.plots import COLOURS, report_style
 
@@ -75,42 +71,3 @@ def test_website_shows_the_variant_of_the_theme(monkeypatch):
 
 
 # --- rates -----------------------------------------------------------------------------------------
-
-
-def measured(model: str, number: int, few: float, many: float) -> list[dict]:
-    shared = {"model": model, "round": number, "machine": "x", "version": model}
-    return [shared | {"molecules": n, "cpu_seconds": s} for n, s in ((1000, few), (3000, many))]
-
-
-def test_rate_is_without_the_start_of_the_command():
-    lines = measured("chemprop", 0, 5.0, 9.0) + measured("network", 0, 1.5, 2.5) + measured("network", 1, 1.0, 1.4)
-    found = rate.microseconds(lines)
-    assert found == {"chemprop": [2000.0], "network": pytest.approx([500.0, 200.0])}
-
-
-def test_table_of_rates_has_the_range_over_rounds():
-    lines = [
-        line
-        for number, seconds in enumerate((1.0, 0.5))
-        for line in measured("chemprop", number, 2.0, 6.0) + measured("network", number, 1.0, 1.0 + seconds)
-    ]
-    assert "| its network alone | 375 | 6.0 (4.0 to 8.0) |" in rate.rate_table(lines)
-
-
-def test_every_model_is_measured_in_every_round(monkeypatch, tmp_path):
-    """With commands that do nothing."""
-    folder = tmp_path / "tdc_admet"
-    folder.mkdir()
-    for name in (rate.TRAINED_ON, rate.PREDICTED):
-        (folder / f"{name}.csv").write_text("smiles,y,split\nC,1,train\nCC,2,train\nCCC,3,test\nCCCC,4,test\n")
-    ran = []
-    monkeypatch.setattr(Commands, "run", lambda self, *words: ran.append([str(word) for word in words]))
-    monkeypatch.setattr(rate, "Chemprop", lambda command: argparse.Namespace(version="chemprop 0"))
-    results = tmp_path / "rate.jsonl"
-    options = argparse.Namespace(data=tmp_path, chemprop="chemprop", rounds=2, results=results)
-    rate.measure(options, tmp_path)
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [(line["model"], line["round"], line["molecules"]) for line in lines] == [
-        (model, number, count) for number in range(2) for model in rate.MODELS for count in (4, 16)
-    ]
-    assert sum("predict" in words for words in ran) == 12 and sum("train" in words for words in ran) == 3

@@ -5,15 +5,20 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint docs release env clean
 
-env: $(VENV)/.ready
-
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What training and prediction need; `make test` adds what the tests need (Ray, ONNX, Jupyter, Triton and more).
+$(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+env: $(VENV)/.ready
+
+$(VENV)/.ready: $(VENV)/.base
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: env
+demo: $(VENV)/.base
 	$(BIN)/graphslice train --out runs/demo --overwrite
 	$(BIN)/graphslice predict runs/demo "CCO" "c1ccccc1O" "not a molecule"
 

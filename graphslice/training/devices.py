@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
+from lightning_fabric.loggers import CSVLogger
 from lightning_fabric.strategies import DDPStrategy, Strategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
@@ -161,7 +161,7 @@ def make_fabric(devices: Devices, out: Path, *, fresh: bool, log: bool = True) -
             devices=devices.count,
             num_nodes=devices.machines,
             precision=devices.precision,  # type: ignore[arg-type]
-            loggers=[CSVLogger(out, "logs", version), TensorBoardLogger(out, "logs", version)] if log else [],
+            loggers=[CSVLogger(out, "logs", version)] if log else [],
         )
     except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
         raise InputError(f"this machine cannot train with these settings: {first_line(error)}") from None
@@ -188,5 +188,5 @@ class quiet_lightning(warnings.catch_warnings):
         super().__enter__()
         for name in ("lightning_fabric", "lightning.fabric"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        warnings.filterwarnings("ignore", module="lightning|torch.utils.data|tensorboard")
+        warnings.filterwarnings("ignore", module="lightning|torch.utils.data")
         warnings.filterwarnings("ignore", message=".*lr_scheduler.*")

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphslice.chem.atom_bond_order import ORDER_DTYPE, atom_bond_order
 from graphslice.chem.features import molecule_features
-from graphslice.chem.molecule_check import molecule_fault, typed_arrays
+from graphslice.chem.molecule_check import invalid_molecule, typed_arrays
 from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, normalize_stereo, parse_molecule
 from graphslice.chem.quiet import rdkit_messages_blocked
 from graphslice.chem.rdkit_pickle import read_binaries
@@ -175,9 +175,11 @@ def check_molecules(arrays: MolArrays) -> None:
     """Raise :class:`InputError` for the first molecule that is invalid input for compiled code, with its index."""
     begins, ends = arrays.bonds.T
     atoms = arrays.atoms.reshape(-1)
-    error = molecule_fault(arrays.atom_ptr, arrays.bond_ptr, atoms, begins, ends, arrays.bond_type_ids)
-    if error is not None:
-        raise InputError(f"the molecule at index {error[0]} has {error[1]}")
+    index = invalid_molecule(arrays.atom_ptr, arrays.bond_ptr, atoms, begins, ends, arrays.bond_type_ids)
+    if index is not None:
+        raise InputError(
+            f"the molecule at index {index} has atoms or bonds that are out of range, repeated or too many"
+        )
 
 
 def check_graph(graph: MolGraph) -> MolGraph:

@@ -16,18 +16,6 @@ MAX_DEGREE = 255
 #: Most atoms of a molecule with bonds, whose atoms are stored as 16-bit numbers.
 MAX_BOND_ATOMS = 65_535
 
-_FINE, _ATOM_ROWS, _BOND_ROWS, _SIZE, _ATOM_VALUE, _BOND_END, _LOOP, _BOND_TYPE, _TWICE, _DEGREE = range(10)
-_MEANINGS = {
-    _ATOM_ROWS: "atom rows that are out of range",
-    _BOND_ROWS: "bond rows that are out of range",
-    _SIZE: "{} atoms, more than the limit of {}",
-    _ATOM_VALUE: "an atom whose feature {} is {}, outside OGB's values",
-    _BOND_END: "a bond to atom {} of {}",
-    _LOOP: "a bond of atom {} with itself",
-    _BOND_TYPE: "a bond whose features are outside OGB's values",
-    _TWICE: "two bonds between atoms {} and {}",
-    _DEGREE: "an atom with {} bonds, more than {}",
-}
 _ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
 _LIMITS = np.array(ATOM_DIMS, np.uint8)
 
@@ -58,15 +46,14 @@ def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np
     except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU
         raise InputError(f"{whose} has {name} that are not an array") from None
     array = np.empty((0, width), dtype) if array.size == 0 else array
-    if array.ndim != 2 or array.shape[1] != width:
-        raise InputError(f"{whose} has {name} of shape {list(array.shape)}, not [rows, {width}]")
     limits = np.iinfo(dtype)
-    if array.dtype.kind not in "bui" or (array.size and (array.min() < limits.min or array.max() > limits.max)):
-        raise InputError(f"{whose} has {name} that are not integers from {limits.min} to {limits.max}")
+    is_shaped = array.dtype.kind in "bui" and array.ndim == 2 and array.shape[1] == width
+    if not is_shaped or (array.size and (array.min() < limits.min or array.max() > limits.max)):
+        raise InputError(f"{whose} has {name} that are not integers from {limits.min} to {limits.max}, [rows, {width}]")
     return np.ascontiguousarray(array, dtype)
 
 
-def molecule_fault(
+def invalid_molecule(
     atom_ptr: np.ndarray,
     bond_ptr: np.ndarray,
     atoms: np.ndarray,
@@ -74,7 +61,7 @@ def molecule_fault(
     ends: np.ndarray,
     bond_type_ids: np.ndarray,
     max_atoms: int = MAX_BOND_ATOMS,
-) -> tuple[int, str] | None:
+) -> int | None:
     """Find the first molecule that is invalid input for compiled code.
 
     Args:
@@ -86,13 +73,12 @@ def molecule_fault(
         max_atoms: largest number of atoms of a molecule.
 
     Returns:
-        Index of the molecule and a description of the fault, which completes "the molecule has ..."; None if all
-        molecules are valid.
+        Index of the molecule; None if all are valid.
     """
     offsets = [_read_only(ptr, np.int64) for ptr in (atom_ptr, bond_ptr)]
     bonds = [_read_only(begins, np.int32), _read_only(ends, np.int32), _read_only(bond_type_ids, np.uint8)]
-    molecule, error, first, second = _first_fault(*offsets, _read_only(atoms, np.uint8), *bonds, max_atoms)
-    return None if error == _FINE else (int(molecule), _MEANINGS[error].format(first, second))
+    found = _first_invalid(*offsets, _read_only(atoms, np.uint8), *bonds, max_atoms)
+    return None if found < 0 else int(found)
 
 
 def _read_only(array: np.ndarray, dtype: type) -> np.ndarray:
@@ -103,65 +89,35 @@ def _read_only(array: np.ndarray, dtype: type) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _first_fault(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms):
+def _first_invalid(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms):
     num_atoms, num_bonds = len(atoms) // len(_LIMITS), min(len(begins), len(ends), len(bond_type_ids))
     for g in range(min(len(atom_ptr), len(bond_ptr)) - 1):
-        first, last = np.int64(atom_ptr[g]), np.int64(atom_ptr[g + 1])
-        if not 0 <= first <= last <= num_atoms:
-            return g, _ATOM_ROWS, 0, 0
-        if last - first > max_atoms:
-            return g, _SIZE, last - first, max_atoms
-        begin, end = np.int64(bond_ptr[g]), np.int64(bond_ptr[g + 1])
-        if not 0 <= begin <= end <= num_bonds:
-            return g, _BOND_ROWS, 0, 0
-        fault, one, other = _bond_fault(last - first, begins[begin:end], ends[begin:end], bond_type_ids[begin:end])
-        if fault != _FINE:
-            return g, fault, one, other
-        for a in range(first, last):
-            for f in range(len(_LIMITS)):
-                if atoms[a * len(_LIMITS) + f] >= _LIMITS[f]:
-                    return g, _ATOM_VALUE, f, np.int64(atoms[a * len(_LIMITS) + f])
-    return 0, _FINE, 0, 0
+        first, last, begin, end = atom_ptr[g], atom_ptr[g + 1], bond_ptr[g], bond_ptr[g + 1]
+        if not (0 <= first <= last <= num_atoms and last - first <= max_atoms and 0 <= begin <= end <= num_bonds):
+            return g
+        for i in range(first * len(_LIMITS), last * len(_LIMITS)):
+            if atoms[i] >= _LIMITS[i % len(_LIMITS)]:
+                return g
+        size, previous, ascending = last - first, np.int64(-1), True
+        for m in range(begin, end):
+            a, b = np.int64(begins[m]), np.int64(ends[m])
+            if not (0 <= a < size and 0 <= b < size) or a == b or bond_type_ids[m] >= NUM_BOND_TYPES:
+                return g
+            ascending = ascending and a < b and a * size + b > previous
+            previous = a * size + b
+        # Bonds in canonical order are ascending, so that duplicates are impossible.
+        if (not ascending or end - begin > MAX_DEGREE) and _is_repeated(size, begins[begin:end], ends[begin:end]):
+            return g
+    return -1
 
 
 @njit(cache=True)
-def _bond_fault(size, begins, ends, bond_type_ids):
-    """Check the bonds of a molecule of ``size`` atoms; return a fault and its two numbers."""
-    previous, ascending = np.int64(-1), True
-    for m in range(len(begins)):
-        a, b = np.int64(begins[m]), np.int64(ends[m])
-        if not 0 <= a < size or not 0 <= b < size:
-            return _BOND_END, (b if 0 <= a < size else a), size
-        if a == b:
-            return _LOOP, a, a
-        if bond_type_ids[m] >= NUM_BOND_TYPES:
-            return _BOND_TYPE, np.int64(bond_type_ids[m]), NUM_BOND_TYPES
-        key = a * size + b
-        ascending = ascending and a < b and key > previous
-        previous = key
-    if not ascending:  # bonds in canonical order are ascending, so that duplicates are impossible
-        a, b = _bond_twice(size, begins, ends)
-        if a != b:
-            return _TWICE, a, b
-    if len(begins) > MAX_DEGREE:
-        degrees = np.zeros(size, np.int64)
-        for m in range(len(begins)):
-            degrees[begins[m]] += 1
-            degrees[ends[m]] += 1
-        for a in range(size):
-            if degrees[a] > MAX_DEGREE:
-                return _DEGREE, degrees[a], MAX_DEGREE
-    return _FINE, np.int64(0), np.int64(0)
-
-
-@njit(cache=True)
-def _bond_twice(size, begins, ends):
-    """Find two atoms with a duplicate bond, in either direction; return two equal numbers if there are none."""
-    keys = np.empty(len(begins), np.int64)
+def _is_repeated(size, begins, ends):
+    """True if two atoms have two bonds, in either direction, or an atom has more than MAX_DEGREE bonds."""
+    keys, degrees = np.empty(len(begins), np.int64), np.zeros(size, np.int64)
     for m in range(len(begins)):
         keys[m] = min(begins[m], ends[m]) * size + max(begins[m], ends[m])
+        degrees[begins[m]] += 1
+        degrees[ends[m]] += 1
     keys.sort()
-    for m in range(1, len(keys)):
-        if keys[m] == keys[m - 1]:
-            return keys[m] // size, keys[m] % size
-    return np.int64(0), np.int64(0)
+    return degrees.max() > MAX_DEGREE or (keys[1:] == keys[:-1]).any()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from graphslice.chem.molecule_check import molecule_fault
+from graphslice.chem.molecule_check import invalid_molecule
 from graphslice.data.arrow import list_offsets, number_values
 from graphslice.hardware import cores
 
@@ -28,8 +28,9 @@ def check_contents(path: Path, batches: int, max_atoms: int) -> None:
         batch.validate(full=True)
         atoms, bonds = batch.column("atoms"), batch.column("bonds")
         features, *ends = (number_values(a) for a in (atoms.values.values, *bonds.values.flatten()))
-        if fault := molecule_fault(list_offsets(atoms), list_offsets(bonds), features, *ends, max_atoms):
-            raise ValueError(f"row {fault[0]} of record batch {number} has {fault[1]}")
+        row = invalid_molecule(list_offsets(atoms), list_offsets(bonds), features, *ends, max_atoms)
+        if row is not None:
+            raise ValueError(f"row {row} of record batch {number} is not a valid molecule")
 
     with ThreadPoolExecutor(max(1, min(batches, cores(), _MOST_THREADS))) as pool:
         list(pool.map(check, range(batches)))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphslice import InputError, MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.molecule import MolArrays, check_graph, check_molecules
-from graphslice.chem.molecule_check import molecule_fault
+from graphslice.chem.molecule_check import invalid_molecule
 from graphslice.chem.renumber import renumber
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
@@ -23,33 +23,30 @@ def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
 
 
 @pytest.mark.parametrize(
-    ("bad", "reason"),
+    "bad",
     [
-        (graph([(0, 1), (1, 3)]), "a bond to atom 3 of 3"),
-        (graph([(0, 1), (-1, 2)]), "a bond to atom -1 of 3"),
-        (graph([(0, 1)], 0), "a bond to atom 0 of 0"),
-        (graph([(0, 1), (2, 2)]), "a bond of atom 2 with itself"),
-        (graph([(0, 1), (0, 2), (1, 0)]), "two bonds between atoms 0 and 1"),
-        (graph([(0, 1), (70, 69), (1, 2), (69, 70)], 71), "two bonds between atoms 69 and 70"),
-        (graph([(0, i) for i in range(1, 257)], 257), "an atom with 256 bonds, more than 255"),
-        (graph([], 65_536), "65536 atoms, more than the limit of 65535"),
-        (graph([], atoms=np.full((3, 9), 2, np.uint8)), "an atom whose feature 7 is 2, outside OGB's values"),
-        (graph([(0, 1)], bond_features=np.array([[0, 6, 0]])), "a bond whose features are outside OGB's values"),
-        (
-            graph([(0, 1)], bond_features=np.array([[256, 0, 0]])),
-            "bond_features that are not integers from 0 to 255",
-        ),
-        (graph([], atoms=np.zeros((3, 9))), "atoms that are not integers"),
-        (graph([], atoms=np.zeros((3, 8), np.uint8)), r"atoms of shape \[3, 8\], not \[rows, 9\]"),
-        (graph([], bonds=[[0, 1], [1]]), "bonds that are not an array"),
-        (graph([], bonds=np.array([[0, 2**32 + 1]])), "bonds that are not integers"),
-        (graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)), "1 bonds, but features of 2 bonds"),
+        graph([(0, 1), (1, 3)]),
+        graph([(0, 1), (-1, 2)]),
+        graph([(0, 1)], 0),
+        graph([(0, 1), (2, 2)]),
+        graph([(0, 1), (0, 2), (1, 0)]),
+        graph([(0, 1), (70, 69), (1, 2), (69, 70)], 71),
+        graph([(0, i) for i in range(1, 257)], 257),
+        graph([], 65_536),
+        graph([], atoms=np.full((3, 9), 2, np.uint8)),
+        graph([(0, 1)], bond_features=np.array([[0, 6, 0]])),
+        graph([(0, 1)], bond_features=np.array([[256, 0, 0]])),
+        graph([], atoms=np.zeros((3, 9))),
+        graph([], atoms=np.zeros((3, 8), np.uint8)),
+        graph([], bonds=[[0, 1], [1]]),
+        graph([], bonds=np.array([[0, 2**32 + 1]])),
+        graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)),
     ],
 )
-def test_error_states_the_fault(bad, reason):
-    with pytest.raises(MoleculeError, match=f"^the graph has {reason}"):
+def test_invalid_graphs_are_rejected(bad):
+    with pytest.raises(MoleculeError, match="the graph has "):
         check_graph(bad)
-    with pytest.raises(InputError, match=f"the molecule at index 1 has {reason}"):
+    with pytest.raises(InputError, match="the molecule at index 1 has "):
         check_molecules(MolArrays.from_graphs([smiles_to_graph("C"), bad, bad]))
 
 
@@ -90,7 +87,7 @@ def test_finds_the_first_invalid_molecule(seed, share):
     kinds = [(random.integers(0, NUM_BOND_TYPES, len(some)) + 9 * (random.random(len(some)) < share)) for some in bonds]
     atoms = [random.integers(0, ATOM_DIMS, (size, 9)) + (random.random((size, 9)) < share / 9) for size in sizes]
     ends = np.array([bond for some in bonds for bond in some], np.int32).reshape(-1, 2)
-    fault = molecule_fault(
+    found = invalid_molecule(
         np.cumsum([0, *sizes]),
         np.cumsum([0, *map(len, bonds)]).astype(np.int32),
         np.concatenate(atoms).astype(np.uint8).reshape(-1),
@@ -98,28 +95,27 @@ def test_finds_the_first_invalid_molecule(seed, share):
         np.ascontiguousarray(ends[:, 1]),
         np.concatenate(kinds).astype(np.uint8),
     )
-    assert (fault and fault[0]) == first_invalid(sizes, bonds, kinds, atoms)
+    assert found == first_invalid(sizes, bonds, kinds, atoms)
 
 
 @pytest.mark.parametrize(
-    ("atom_ptr", "bond_ptr", "fault"),
+    ("atom_ptr", "bond_ptr", "expected"),
     [
         ([0, 2, 3], [0, 1, 1], None),
         ([1, 2, 3], [0, 0, 0], None),
-        ([0, 2, 4], [0, 1, 1], (1, "atom rows that are out of range")),
-        ([0, 2, 1], [0, 1, 1], (1, "atom rows that are out of range")),
-        ([-1, 2, 3], [0, 1, 1], (0, "atom rows that are out of range")),
-        ([0, 2, 3], [0, 1, 2], (1, "bond rows that are out of range")),
-        ([0, 2, 3], [1, 0, 1], (0, "bond rows that are out of range")),
-        ([0, 2**31 - 1, 3], [0, 1, 1], (0, "atom rows that are out of range")),
-        ([0, 3, 3], [0, 1, 1], (0, "3 atoms, more than the limit of 2")),
+        ([0, 2, 4], [0, 1, 1], 1),
+        ([0, 2, 1], [0, 1, 1], 1),
+        ([-1, 2, 3], [0, 1, 1], 0),
+        ([0, 2, 3], [0, 1, 2], 1),
+        ([0, 2, 3], [1, 0, 1], 0),
+        ([0, 2**31 - 1, 3], [0, 1, 1], 0),
+        ([0, 3, 3], [0, 1, 1], 0),  # three atoms, more than two
     ],
 )
-def test_offsets_are_validated(atom_ptr, bond_ptr, fault):
+def test_offsets_are_validated(atom_ptr, bond_ptr, expected):
     ends = np.array([0], np.uint16), np.array([1], np.uint16)
     ptr = np.array(atom_ptr, np.int32), np.array(bond_ptr, np.int32)
-    found = molecule_fault(*ptr, np.zeros(27, np.uint8), *ends, np.zeros(1, np.uint8), 2)
-    assert found is fault is None or (found[0] == fault[0] and found[1].startswith(fault[1]))
+    assert invalid_molecule(*ptr, np.zeros(27, np.uint8), *ends, np.zeros(1, np.uint8), 2) == expected
 
 
 def test_every_atom_feature_is_checked():
@@ -130,7 +126,7 @@ def test_every_atom_feature_is_checked():
                 atoms[a, f] = limit - 1
                 check_graph(graph([], atoms=atoms))
                 atoms[a, f] = limit
-                with pytest.raises(MoleculeError, match=f"feature {f} is {limit}"):
+                with pytest.raises(MoleculeError, match="out of range"):
                     check_graph(graph([], atoms=atoms))
 
 

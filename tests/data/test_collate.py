@@ -154,5 +154,5 @@ def test_rows_without_a_molecule_raise():
 
 def test_error_names_the_invalid_molecule(graphs):
     bad = dataclasses.replace(graphs[0], bonds=graphs[0].bonds + 1)
-    with pytest.raises(InputError, match="the molecule at index 6 has a bond to atom 7 of 7"):
+    with pytest.raises(InputError, match="the molecule at index 6 has"):
         collate([*graphs, bad])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import current_process, get_all_start_methods, get_context, get_start_method, parent_process
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -48,14 +47,7 @@ def in_processes(
     Yields:
         Each key when its call ends, with the error message if it failed, else None.
 
-    Raises:
-        InputError: if this process cannot start others.
     """
-    if current_process().daemon or get_start_method(allow_none=True) not in (None, *get_all_start_methods()):
-        raise InputError(
-            "several models are trained in processes of their own, which a worker of joblib or of a pool cannot start: "
-            "leave out n_jobs or the pool, or train one model at a time"
-        )
     context, waiting = process_context(function.__module__), list(tasks.items())
     running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
     try:
@@ -66,10 +58,8 @@ def in_processes(
                 share = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
                 if gpu is not None:
                     share["CUDA_VISIBLE_DEVICES"] = gpu
-                # An interrupt during the start is delayed until the process is in `running`, so that it is stopped too.
-                with _interrupts_blocked():
-                    child = Child(context, share)
-                    running[child.pipe] = key, child, gpu
+                child = Child(context, share)
+                running[child.pipe] = key, child, gpu
                 child.start(error_of_call, function, *arguments)
             # The wait is short, since an interrupt just before it is only handled after it.
             for pipe in wait(list(running), timeout=0.5):
@@ -117,9 +107,7 @@ class Child:
         self, context: Any, share: Mapping[str, str] = MappingProxyType({}), interruptible: bool = True
     ) -> None:
         environment = None if context.get_start_method() == "fork" else {**os.environ, **share}
-        # The process imports from the same paths as this one.
-        folders = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-        changes = {} if environment is None else {**share, "PYTHONPATH": folders, "PYTHONSAFEPATH": "1"}
+        changes = {} if environment is None else {**share, "PYTHONSAFEPATH": "1"}
         with _starting, _environment(changes), _interrupts_blocked():
             self.pipe, child_pipe = context.Pipe()
             process_args = child_pipe, environment, interruptible
@@ -161,11 +149,7 @@ class Child:
             os.kill(self._process.pid, signal.SIGINT)
 
     def end(self, seconds: float | None = None) -> None:
-        """Wait until the process ends, after its call if one is running.
-
-        Args:
-            seconds: time limit.
-        """
+        """Wait until the process ends, after its call if one is running; ``seconds`` is a time limit."""
         self.pipe.close()
         self._process.join(seconds)
 
@@ -178,16 +162,10 @@ class Child:
 def process_context(module: str) -> Any:
     """Return a multiprocessing context whose processes import a module.
 
-    On Linux a server process imports the module once and is forked for every call, which takes milliseconds, while
-    importing torch and Lightning takes seconds. On other systems, and on machines with a GPU, every process imports
-    it: the import initialises the GPU, and a process that has done so cannot be forked.
-
-    Args:
-        module: name of the module.
+    On Linux without a GPU, a server process imports it once and is forked for every call, which takes milliseconds;
+    elsewhere every process imports it, since a process that has initialised a GPU cannot be forked.
     """
-    # The path of a Unix socket has at most 108 characters, about 40 of which follow the temporary directory.
-    can_fork = sys.platform == "linux" and len(tempfile.gettempdir()) < 60
-    if not can_fork or any(os.path.exists(driver) for driver in _DRIVERS):
+    if sys.platform != "linux" or any(os.path.exists(driver) for driver in _DRIVERS):
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload([module])
@@ -207,12 +185,7 @@ def error_of_call(function: Callable[..., object], *arguments: Any) -> str | Non
 
 
 def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
-    """Return the GPU that the fewest processes use, the first of equals; None if there is no GPU.
-
-    Args:
-        gpus: names of the GPUs.
-        taken: name of the GPU of every process.
-    """
+    """Return the GPU that the fewest processes use, given the GPU of each; None if there is no GPU."""
     counts = Counter(taken)
     return min(gpus, key=lambda gpu: counts[gpu], default=None)
 
@@ -220,16 +193,14 @@ def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | No
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
     """Context manager that sets environment variables, for processes started inside it."""
-    before = {name: os.environ.get(name) for name in changes}
+    before = {**os.environ}
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in changes.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextmanager
@@ -248,7 +219,10 @@ def _interrupts_blocked() -> Iterator[None]:
 def _serve(pipe: Connection, environment: Mapping[str, str] | None, interruptible: bool) -> None:
     """Run the calls that come through the pipe until it is closed: the main function of a child process."""
     if environment is not None:
-        _replace_environment(environment)
+        os.environ.clear()  # a forked process has the variables and the torch of the server process
+        os.environ.update(environment)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
     if interruptible and hasattr(os, "setsid"):
         os.setsid()  # so that Ctrl-C reaches it only through its parent, and only once
     try:
@@ -268,17 +242,6 @@ def _serve(pipe: Connection, environment: Mapping[str, str] | None, interruptibl
                 pipe.send(result)
     except KeyboardInterrupt:
         pass  # the parent no longer reads the result
-
-
-def _replace_environment(environment: Mapping[str, str]) -> None:
-    """Replace all environment variables of this process, and set the number of threads of torch accordingly.
-
-    A forked process inherits the variables of the server process, and a torch that was loaded with them.
-    """
-    os.environ.clear()
-    os.environ.update(environment)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
 
 
 def _exit_with_parent(interruptible: bool) -> None:

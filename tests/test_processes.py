@@ -3,17 +3,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import process_functions
 import pytest
 
-import graphslice
 from graphslice import processes
-from graphslice.errors import InputError
 from graphslice.processes import in_processes, least_used_gpu
 
 
@@ -22,13 +18,6 @@ def test_each_call_runs_in_its_own_process(tmp_path):
     assert dict(in_processes(process_functions.note, {path: (path,) for path in paths}, jobs=2)) == dict.fromkeys(paths)
     processes = {int(path.read_text().split()[0]) for path in paths} | {os.getpid()}
     assert len(processes) == 3
-
-
-def test_process_that_cannot_start_others_is_an_input_error(monkeypatch):
-    """joblib's workers have a start method that is not Python's."""
-    monkeypatch.setattr(processes, "get_start_method", lambda allow_none: "loky")
-    with pytest.raises(InputError, match="which a worker of joblib or of a pool cannot start: leave out n_jobs"):
-        list(in_processes(process_functions.note, {"a": ("a",)}, jobs=1))
 
 
 def test_parallel_calls_share_the_cores(tmp_path, monkeypatch):
@@ -80,28 +69,6 @@ def test_first_failure_is_seen_by_a_caller_that_stops(tmp_path):
         for _, reason in ended:
             time.sleep(1)
             raise RuntimeError(reason)
-
-
-def test_child_processes_import_from_the_paths_of_the_parent(tmp_path, monkeypatch):
-    """They do not import from the current directory."""
-    (tmp_path / "graphslice").mkdir()
-    (tmp_path / "graphslice" / "__init__.py").write_text("raise SystemExit('another checkout')")
-    (tmp_path / "process_functions.py").write_text("raise SystemExit('another module')")
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(process_functions.__file__).parent)!r})\n"
-        "import process_functions; from pathlib import Path\n"
-        "from graphslice.processes import in_processes\n"
-        "if __name__ == '__main__': print(dict(in_processes(process_functions.note, {1: (Path('noted'),)}, jobs=1)))"
-    )
-    home = str(Path(graphslice.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": home},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "{1: None}\n", done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -10,22 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from graphslice.censored import is_bounded
-from graphslice.config import MOLECULE, quote_item
+from graphslice.config import MOLECULE
 from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
 from graphslice.data.labels import pluralize
 from graphslice.data.splits import SPLIT_NAMES
-from graphslice.data.store import StoredTexts
 from graphslice.run_files import CORPUS, REJECTED
 from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
-
-# A limit of an assay is suspected if this share of at least this many labels are the least or the greatest one, but not
-# among integers with few distinct values.
-_MIN_LIMIT_SHARE, _MIN_LABELS, _FEW_INTEGERS = 0.05, 50, 20
 
 # A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
 _MIN_RELATIVE_STD = 1e-6
@@ -45,12 +40,6 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
     if (level := data.dataset.level) != MOLECULE:
         molecules = f"{len(data.usable_rows):,} molecules"
         lines.insert(0, f"{level}-level targets of {len(labels):,} {level}s in {molecules}:")
-    if len(tasks) > 1:
-        names = quoted_list([task.name for task in tasks], _MOST_NAMES, str)
-        lines.append(
-            f"one model of {len(tasks):,} targets ({names}); it is not compared with models of one target each, such "
-            f"as of --targets {quote_item(tasks[0].name)}"
-        )
     lines += describe_bounded(tasks, data.dataset.bounds(data.usable_rows))
     for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
         names = ", ".join(auxiliary.names)
@@ -65,7 +54,6 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         *data.dataset.notes,
         *([describe_reasons(invalid, f"used without an invalid label (see {REJECTED})")] if invalid else []),
         *data_warnings(tasks, labels),
-        *([] if pretraining or level != MOLECULE else [*limit_notes(tasks, labels), *salt_notes(data)]),
         *split_warnings(tasks, parts, folds=not pretraining),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
@@ -84,27 +72,8 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         console.print(f"{pluralize(unlabelled, 'row')} {verbs} not used", highlight=False, soft_wrap=True)
 
 
-def salt_notes(data: MoleculeData) -> list[str]:
-    """Say how many molecules consist of several fragments, and whether they are standardized; at most one line."""
-    texts = data.dataset.smiles
-    if not len(texts):  # graphs
-        return []
-    several = texts.contain(".") if isinstance(texts, StoredTexts) else np.array(["." in text for text in texts])
-    if not (count := int(several[data.usable_rows].sum())):
-        return []
-    subject = f"{count:,} of {len(data.usable_rows):,} molecules consist of several fragments, such as salts"
-    if data.config.graph.standardize == "none":
-        return [f"{subject}: --standardize parent reads the largest organic fragment of each, neutralised"]
-    return [f"{subject}, of which the largest organic one is read, neutralised"]
-
-
 def describe_tasks(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """Describe the targets, one line per task type.
-
-    Args:
-        tasks: T targets.
-        labels: ``float64 [R, T]`` in the user's unit, or class indices; nan where missing.
-    """
+    """Describe the targets, one line per task type; ``labels`` are ``float64 [R, T]``, nan where missing."""
     lines = []
     for kind in TASK_KINDS:
         named = [_describe_task(task, labels[:, t]) for t, task in enumerate(tasks) if task.kind == kind]
@@ -143,26 +112,6 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if task.kind == REGRESSION and len(known) and (reason := _target_warning(known)):
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{quoted_list(names, _MOST_NAMES, str)} {reason}" for reason, names in targets_by_reason.items()]
-
-
-def limit_notes(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
-    """Point out regression targets of which many labels equal the least or the greatest one, as at an assay limit."""
-    notes = []
-    for t, task in enumerate(tasks):
-        known = labels[~np.isnan(labels[:, t]), t]
-        values, counts = np.unique(known, return_counts=True)
-        is_count = len(values) <= _FEW_INTEGERS and (values % 1 == 0).all()
-        if task.kind != REGRESSION or len(known) < _MIN_LABELS or is_count:
-            continue
-        for place, sign, extreme in ((0, "<", "least"), (-1, ">", "greatest")):
-            share, value = counts[place] / len(known), f"{values[place]:.12g}"
-            if _MIN_LIMIT_SHARE <= share < 1:
-                notes.append(
-                    f"{100 * share:.0f}% of the labels of {task.name} are {value}, the {extreme} value: if this is a "
-                    f"limit of the assay, write them as {sign}{value}, which is read as a bound"
-                )
-    more = [f"and {len(notes) - _MOST_NAMES:,} more such limits"] if len(notes) > _MOST_NAMES else []
-    return [*notes[:_MOST_NAMES], *more]
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:

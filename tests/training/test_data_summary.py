@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graphslice.tasks import Task, regression_tasks
-from graphslice.training.data_summary import data_warnings, describe_tasks, limit_notes
+from graphslice.training.data_summary import data_warnings, describe_tasks
 
 RANDOM = np.random.default_rng(0)
 
@@ -44,44 +44,3 @@ def test_hundreds_of_targets_are_abbreviated():
 def test_warnings_about_suspicious_values(values, expected):
     found = data_warnings(regression_tasks(["y"]), values[:, None])
     assert found == [] if expected is None else (len(found) == 1 and expected in found[0])
-
-
-def labels_with_limit(value: float, count: int, rows: int = 100, seed: int = 0) -> np.ndarray:
-    """Labels from 1 to 2, of which some are another value."""
-    labels = np.random.default_rng(seed).uniform(1, 2, (rows, 1))
-    labels[:count] = value
-    return labels
-
-
-def test_limits_of_assays_are_noted():
-    (task,) = regression_tasks(["cl"])
-    (low,) = limit_notes([task], labels_with_limit(0.5, 31))
-    assert low.startswith("31% of the labels of cl are 0.5, the least value: if this is a limit of the assay, write")
-    assert low.endswith("as <0.5, which is read as a bound")
-    (high,) = limit_notes([task], labels_with_limit(1000, 5))
-    assert high.startswith("5% of the labels of cl are 1000, the greatest value") and ">1000" in high
-    unknown = np.concatenate([labels_with_limit(0.5, 31), np.full((900, 1), np.nan)])
-    assert limit_notes([task], unknown) == [low]
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        labels_with_limit(0.5, 4),
-        labels_with_limit(0.5, 20, rows=49),
-        labels_with_limit(1.5, 40),  # not at an end
-        np.full((100, 1), 3.5),
-        np.random.default_rng(0).integers(0, 9, (100, 1)).astype(float),
-        np.full((100, 1), np.nan),
-    ],
-    ids=["few", "small", "inside", "constant", "integers", "unknown"],
-)
-def test_other_labels_are_no_limits(labels):
-    assert limit_notes(regression_tasks(["y"]), labels) == []
-
-
-def test_classes_have_no_limits_and_many_limits_are_abbreviated():
-    labels = np.tile(labels_with_limit(0.5, 31), 9)
-    notes = limit_notes(regression_tasks(f"t{t}" for t in range(9)), labels)
-    assert len(notes) == 7 and notes[-1] == "and 3 more such limits"
-    assert limit_notes([Task("c", "binary", ("no", "yes"))], np.repeat([[0.0], [1.0]], 50, axis=0)) == []

@@ -21,7 +21,7 @@ from graphslice.report.page_elements import Card, Cards, Heading, Part, Section,
 from graphslice.report.sections.run import MAX_TARGETS
 from graphslice.run_files import REJECTED, read_splits
 from graphslice.tasks import REGRESSION, Task
-from graphslice.training.data_summary import describe_bounded, limit_notes
+from graphslice.training.data_summary import describe_bounded
 
 _MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
 
@@ -118,7 +118,6 @@ def _labels(run: Run) -> list[Part]:
     for split in ("valid", "test"):
         bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
     parts += [Text(f"{line[:1].upper()}{line[1:]}.") for line in bounds]
-    parts += [Text(f"{note}.", note=True) for note in limit_notes(dataset.tasks, dataset.labels(data.usable_rows))]
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts

@@ -141,24 +141,15 @@ def _errors(name: str, revision: str | None = None) -> Iterator[None]:
     """
     from huggingface_hub import errors
 
-    log_in = "log in with `hf auth login`, or set HF_TOKEN"
+    rejected = errors.HfHubHTTPError, errors.LocalTokenNotFoundError, errors.HFValidationError
     try:
         yield
-    except errors.GatedRepoError:
-        raise InputError(f"access to {name} is restricted: ask for it on its page, and {log_in}") from None
-    except errors.RepositoryNotFoundError:
-        raise InputError(f"there is no {name}, or it is private: check the name; for a private one {log_in}") from None
     except errors.RevisionNotFoundError:
         raise InputError(f"{name} has no revision {revision}: give a branch, a tag or a commit of it") from None
-    except errors.LocalTokenNotFoundError:
-        raise InputError(f"uploading {name} needs an account: {log_in}") from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        denied = f": check that you may write there, or {log_in}" if status in (401, 403) else ""
-        raise InputError(f"the server rejected the access to {name} (HTTP status {status}){denied}") from None
+    except rejected as error:
+        advice = "check the name, ask for access on its page, or log in with `hf auth login`"
+        raise InputError(f"no access to {name} ({type(error).__name__}): {advice}") from None
     except (errors.HTTPError, errors.LocalEntryNotFoundError, ConnectionError):
         server = _endpoint() or "https://huggingface.co"
         copy = f", and there is no complete copy of {name} on this machine" if revision else ""
         raise InputError(f"cannot reach {server}{copy}") from None
-    except errors.HFValidationError as error:
-        raise InputError(f"{name} is not a valid name on the Hub: {error}") from None

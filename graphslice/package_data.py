@@ -6,7 +6,6 @@ In a wheel they are inside ``graphslice``; in a source checkout at its top level
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -51,26 +50,11 @@ def default_cache() -> Path:
 
 
 def private_folder(prefix: str) -> Path:
-    """Return a folder for temporary files that no other user can write to, since what is read there may be run.
-
-    Args:
-        prefix: beginning of its name.
-
-    Raises:
-        OSError: if the system has no folder for temporary files that can be written.
-    """
-    if not hasattr(os, "getuid"):  # the folder for temporary files is the user's own
-        folder = Path(tempfile.gettempdir()) / f"{prefix}user"
-        folder.mkdir(exist_ok=True)
-        return folder
-    folder = Path(tempfile.gettempdir()) / f"{prefix}{os.getuid()}"
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-            folder.chmod(0o700)
-            return folder
-    return _new_folder(prefix)
+    """Return a folder for temporary files that belongs to this user, since what is read there may be run."""
+    user = os.getuid() if hasattr(os, "getuid") else None  # elsewhere the folder for temporary files is the user's own
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{'user' if user is None else user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder if user is None or folder.lstat().st_uid == user else _new_folder(prefix)
 
 
 @cache

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -280,37 +279,16 @@ class Model(Predictor):
         ``overrides`` are fields of :class:`DataConfig`.
         """
         from graphslice.data.dataset_loaders import dataset_from_frame
-        from graphslice.evaluation.evaluate import (
-            align_targets,
-            load_evaluation_data,
-            other_data,
-            select_tasks,
-            training_splits,
-        )
+        from graphslice.evaluation.evaluate import align_targets, data_to_evaluate, load_evaluation_data, select_tasks
 
         if frame is None:
-            if self.folder is None and "dataset" not in overrides:
-                raise InputError("the model has no run directory that names its training data: give labelled molecules")
-            self._check_folder()
-            return load_evaluation_data(self, self.folder, overrides, split)
-        trained = self.config.data
-        data_config, notes = other_data(self, overrides, split, column_names(frame))
-        tasks = select_tasks(self, data_config.targets)
-        dataset = dataset_from_frame(frame, data_config, tasks)
-        if trained.fingerprint is not None:  # the frame of the training is recognised by all that it was read with
-            names = "split", "weight_column"
-            as_trained = None
-            with suppress(InputError):  # another frame has not all of these columns, or others of the same name
-                as_read = replace(data_config, **{name: getattr(trained, name) for name in names})
-                as_trained = dataset_from_frame(frame, as_read, tasks)
-            if as_trained is not None and as_trained.fingerprint() == trained.fingerprint:
+            if "dataset" not in overrides:
                 self._check_folder()
-                dataset = as_trained
-        aligned = align_targets(self, dataset, overrides.get("targets"))
-        aligned = replace(aligned, notes=(*aligned.notes, *notes))
-        if dataset.fingerprint() != trained.fingerprint:
-            return aligned, dataset.splits
-        return aligned, training_splits(self, self.folder, dataset, split)
+            return load_evaluation_data(self, self.folder, overrides, split)
+        data = data_to_evaluate(self, overrides, split, column_names(frame))
+        dataset = dataset_from_frame(frame, data, select_tasks(self, data.targets))
+        aligned = align_targets(self, dataset, data.targets)
+        return aligned, aligned.splits
 
     # --- storage ----------------------------------------------------------------------------------
 

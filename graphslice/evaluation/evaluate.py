@@ -18,98 +18,78 @@ from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX
 from graphslice.data.tables import is_table_name, open_table
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
 from graphslice.evaluation.prediction_tables import write_predictions
 from graphslice.inference.predictions import Predictions, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY
-from graphslice.run_files import find_members, locate_dataset, read_splits, read_training_smiles, run_directory_of
+from graphslice.run_files import find_members, locate_dataset, read_splits, run_directory_of
 from graphslice.tasks import Task
 
 
 def load_evaluation_data(
     predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None = None
 ) -> tuple[LabelledDataset, Splits | None]:
-    """Load a labelled dataset to evaluate a model on, with its splits.
+    """Load labelled molecules to evaluate a model on: data that the user names as they are, else those of the training.
 
     Args:
         predictor: the model.
         model: its run directory or checkpoint, if there is one.
-        overrides: fields of :class:`~graphslice.config.DataConfig` that differ from the training.
-        split: the split to evaluate. With ``all`` a column of splits in other data is ignored.
+        overrides: fields of :class:`~graphslice.config.DataConfig` that the user sets.
+        split: the split to evaluate. With ``all`` a column of splits in named data is ignored.
 
     Returns:
         The dataset, and the rows of each split: those of the run for the data of the training, else those that the
         data defines; None if there are none.
 
     Raises:
-        InputError: if the dataset cannot be read, has other targets, or other molecules than at the training.
+        InputError: if the dataset cannot be read or has other targets, or the data of the training is not there or has
+            changed.
     """
-    trained = predictor.config.data
-    folder = None if model is None else run_directory_of(model)
-    trained = replace(trained, dataset=locate_dataset(trained.dataset, folder))
-    dataset = absolute_dataset(overrides.get("dataset", trained.dataset))
-    if dataset == "pyg" or "dataset" not in overrides:
-        exists = is_dataset_name(dataset) or split_sheet(Path(dataset))[0].exists()
-        reasons = {
-            "the model was trained on PyG data": dataset == "pyg",
-            f"{model} was imported without its training data": not trained.dataset,
-            f"{model} comes with the package, without its training data": model is not None and folder is None,
-            f"the training data is no longer at {dataset}": not exists,
-        }
-        if (reason := next((text for text, is_met in reasons.items() if is_met), None)) is not None:
-            raise InputError(f"{reason}: give labelled molecules with --dataset")
+    if "dataset" not in overrides:
+        return _load_training_data(predictor, model, overrides, split)
+    dataset = absolute_dataset(overrides["dataset"])
+    data = data_to_evaluate(predictor, {**overrides, "dataset": dataset}, split, _columns(dataset))
+    loaded = align_targets(predictor, load_dataset(data, select_tasks(predictor, data.targets)), data.targets)
+    return loaded, loaded.splits
+
+
+def _load_training_data(
+    predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None
+) -> tuple[LabelledDataset, Splits | None]:
+    """Load the data of the training with the splits of the run."""
+    folder, trained = None if model is None else run_directory_of(model), predictor.config.data
+    dataset = locate_dataset(trained.dataset, folder)
+    exists = is_dataset_name(dataset) or split_sheet(Path(dataset))[0].is_file() or Path(dataset).is_dir()
+    if model is None or folder is None or not dataset or not exists:
+        raise InputError(
+            f"the training data of {model or 'the model'} is not there: give labelled molecules with --dataset"
+        )
     targets = overrides.get("targets")
-    notes: list[str] = []
-    if dataset == trained.dataset:
-        if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
-            overrides = {name: value for name, value in overrides.items() if name != "targets"}
-        defaults: dict[str, Any] = {"targets": trained.targets or join_names(predictor.targets)}
-        data = replace(trained, **{**defaults, **overrides, "dataset": dataset})
-    else:
-        other_split = None if is_dataset_name(dataset) else split
-        data, notes = other_data(predictor, {**overrides, "dataset": dataset}, other_split, _columns(dataset))
-    loaded = load_dataset(data, select_tasks(predictor, data.targets))
-    aligned = replace(align_targets(predictor, loaded, targets), auxiliary={})
-    aligned = replace(aligned, notes=(*aligned.notes, *notes))
-    if dataset != trained.dataset or aligned.is_pcqm4m or trained.fingerprint is None:
-        return aligned, aligned.splits
-    if loaded.fingerprint() == trained.fingerprint:
-        if predictor.calibration is not None and split in ("train", "valid", "all"):
-            note = "intervals were calibrated on some of these molecules or trained on them: their coverage is no test"
-            aligned = replace(aligned, notes=(*aligned.notes, note))
-        return aligned, training_splits(predictor, model, loaded, split)
-    is_other = bool(overrides.keys() & {"dataset", "targets", "smiles_column", "decimal"})
-    if is_other:
-        return aligned, None
-    if _has_rows_of_run(loaded, folder):
-        note = "the data has changed since the training, but not the molecules of the run, which are evaluated"
-        return replace(aligned, notes=(*aligned.notes, note)), run_splits(predictor, model, loaded)
-    if is_other:
-        return aligned, None
-    raise InputError(
-        f"{dataset} has changed since {model or 'the model'} was trained on it, and rows hold other molecules: name it "
-        "with --dataset to evaluate on it as it is now"
-    )
-
-
-def _has_rows_of_run(dataset: LabelledDataset, folder: Path | None) -> bool:
-    """True if all rows of a run still have their SMILES; labels may have been corrected, and rows appended."""
-    smiles = read_training_smiles(folder)
-    in_place = (row < len(dataset.smiles) and dataset.smiles[row] == text for row, text in smiles.items())
-    return bool(smiles) and all(in_place)
+    if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
+        targets = trained.targets or join_names(predictor.targets)
+    data = replace(trained, **{**overrides, "dataset": dataset, "targets": targets})
+    loaded = load_dataset(data, select_tasks(predictor, targets))
+    if not loaded.is_pcqm4m and loaded.fingerprint() != trained.fingerprint:
+        raise InputError(
+            f"{dataset} has changed since {model} was trained on it: name it with --dataset to evaluate on all of it"
+        )
+    # Auxiliary labels count in the fingerprint, but are not evaluated.
+    aligned = replace(align_targets(predictor, loaded, overrides.get("targets")), auxiliary={})
+    if predictor.calibration is not None and split in ("train", "valid", "all"):
+        note = "intervals were calibrated on some of these molecules or trained on them: their coverage is no test"
+        aligned = replace(aligned, notes=(*aligned.notes, note))
+    return aligned, loaded.splits if loaded.is_pcqm4m else _splits_of_run(predictor, model, folder, loaded, split)
 
 
 def _columns(dataset: str) -> list[str]:
     """Column names of a dataset if it is a table that exists, else none."""
-    if is_dataset_name(dataset) or dataset.lower().endswith(STORE_SUFFIX):
+    is_table = Path(dataset).is_dir() or (is_table_name(dataset) and not dataset.endswith(STORE_SUFFIX))
+    if is_dataset_name(dataset) or not is_table:
         return []
-    path = Path(dataset)
-    if not (path.is_dir() or is_table_name(dataset)):
-        return []
-    with open_table(path) as table:
+    with open_table(Path(dataset)) as table:
         return list(table.columns)
 
 
@@ -118,49 +98,24 @@ def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
     return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
 
 
-def other_data(
+def data_to_evaluate(
     predictor: Predictor, overrides: dict[str, Any], split: str | None, columns: Sequence[str]
-) -> tuple[DataConfig, list[str]]:
-    """Choose how to read other data than that of the training, as far as the user does not say.
-
-    The targets are those of the model that are among the columns, or all of them if none is; targets named by the user
-    are kept if they are not all among both.
+) -> DataConfig:
+    """Return how named data are read: as the user says, else as at the training, with the model's targets among them.
 
     Args:
         predictor: the model.
         overrides: fields of :class:`~graphslice.config.DataConfig` that the user sets.
         split: the split to evaluate. With ``all`` a column of splits is ignored.
         columns: column names of the data; empty if it has none.
-
-    Returns:
-        The configuration, and notes on targets of the model that are not among the columns, but under a similar name.
-
-    Raises:
-        InputError: if the model has several targets, none of them is a column, and the user names none.
     """
-    trained, targets = predictor.config.data, overrides.get("targets")
+    trained = predictor.config.data
     defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
-    defaults |= {"level": predictor.level, "split": "random" if split == "all" else None}
+    is_named = is_dataset_name(overrides.get("dataset", ""))  # whose split is fixed
+    defaults |= {"level": predictor.level, "split": "random" if split == "all" and not is_named else None}
     defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
-    notes: list[str] = []
-    if columns and not targets:
-        notes = _misspelt_targets(predictor, columns, Path(overrides.get("dataset", "the data frame")).name)
-    names = target_names(targets, predictor.targets)
-    if not targets or set(names) <= set(predictor.targets) & set(columns):
-        targets = join_names([name for name in predictor.targets if name in columns] or predictor.targets)
-    return DataConfig(**{**defaults, **overrides, "targets": targets}), notes
-
-
-def _misspelt_targets(predictor: Predictor, columns: Sequence[str], name: str) -> list[str]:
-    missing = [target for target in predictor.targets if target not in columns]
-    if len(missing) == len(predictor.targets) > 1:
-        raise InputError(
-            f"{name} has no column of the {len(missing)} targets of the model, {quoted_list(missing)}: rename its "
-            "columns, or name them with --targets"
-        )
-    others = [column for column in columns if column not in predictor.targets]
-    similar = {target: nearest(target, others) for target in missing}
-    return [f"{name} has no column {target!r}{text}" for target, text in similar.items() if text]
+    defaults["targets"] = join_names([name for name in predictor.targets if name in columns] or predictor.targets)
+    return DataConfig(**{**defaults, **{name: value for name, value in overrides.items() if value}})
 
 
 def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
@@ -172,17 +127,10 @@ def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
 
 
 def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
-    """Give a dataset all targets of a model; those that it lacks are unknown.
+    """Give a dataset all targets of a model; those that it lacks, or ``targets`` does not name, are unknown.
 
-    Rows whose atom- or bond-level labels do not have the length of their molecule are rejected.
-
-    Args:
-        predictor: the model.
-        dataset: has some targets of the model by name, or as many others in its order.
-        targets: the targets of the model to evaluate, in the form of ``--targets``.
-
-    Raises:
-        InputError: if the dataset has other targets, and not as many as the model.
+    The dataset has some targets of the model by name, or as many others in its order. Rows whose atom- or bond-level
+    labels do not have the length of their molecule are rejected.
     """
     evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
@@ -225,54 +173,24 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
     return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 
 
-def run_splits(predictor: Predictor, model: Path | None, dataset: LabelledDataset) -> Splits | None:
-    """Return the splits of the run that trained a model on a dataset, or those of the dataset if there is no run.
-
-    For an ensemble only splits that are the same for all members are returned: a molecule in the validation set of
-    one member may be in the training set of another.
-
-    Args:
-        predictor: the model.
-        model: its run directory or checkpoint, if there is one.
-        dataset: the labelled molecules.
-
-    Raises:
-        InputError: if the model is a cross-validation, where every molecule is in the training set of some model.
-    """
-    if model is None:
-        return dataset.splits
+def _splits_of_run(
+    predictor: Predictor, model: Path, folder: Path, dataset: LabelledDataset, split: str | None
+) -> Splits | None:
+    """Return the splits of the run that trained a model; of an ensemble those that are the same for all members."""
     if predictor.is_cross_validation:
         raise InputError(
             f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "
             "and out_of_fold.csv hold the out-of-fold results; name other data with --dataset"
         )
-    run_directory = run_directory_of(model)
-    splits = dataset.splits if run_directory is None else read_splits(run_directory) or dataset.splits
-    member_splits = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
-    if splits is None or not member_splits:
-        return splits
+    splits = read_splits(folder) or dataset.splits
+    if splits is None and split != "all":
+        raise InputError(f"{folder} has no split.csv with the rows of the test set: give --split all for all rows")
+    members = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
 
     def is_common(name: str) -> bool:
-        return all(np.array_equal(splits[name], member.get(name, ())) for member in member_splits)
+        return all(np.array_equal(splits[name], member.get(name, ())) for member in members)
 
-    return {name: rows for name, rows in splits.items() if is_common(name)}
-
-
-def training_splits(
-    predictor: Predictor, model: Path | None, dataset: LabelledDataset, split: str | None
-) -> Splits | None:
-    """Return :func:`run_splits` for the data of the training.
-
-    Raises:
-        InputError: also if the rows of the test set are not known, unless ``split`` is ``"all"``.
-    """
-    splits = run_splits(predictor, model, dataset)
-    if splits is None and split != "all":
-        raise InputError(
-            "this is the data of the training, and the model has no run directory that lists the rows of its test "
-            "set: give --split all to evaluate on all rows, most of which it was trained on"
-        )
-    return splits
+    return splits and {name: rows for name, rows in splits.items() if is_common(name)}
 
 
 def evaluation_notes(dataset: LabelledDataset) -> list[str]:

@@ -16,7 +16,7 @@ from graphslice.checkpoint_file import read_values, write_values
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, contains_run, find_checkpoint, find_members
+from graphslice.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, check_folder, find_checkpoint, write_start
 from graphslice.stacking import Stacking
 from graphslice.tasks import Task, num_network_outputs
 
@@ -135,11 +135,11 @@ def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
     Raises:
         InputError: if the directory already holds a run (of one model or an ensemble) or cannot be written.
     """
-    if contains_run(folder) or find_members(folder):
-        raise InputError(f"{folder} holds a run already: choose another --out")
+    check_folder(folder, overwrite=False)
     with atomic_write(folder / CONFIG) as config_file:  # both files or none
         config_file.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
         save_checkpoint(checkpoint, folder / BEST)
+        write_start(folder)
 
 
 def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:

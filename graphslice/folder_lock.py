@@ -61,8 +61,3 @@ def locked(folder: Path, wait: float = 2) -> Iterator[None]:
         with suppress(OSError):
             for path in created:
                 path.rmdir()
-
-
-def holds_only_lock(folder: Path) -> bool:
-    """True if a folder holds only its lock file, as after a process that was killed at its start."""
-    return folder.is_dir() and [path.name for path in folder.iterdir()] == [LOCK]

@@ -6,18 +6,20 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.config import DataConfig, RunConfig, read_yaml
 from graphslice.errors import InputError, nearest, shell_command
+from graphslice.hardware import hardware_info
 from graphslice.hub import local_path
 from graphslice.package_data import MODELS, is_packaged_model
 
@@ -65,11 +67,7 @@ RUN_FILES = (
     ENSEMBLE_CALIBRATION,
 )
 
-_LOGS = "logs"
-# Upper limit of row numbers that are read from a file.
-_MOST_ROWS = 10**12
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
-_HELD_OUT = re.compile(rf"{HELD_OUT}[1-9][0-9]*", re.ASCII)
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -95,8 +93,6 @@ def find_checkpoint(path: str | Path) -> Path:
             f"no model at {path}{nearest(str(path), MODELS)}: give a run directory, a file {BEST}, or a packaged model "
             f"({', '.join(MODELS)}); graphslice import-checkpoint converts published checkpoints"
         )
-    if path.suffix.lower() == ".zip":
-        raise InputError(f"{path} is an archive: unpack it, and give the run directory in it")
     return path
 
 
@@ -109,12 +105,7 @@ def run_directory_of(path: str | Path) -> Path | None:
 
 
 def locate_dataset(dataset: str, folder: Path | None) -> str:
-    """Return the path of the dataset of a run, also if it is in the run directory and that was moved.
-
-    Args:
-        dataset: path in the configuration.
-        folder: run directory, of the run or of one of its ensemble members; None if there is none.
-    """
+    """Return the path of the dataset of a run, also if it is in the run directory and that was moved."""
     path = Path(dataset)
     if folder is None or path.name not in (MOLECULES, CORPUS) or path.exists():
         return dataset
@@ -142,7 +133,9 @@ def resume_command(folder: Path) -> str:
 
 def unfinished_note(folder: Path | None) -> str | None:
     """Return a note on the models of a run that was stopped, which are those of its best epoch so far; else None."""
-    if folder is None or is_finished(folder) or not (folder / LAST).is_file() or not (folder / CONFIG).is_file():
+    if folder is None or is_finished(folder) or not (folder / CONFIG).is_file():
+        return None
+    if not any((one / LAST).is_file() for one in (folder, *find_members(folder))):
         return None
     return (
         f"{folder} is not finished (it has no {METRICS}), and its model may be that of the best epoch so far; continue "
@@ -163,12 +156,9 @@ def read_training(folder: Path) -> dict:
 def _read_json(path: Path) -> dict:
     """Read a JSON file of a run; raises InputError if it is missing or damaged."""
     try:
-        contents = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        contents = None
-    if not isinstance(contents, dict):
-        raise InputError(f"{path} is missing or damaged: copy it again")
-    return contents
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        raise InputError(f"{path} is missing or damaged: copy it again") from None
 
 
 def contains_run(folder: Path) -> bool:
@@ -208,18 +198,12 @@ def write_splits(
 
 
 def read_splits(folder: Path) -> dict[str, np.ndarray] | None:
-    """Read the ``int64`` rows of each split from ``split.csv`` of a run directory; None if there is no such file.
-
-    Raises:
-        InputError: if the file is damaged.
-    """
+    """Read the ``int64`` rows of each split from ``split.csv`` of a run directory; None if there is no such file."""
     if not (folder / SPLIT_FILE).is_file():
         return None
     splits: dict[str, list[int]] = {}
     for row, split in _read_column(folder / SPLIT_FILE, "split"):
         splits.setdefault(split, []).append(row)
-    if not splits:
-        raise InputError(f"{folder / SPLIT_FILE} is damaged: copy it again")
     return {split: np.array(rows, dtype=np.int64) for split, rows in splits.items()}
 
 
@@ -227,17 +211,12 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
     """Read the SMILES of a run by their rows in the dataset; empty if there are none.
 
     Those of an ensemble whose members have different splits are read from its first member.
-
-    Raises:
-        InputError: if the file is damaged.
     """
     if folder is None:
         return {}
     folders = [folder, *find_members(folder)[:1]]
-    path = next((path for folder in folders if (path := folder / SPLIT_FILE).is_file()), None)
-    if path is None:
-        return {}
-    return {row: text for row, text in _read_column(path, "smiles") if text}
+    paths = [path for folder in folders if (path := folder / SPLIT_FILE).is_file()]
+    return {row: text for path in paths[:1] for row, text in _read_column(path, "smiles") if text}
 
 
 def _read_column(path: Path, column: str) -> list[tuple[int, str]]:
@@ -245,9 +224,9 @@ def _read_column(path: Path, column: str) -> list[tuple[int, str]]:
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             pairs = [(int(line["row"]) - 1, line[column]) for line in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError, TypeError, csv.Error):
-        pairs = [(-1, "")]
-    if not all(0 <= row < _MOST_ROWS and text is not None for row, text in pairs):
+    except (ValueError, KeyError, TypeError, csv.Error):
+        pairs = []
+    if not pairs:
         raise InputError(f"{path} is damaged: copy it again")
     return pairs
 
@@ -258,78 +237,36 @@ def default_run_directory(config: DataConfig) -> Path:
     return Path("runs") / (name or "run")
 
 
-def check_not_overwriting(
-    folder: Path, files: Iterable[str | Path], keep: Collection[str] = (), *, overwrite: bool
-) -> None:
-    """Check that a run would not overwrite another one, any of its input files, or files that no run wrote.
+def check_folder(folder: Path, inputs: Iterable[str | Path | None] = (), *, overwrite: bool) -> None:
+    """Check that a run may start: in an empty folder or, with ``overwrite``, in one that holds ``start.json``.
 
     Args:
-        folder: run directory.
-        files: input files.
-        keep: file names that the run may read, or does not write.
+        folder: run directory; hidden files in it do not count.
+        inputs: files that the run reads, None for none; the dataset of a run may be in its directory.
         overwrite: a run in the directory may be replaced.
 
     Raises:
-        InputError: if the run would overwrite such a file.
+        InputError: if it may not, or an input is in the folder.
     """
-    if contains_run(folder) and not overwrite:
+    of_run = {(folder / name).resolve() for name in (CORPUS, MOLECULES)}
+    files = {Path(file).resolve() for file in inputs if file is not None} - of_run
+    if inside := next((file for file in files if file.is_relative_to(folder.resolve())), None):
+        raise InputError(f"the run would overwrite its input {inside}: choose another --out, or move the file")
+    found = {path.name for path in folder.glob("[!.]*")}
+    if START_FILE in found and not overwrite:
         raise InputError(
             f"{folder} holds a run already: choose another --out, continue it with {resume_command(folder)}, or give "
             "--overwrite"
         )
-    names, directory = {BEST, LAST, CONFIG, *RUN_FILES} - {*keep}, folder.resolve()
-    for file in files:
-        path = Path(file).resolve()
-        if path == directory or (path.parent == directory and path.name in names):
-            raise InputError(f"the run would overwrite its input {file}: choose another --out, or move the file")
-    if name := foreign_file(folder, names):
-        raise InputError(f"{folder} holds no run, but a {name}, which the run would overwrite: choose another --out")
-
-
-def foreign_file(folder: Path, names: Iterable[str]) -> str | None:
-    """Return which of some files, a log or a member no run wrote; None if there is none, or the folder holds a run."""
-    existing = [name for name in sorted(names) if (folder / name).exists()]
-    existing += [str(path.relative_to(folder)) for path in _subfolders(folder)]
-    return existing[0] if existing and not _is_started(folder) else None
-
-
-def _is_started(folder: Path) -> bool:
-    """True if the directory holds a run, or what a run left that was killed at its start.
-
-    Other programs write a config.yaml, model.safetensors or last.ckpt too.
-    """
-    if (folder / START_FILE).exists():  # the first file of a run
-        return True
-    with suppress(InputError):
-        config = read_yaml(folder / CONFIG)
-        return "graph" in config and "mixer" in (config.get("model") or ())
-    return False
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    """Return the directories that a run writes: of its members, logs, and networks without a fold."""
-    held_out = (path for path in folder.glob(f"{HELD_OUT}*") if _HELD_OUT.fullmatch(path.name))
-    logs = folder / _LOGS
-    of_run = [] if logs.is_symlink() else sorted(logs.glob("version_*"))  # elsewhere they are of others too
-    return [*find_members(folder), *of_run, *sorted(held_out)]
+    if found and START_FILE not in found:
+        raise InputError(f"{folder} is not empty, and holds no run: choose another --out")
 
 
 def remove_run(folder: Path, keep: str | None = None) -> None:
-    """Remove the files of a run but ``keep`` and nothing else; do nothing if the directory holds no run.
-
-    Raises :class:`OSError` if a file cannot be removed.
-    """
-    if not _is_started(folder):
-        return
-    (folder / START_FILE).touch()  # it marks the directory until the end
-    written = _subfolders(folder)
-    if str(folder / CONFIG) != keep:
-        (folder / CONFIG).unlink(missing_ok=True)  # first: what is left cannot be continued
-    for subfolder in written:
+    """Remove the files of a run but ``keep``; raises :class:`OSError` if one cannot be removed."""
+    (folder / CONFIG).unlink(missing_ok=True)  # first: what is left cannot be continued
+    for subfolder in (folder / "logs", *folder.glob(f"{MEMBER}*"), *folder.glob(f"{HELD_OUT}*")):
         shutil.rmtree(subfolder, ignore_errors=True)
-    logs = folder / _LOGS
-    if logs.is_dir() and not logs.is_symlink() and not any(logs.iterdir()):
-        logs.rmdir()
     for name in (BEST, LAST, *(name for name in RUN_FILES if name != START_FILE), START_FILE):
         if str(folder / name) != keep:
             (folder / name).unlink(missing_ok=True)
@@ -342,6 +279,13 @@ def read_config(folder: Path) -> RunConfig:
     """
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     return replace(config, data=replace(config.data, dataset=locate_dataset(config.data.dataset, folder)))
+
+
+def write_start(folder: Path, command: str | None = None) -> None:
+    """Mark a directory as that of a run or model, by ``start.json``; ``command``: the command line, if any."""
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    start = {"command": command, "date": date, "version": __version__, "machine": hardware_info()}
+    write_json(folder / START_FILE, start)
 
 
 def read_start(folder: Path) -> dict:

@@ -9,7 +9,6 @@ import time
 import process_functions
 import pytest
 
-from graphslice import processes
 from graphslice.processes import in_processes, least_used_gpu
 
 

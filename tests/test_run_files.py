@@ -6,10 +6,10 @@ import pytest
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS
 from graphslice.run_files import (
+    check_folder,
     find_checkpoint,
     find_members,
     read_metric_logs,
-    read_metrics,
     read_splits,
     read_training_smiles,
     remove_run,
@@ -32,16 +32,7 @@ def test_model_of_a_run_is_found(run):
 
 
 def test_members_are_sorted_by_number(tmp_path):
-    others = (
-        "member-x",
-        "members",
-        "member-01",
-        "member-0",
-        "member-\u0662",
-        "member-\u00b2",
-        "member-4 ",
-        "member-+5",
-    )
+    others = "member-x", "members", "member-01", "member-0", "member-\u0662", "member-\u00b2"
     for name in ("member-10", "member-2", "member-3", *others):
         (tmp_path / name).mkdir()
         if name != "member-3":  # this one holds no run
@@ -59,7 +50,7 @@ def test_checkpoint_next_to_members_is_not_used(run):
 
 
 def test_paths_without_a_model_are_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"is not a run directory .*it holds no model.safetensors"):
+    with pytest.raises(InputError, match="is not a run directory"):
         find_checkpoint(tmp_path)
     with pytest.raises(InputError, match=r"no model at .*none.*, or a packaged model \(adme, gap, small\)"):
         find_checkpoint(tmp_path / "none")
@@ -93,43 +84,38 @@ def test_smiles_of_a_member_are_read(tmp_path, run):
     assert read_training_smiles(tmp_path / "folds") == {0: "CCC"}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"row,smiles\nx,CC\n",
-        b"a,smiles\n1,CC\n",
-        b"row,smiles\n1," + b"C" * 200_000 + b"\n",
-        b"row,smiles\n1\n",
-        b"row,smiles\n0,CC\n",
-        b"row,smiles\n-9,CC\n",
-        b"row,smiles\n" + b"9" * 5_000 + b",CC\n",
-        b'row,smiles\n"1",C\r\r\n\x002,\n',
-    ],
-    ids=range(8),
-)
+@pytest.mark.parametrize("content", [b"row,smiles\nx,CC\n", b"a,smiles\n1,CC\n"])
 def test_damaged_splits_and_smiles_are_rejected(content, tmp_path):
     for column, read in ((b"smiles", read_training_smiles), (b"split", read_splits)):
         (tmp_path / "split.csv").write_bytes(content.replace(b"smiles", column))
-        with pytest.raises(InputError, match=r"split.csv is damaged: copy it again"):
+        with pytest.raises(InputError, match="is damaged"):
             read(tmp_path)
 
 
-def test_only_folders_of_a_run_are_removed_with_it(run):
-    for name in ("held-out-1", "held-out-compounds", "member-x"):
+def test_a_run_starts_in_an_empty_folder_or_replaces_a_run(run, tmp_path):
+    for overwrite in (False, True):
+        check_folder(tmp_path / "none", overwrite=overwrite)
+        with pytest.raises(InputError, match="is not empty, and holds no run"):
+            check_folder(run, overwrite=overwrite)
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".lock").touch()  # as of a process that was killed at its start
+    check_folder(tmp_path / "new", overwrite=False)
+    (run / "start.json").touch()
+    with pytest.raises(InputError, match="holds a run already"):
+        check_folder(run, overwrite=False)
+    check_folder(run, [tmp_path / "in.csv", None, run / "molecules.parquet"], overwrite=True)
+    for name in ("in.csv", "model.safetensors", "member-1/model.safetensors"):
+        with pytest.raises(InputError, match="would overwrite its input"):
+            check_folder(run, [run / name], overwrite=True)
+
+
+def test_only_files_of_a_run_are_removed_with_it(run):
+    for name in ("held-out-1", "member-1", "logs", "mine"):
         (run / name).mkdir()
-    (run / "start.json").touch()
-    remove_run(run)
-    assert not (run / "held-out-1").exists()
-    assert (run / "held-out-compounds").is_dir() and (run / "member-x").is_dir()
-
-
-def test_logs_elsewhere_are_kept_when_a_run_is_removed(run, tmp_path):
-    others = tmp_path / "others" / "version_0"
-    others.mkdir(parents=True)
-    (run / "logs").symlink_to(others.parent)
-    (run / "start.json").touch()
-    remove_run(run)
-    assert others.is_dir() and not (run / "start.json").exists()
+    for name in ("start.json", "notes.txt", "molecules.parquet"):
+        (run / name).touch()
+    remove_run(run, keep=str(run / "molecules.parquet"))
+    assert {path.name for path in run.iterdir()} == {"mine", "notes.txt", "molecules.parquet"}
 
 
 def test_logs_that_no_run_wrote_are_not_read(run):
@@ -137,12 +123,6 @@ def test_logs_that_no_run_wrote_are_not_read(run):
         (run / "logs" / name).mkdir(parents=True)
         (run / "logs" / name / "metrics.csv").write_text(f"loss\n{loss}\n")
     assert list(read_metric_logs(run)) == [{"loss": "1"}, {"loss": "2"}]
-
-
-def test_deeply_nested_scores_are_damaged(run):
-    (run / "metrics.json").write_text("[" * 200_000)
-    with pytest.raises(InputError, match=r"metrics\.json is missing or damaged: copy it again"):
-        read_metrics(run)
 
 
 def test_a_run_whose_removal_is_stopped_cannot_be_continued(run, monkeypatch):

@@ -36,12 +36,11 @@ from graphslice.run_files import (
     METRICS,
     MOLECULES,
     RUN_FILES,
-    contains_run,
-    find_members,
-    foreign_file,
+    check_folder,
     remove_run,
     run_directory_of,
     unfinished_note,
+    write_start,
 )
 from graphslice.signals import interrupts_deferred
 from graphslice.tasks import Task, output_slices
@@ -302,20 +301,16 @@ class Model(Predictor):
             path: the directory to write.
 
         Raises:
-            InputError: if the directory cannot be written, or a file in it that is not of a run would be replaced.
+            InputError: if the directory cannot be written, or is neither empty nor that of a run.
         """
         path = Path(path).expanduser()
         if path.exists() and not path.is_dir():
             raise InputError(f"cannot write the run directory {path}: it is a file")
+        check_folder(path, overwrite=True)
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as new:
                 self._write(Path(new), path.resolve())
-                for folder in (path / written.name for written in find_members(new)):
-                    if folder.exists() and not contains_run(folder):
-                        raise InputError(f"{folder} exists but holds no run: choose another directory")
-                if name := foreign_file(path, (written.name for written in Path(new).iterdir())):
-                    raise InputError(f"{path} is not a run directory (it holds {name}): choose another directory")
                 with locked(path), interrupts_deferred():  # half of two models would be no model
                     remove_run(path)
                     for written in list(Path(new).iterdir()):
@@ -339,6 +334,7 @@ class Model(Predictor):
                 fold = None if self.is_cross_validation else data.fold
                 ensemble_config = replace(config, data=replace(data, carve=0, fold=fold), trainer=trainer)
                 (new / CONFIG).write_text(ensemble_config.to_yaml())
+                write_start(new)
         if self.calibration is not None and len(checkpoints) > 1:
             save_ensemble_calibration(self.calibration, new)
         if _read_metrics(self.folder) != self._metrics:  # another run replaced that of the model

@@ -27,7 +27,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.api.model import Model, load
     from graphslice.hub import repository_name, upload
     from graphslice.report.model_card import model_card
-    from graphslice.run_files import write_metrics
+    from graphslice.run_files import START_FILE, write_metrics
 
     repository = repository_name(options.repository)
     model = load(options.model, "cpu")
@@ -43,6 +43,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "model"
         Model(shared, "cpu", calibration=calibration).save(folder)
+        for file in folder.rglob(START_FILE):  # it names the machine
+            file.unlink()
         metrics = model.metrics
         if "init_from" in metrics:  # a path of this machine
             metrics["init_from"] = shared[0].config.origin

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from graphslice.folder_lock import locked
 from graphslice.pretraining.corpus import Corpus, build_corpus
 from graphslice.processes import is_first_process
 from graphslice.progress import molecule_progress
-from graphslice.run_files import BEST, CONFIG, CORPUS, LAST, check_not_overwriting, find_members
+from graphslice.run_files import CORPUS, check_folder, write_start
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
 from graphslice.training.run import RunResult
@@ -69,48 +68,21 @@ def pretrain(
             time.sleep(1)
         return train(_corpus_config(config, out, labels), out, overwrite=overwrite, console=console)
     with locked(out):
-        check_not_overwriting(out, [*tables, *without], overwrite=overwrite)
-        with _replacing_previous_run(out):
-            with molecule_progress("reading molecules", None, console) as advance:
-                corpus = build_corpus(
-                    out / CORPUS,
-                    tables,
-                    config.graph,
-                    labels=labels,
-                    without=without,
-                    smiles_column=config.data.smiles_column,
-                    cache=None if config.data.cache is None else Path(config.data.cache),
-                    progress=advance,
-                )
-            _describe(console, corpus)
-            return train(
-                _corpus_config(config, out, labels), out, overwrite=overwrite, command=command, console=console
+        check_folder(out, [*tables, *without], overwrite=overwrite)
+        with molecule_progress("reading molecules", None, console) as advance:
+            corpus = build_corpus(
+                out / CORPUS,
+                tables,
+                config.graph,
+                labels=labels,
+                without=without,
+                smiles_column=config.data.smiles_column,
+                cache=None if config.data.cache is None else Path(config.data.cache),
+                progress=advance,
             )
-
-
-@contextmanager
-def _replacing_previous_run(out: Path) -> Iterator[None]:
-    """Set the corpus of a previous run aside, and restore it unless the new run has started."""
-    corpus, former, before = out / CORPUS, out / f".{CORPUS}.former", _run_timestamps(out)
-    if corpus.exists():
-        corpus.replace(former)
-    try:
-        yield
-    except BaseException:
-        if _run_timestamps(out) == before:
-            for written in (corpus, corpus.with_name(f".{CORPUS}.lock")):
-                written.unlink(missing_ok=True)
-            if former.exists():
-                former.replace(corpus)
-        raise
-    finally:
-        former.unlink(missing_ok=True)
-
-
-def _run_timestamps(out: Path) -> list[int]:
-    """Return the modification times of a run's files, which change when a new run starts."""
-    files = [folder / name for folder in (out, *find_members(out)) for name in (CONFIG, LAST, BEST)]
-    return [file.stat().st_mtime_ns for file in files if file.exists()]
+        _describe(console, corpus)
+        write_start(out, command)
+        return train(_corpus_config(config, out, labels), out, overwrite=True, command=command, console=console)
 
 
 def _check_config(config: RunConfig, labels: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,7 +16,7 @@ from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import load_dataset
-from graphslice.ensemble_check import check_folder, check_one_run
+from graphslice.ensemble_check import check_members
 from graphslice.errors import InputError
 from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
@@ -23,7 +24,7 @@ from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.evaluation.prediction_tables import as_predictions
-from graphslice.folder_lock import ENDING, holds_only_lock, locked
+from graphslice.folder_lock import ENDING, locked
 from graphslice.hardware import cores, visible_gpus
 from graphslice.inference.predictor import Predictor, load
 from graphslice.processes import in_processes, is_first_process
@@ -32,8 +33,6 @@ from graphslice.run_files import (
     OUT_OF_FOLD,
     TEST_PREDICTIONS,
     TRAINING,
-    contains_run,
-    find_members,
     is_finished,
     read_config,
     read_metrics,
@@ -87,8 +86,6 @@ def train_ensemble(
     members = member_configs(config)
     first = next(iter(members.values()))
     data = load_molecule_data(first, dataset, console)
-    if not fresh:
-        _check_begun(out, list(members))
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
     complete = complete_config(first, data, fresh=fresh)
@@ -99,9 +96,6 @@ def train_ensemble(
         members = member_configs(config)
         for member in members.values():  # before any is trained
             data.check_split(member)
-        for folder in (out / name for name in members):
-            if folder.exists() and not contains_run(folder) and not holds_only_lock(folder):
-                raise InputError(f"{folder} exists but holds no run: choose another --out")
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)
     if config.data.is_cross_validation:
@@ -116,14 +110,6 @@ def train_ensemble(
     except KeyboardInterrupt:
         raise Interrupted from None
     return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
-
-
-def _check_begun(out: Path, names: Sequence[str]) -> None:
-    """Check that the members found in a run directory, finished or not, belong to its ensemble."""
-    check_folder(out, len(names))
-    begun = [out / name for name in names if (out / name / CONFIG).is_file()]
-    configs = [read_checkpoint(folder).config if is_finished(folder) else read_config(folder) for folder in begun]
-    check_one_run(begun, configs)
 
 
 def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | None) -> None:
@@ -182,13 +168,13 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
     Returns:
         Contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
     """
-    folders, dataset = find_members(out), data.dataset
-    metrics: dict = {"metric": metric}
+    config, dataset = read_config(out), data.dataset
+    folders, metrics = [out / name for name in member_configs(config)], dict[str, Any](metric=metric)
     splits = [read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
-    config = read_config(out)
     data_config, device = config.data, config.trainer.inference_device  # data.config is that of the first member
     models = [load(folder, device) for folder in folders]
     checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
+    check_members(folders, checkpoints)
     calibration = calibrate_ensemble(out, models, splits, "test" if data_config.is_cross_validation else "valid", data)
     for split in ("valid", "test"):
         rows = rows_in_split(splits, split)

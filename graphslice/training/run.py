@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
 
-from graphslice._version import __version__
 from graphslice.atomic_write import atomic_write
 from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
@@ -22,7 +20,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
-from graphslice.hardware import device_name, hardware_info, peak_memory
+from graphslice.hardware import device_name, peak_memory
 from graphslice.processes import is_first_process
 from graphslice.progress import molecule_progress
 from graphslice.run_files import (
@@ -30,11 +28,9 @@ from graphslice.run_files import (
     CONFIG,
     HELD_OUT,
     LAST,
-    METRICS,
     MOLECULES,
     REJECTED,
     REPORT,
-    START_FILE,
     TRAINING,
     is_finished,
     read_metrics,
@@ -44,6 +40,7 @@ from graphslice.run_files import (
     write_csv,
     write_json,
     write_splits,
+    write_start,
 )
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
@@ -174,11 +171,7 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
-        for name in (METRICS, LAST, BEST):  # their presence marks a run as finished, or as begun
-            (folder / name).unlink(missing_ok=True)
-        date = datetime.now().astimezone().isoformat(timespec="seconds")
-        start = {"command": command, "date": date, "version": __version__, "machine": hardware_info()}
-        write_json(folder / START_FILE, start)
+        write_start(folder, command)
         if dataset.table is not None:
             pq.write_table(dataset.table, folder / MOLECULES)
         # Not for cross-validation, where each fold has its own split, nor for OGB's fixed split of millions of rows.

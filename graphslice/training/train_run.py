@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from graphslice.config import DataConfig, RunConfig, join_names
+from graphslice.config import RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.dataset_loaders import dataset_from_frame, is_dataset_name, load_dataset
@@ -23,13 +23,10 @@ from graphslice.inference.predictions import check_output_columns
 from graphslice.nn.mixers import check_mixer, check_user_mixer
 from graphslice.processes import is_first_process
 from graphslice.run_files import (
-    BEST,
     CONFIG,
-    CORPUS,
     MOLECULES,
-    check_not_overwriting,
+    check_folder,
     find_checkpoint,
-    find_members,
     read_config,
 )
 from graphslice.tasks import Task
@@ -87,12 +84,7 @@ def train(
         config = fit_to_dataset(config, dataset)
         check_tasks(config, dataset.tasks)
         if is_first_process():
-            check_run_directory(out, given.data, frame=is_frame(data), overwrite=overwrite)
-        if given.origin is not None and _belongs_to_run(find_checkpoint(given.origin), out):
-            raise InputError(
-                f"{out} holds the model that this run is initialised from, which --overwrite would remove: choose "
-                "another --out"
-            )
+            check_run_directory(out, given, frame=is_frame(data), overwrite=overwrite)
         if config.num_models > 1:
             return train_ensemble(config, dataset, out, fresh=True, command=command, console=console)
         return run(config, dataset, out, fresh=True, command=command, console=console)
@@ -114,29 +106,18 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
     check_losses(config.trainer, tasks)
 
 
-def check_run_directory(folder: Path, config: DataConfig, *, frame: bool = False, overwrite: bool = True) -> None:
-    """Raise :class:`InputError` as :func:`~graphslice.run_files.check_not_overwriting`, for the input files of a run.
-
-    Args:
-        folder: run directory.
-        config: data configuration.
-        frame: the data is a data frame, of which a copy is saved in the run directory.
-        overwrite: a run in the directory may be replaced.
-    """
-    dataset = None if frame or is_dataset_name(config.dataset) else config.dataset
-    inputs = config.valid_file, config.test_file, dataset
-    keep = {CORPUS} if frame else {CORPUS, MOLECULES}
-    check_not_overwriting(folder, filter(None, inputs), keep, overwrite=overwrite)
+def check_run_directory(folder: Path, config: RunConfig, *, frame: bool = False, overwrite: bool) -> None:
+    """Raise :class:`InputError` as :func:`~graphslice.run_files.check_folder`; ``frame``: the data is no file."""
+    data = config.data
+    dataset = None if frame or is_dataset_name(data.dataset) else data.dataset
+    origin = None if config.origin is None else find_checkpoint(config.origin)
+    inputs = data.valid_file, data.test_file, dataset, origin
+    check_folder(folder, inputs, overwrite=overwrite)
 
 
 def _lock(folder: Path) -> AbstractContextManager[None]:
     """Lock a run directory; in a distributed run, the first process does so for all of them."""
     return locked(folder) if is_first_process() else nullcontext()
-
-
-def _belongs_to_run(model: Path, folder: Path) -> bool:
-    """True if a model is that of the run in a directory, or of one of its members."""
-    return model.resolve() in {(one / BEST).resolve() for one in (folder, *find_members(folder))}
 
 
 def _load_dataset(
@@ -149,8 +130,6 @@ def _load_dataset(
         columns = config.data if targets is None else replace(config.data, targets=join_names(list(targets)))
         saved = replace(columns, dataset=str(out.resolve() / MOLECULES))
         return dataset_from_frame(data, columns), replace(config, data=saved)
-    if isinstance(data, str | Path):
-        raise InputError(f"data must be a data frame or PyG graphs: set config.data.dataset to the file {str(data)!r}")
     return dataset_from_pyg(data, targets, config.data), config
 
 
@@ -171,20 +150,13 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         InputError: if the directory holds no run, another process is using it, or its data has changed.
     """
     folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise InputError(
-            f"{folder} holds no run to continue: it has no {CONFIG}, which is written after the molecules are read; "
-            "start the run again without --resume"
-        )
+    config = read_config(folder) if (folder / CONFIG).is_file() else None
+    if config is None or config.data.fingerprint is None:
+        raise InputError(f"{folder} holds no run to continue: start one without --resume")
     with _lock(folder):
-        config = read_config(folder)
         if config.data.dataset == "pyg" and data is None:
             raise InputError(
                 f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
-            )
-        if config.data.fingerprint is None:
-            raise InputError(
-                f"{folder} holds a model that was not trained there (imported or saved): no run to continue"
             )
         targets = target_names(config.data.targets, ())
         dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)

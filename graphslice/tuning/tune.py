@@ -93,10 +93,8 @@ def tune(
     _check_options(minutes, trials, seeds, processes)
     if contains_run(out):
         raise InputError(f"{out} holds a run, no search: choose another --out")
-    if contains_run(out / RUN) and not (out / STUDY).is_file():
-        raise InputError(f"{out / RUN} is a run that no search wrote: choose another --out")
     with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
-        check_run_directory(out / RUN, config.data)
+        check_run_directory(out / RUN, config, overwrite=(out / STUDY).is_file())
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
         check_identity(study, setup.identity, out)

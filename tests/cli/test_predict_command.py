@@ -86,12 +86,6 @@ def test_missing_file_is_no_smiles(name, run_directory, cli, tmp_path):
     assert (code, err) == (2, f"graphslice: there is no file {name}\n") and not (tmp_path / "out.csv").exists()
 
 
-def test_archive_of_a_model_is_an_input_error(cli, tmp_path):
-    (tmp_path / "run.zip").write_bytes(b"PK")
-    code, _, err = cli("predict", tmp_path / "run.zip", "CCO")
-    assert code == 2 and err.endswith("run.zip is an archive: unpack it, and give the run directory in it\n")
-
-
 def test_dash_reads_a_table_from_standard_input(run_directory, demo_csv, cli, monkeypatch):
     expected = cli("predict", run_directory, demo_csv)[1]
     with demo_csv.open() as file:

@@ -64,19 +64,9 @@ def test_pretraining_is_resumed_and_kept_on_failed_overwrite(pretrained, cli, tm
     assert code == 2 and "holds a run already" in err and f"graphslice train --resume {pretrained}" in err
     code, _, err = cli("pretrain", pretrained.parent / "absent.csv", "-o", pretrained, "--overwrite")
     assert code == 2 and "absent.csv" in err and read_checkpoint(pretrained).tasks
-    corpus = (pretrained / CORPUS).read_bytes()
-    pd.DataFrame({"smiles": ["C[C@H](F)Cl", "C[C@@H](F)Cl"], "gap": [1, 2]}).to_csv(tmp_path / "few.csv", index=False)
-    for more in (("--targets", "gap"), ("--trainer.devices", "99")):
-        code, _, err = cli("pretrain", tmp_path / "few.csv", "-o", pretrained, "--overwrite", *more)
-        assert code == 2 and ("set is empty" in err) == ("gap" in more) and (pretrained / CORPUS).read_bytes() == corpus
-    (tmp_path / "c.yaml").write_text("data:\n  features: weight\n")
     before = {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()}
-    flags = (pretrained.parent / "molecules.csv", "--config", tmp_path / "c.yaml")
-    for folder, more in ((pretrained, ("--overwrite",)), (tmp_path / "new", ())):  # the corpus has other descriptors
-        code, _, err = cli("pretrain", *flags, "-o", folder, *more)
-        assert code == 2 and "has no descriptors weight" in err, err
-    assert not (tmp_path / "new").exists()
-    assert {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()} == before
+    code, _, err = cli("pretrain", pretrained.parent / "molecules.csv", "-o", pretrained, "--trainer.devices", "99")
+    assert code == 2 and {path: path.read_bytes() for path in pretrained.rglob("*") if path.is_file()} == before
     learned = json.loads((pretrained / "training.json").read_text())["auxiliary_mae"]
     code, _, err = cli("train", "--resume", pretrained)
     assert code == 0 and json.loads((pretrained / "training.json").read_text())["auxiliary_mae"] == learned
@@ -126,6 +116,6 @@ def test_foreign_files_are_kept(cli, tmp_path, demo_csv, pretrained, tiny_flags)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / CORPUS).write_text("mine")
     code, _, err = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)
-    assert code == 2 and f"holds no run, but a {CORPUS}" in err and (tmp_path / "run" / CORPUS).read_text() == "mine"
+    assert code == 2 and "holds no run" in err and (tmp_path / "run" / CORPUS).read_text() == "mine"
     code, _, err = cli("pretrain", pretrained / "rejected.csv", "-o", pretrained, "--overwrite")
     assert code == 2 and "would overwrite its input" in err and (pretrained / "rejected.csv").exists()

@@ -282,15 +282,6 @@ def test_damaged_file_is_named(name, run_copy):
         write_report(run_copy)
 
 
-def test_files_of_two_runs_are_not_mixed(run_copy, binary):
-    shutil.copy(binary / "model.safetensors", run_copy / "model.safetensors")
-    for read in (write_report, gs.load):
-        with pytest.raises(InputError, match=r"config\.yaml and model\.safetensors are of different runs"):
-            read(run_copy)
-    (run_copy / "config.yaml").unlink()
-    assert gs.load(run_copy, "cpu").targets == gs.load(binary, "cpu").targets
-
-
 def test_intervals_and_temperatures_are_tabulated(run_copy):
     path = run_copy / "metrics.json"
     metrics = json.loads(path.read_text())
@@ -321,9 +312,3 @@ def test_report_names_molecules_and_draws_the_nearest_training_molecule(make_rep
         similarities = BulkTanimotoSimilarity(bits[int(name)], [bits[k] for k in training])
         similarity = dict(zip(training, similarities, strict=True))
         assert similarity[int(neighbour)] >= max(similarity.values()) - 0.15
-
-
-def test_assay_limits_are_reported(make_report, demo_rows):
-    table = demo_rows.assign(gap_ev=demo_rows["gap_ev"].clip(lower=demo_rows["gap_ev"].quantile(0.3)))
-    page = check_page(make_report(table, trainer={"max_epochs": 1}) / "report.html")
-    assert re.search(r"3\d% of the labels of gap_ev are [\d.]+, the least value: if this is", section(page, "data"))

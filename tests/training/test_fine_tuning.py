@@ -212,7 +212,7 @@ def test_run_does_not_overwrite_its_initial_checkpoint(of_several, run_directory
     if of_several:
         shutil.copy(run_directory / "config.yaml", folder)
     config = replace(tiny_config(demo_csv), init_from=str(home / "model.safetensors"))
-    with pytest.raises(InputError, match="holds the model that this run is initialised from"):
+    with pytest.raises(InputError, match="would overwrite its input"):
         train(config, folder, overwrite=True)
     assert (home / "model.safetensors").exists() and (home / "metrics.json").exists()
 

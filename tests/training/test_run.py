@@ -128,12 +128,15 @@ def test_best_epoch_is_chosen_by_the_mean_over_five_epochs(tmp_path, demo_csv, t
 # --- rejected runs ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "last.ckpt", "config.yaml"])
-def test_existing_run_is_not_overwritten(tmp_path, demo_csv, tiny_config, name):
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(InputError, match=r"holds a run already.*--resume.*--overwrite"):
-        train(tiny_config(demo_csv), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+def test_existing_files_are_not_overwritten(run_copy, tmp_path, demo_csv, tiny_config):
+    with pytest.raises(InputError, match="holds a run already"):
+        train(tiny_config(demo_csv), run_copy)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="holds no run"):
+            train(tiny_config(demo_csv), tmp_path / "mine", overwrite=overwrite)
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
 def test_overwrite_removes_the_old_run(run_copy, demo_csv, tiny_config, weights_of):
@@ -149,50 +152,12 @@ def test_overwrite_removes_the_old_run(run_copy, demo_csv, tiny_config, weights_
     assert len(logged(folder, "val_mae")) == 1
 
 
-def test_foreign_files_in_a_new_run_directory_are_kept(tmp_path, demo_csv, tiny_config):
-    mine = [tmp_path / name for name in ("logs/server.log", "member-1/names.txt")]
-    for path in mine:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("mine")
-    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
-    assert [path.read_text() for path in mine] == ["mine"] * 2
-
-
-def test_foreign_logs_are_kept_on_overwrite(run_copy, demo_csv, tiny_config):
-    (run_copy / "logs" / "mine.txt").write_text("mine")
-    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), run_copy, overwrite=True)
-    assert (run_copy / "logs" / "mine.txt").read_text() == "mine" and len(logged(run_copy, "val_mae")) == 1
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_configuration_of_another_program_is_not_overwritten(overwrite, tmp_path, demo_csv, tiny_config):
-    text = "model: {name: gin}\ndata: {batch: 3}\ntrainer: {max_epochs: 2}\n"
-    (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(InputError, match="holds no run, but a config.yaml" if overwrite else "holds a run already"):
-        train(tiny_config(demo_csv), tmp_path, overwrite=overwrite)
-    assert (tmp_path / "config.yaml").read_text() == text and len(list(tmp_path.iterdir())) == 1
-
-
-OUTPUTS = ["split.csv", "rejected.csv", "member-1/model.safetensors", "logs/version_0/metrics.csv"]
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-def test_foreign_files_are_not_overwritten(name, tmp_path, demo_csv, tiny_config):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("mine")
-    reported = name.removesuffix("/model.safetensors").removesuffix("/metrics.csv")
-    with pytest.raises(InputError, match=f"holds no run, but a {reported}"):
-        train(tiny_config(demo_csv), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name.split("/")[0]]
-    assert (tmp_path / name).read_text() == "mine"
-
-
 def test_files_of_a_run_that_was_killed_at_its_start_are_overwritten(tmp_path, demo_csv, tiny_config):
-    for name in (*OUTPUTS, "start.json"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    for name in ("split.csv", "member-1/model.safetensors", "start.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("begun")
-    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path)
-    assert len(read_rows(tmp_path / "split.csv")) == 60
+    train(tiny_config(demo_csv, trainer={"max_epochs": 1}), tmp_path, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == FILES and len(read_rows(tmp_path / "split.csv")) == 60
 
 
 @pytest.mark.parametrize("option", ["dataset", "valid_file", "test_file"])

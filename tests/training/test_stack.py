@@ -121,14 +121,6 @@ def test_report_has_the_weights(run, tmp_path):
         assert f'<th scope="row">{name}</th><td>{100 * weight:.0f}%</td>' in page
 
 
-def test_a_folder_of_the_user_is_not_taken_for_a_held_out_fold(configured, tmp_path):
-    (tmp_path / "run" / "held-out-1").mkdir(parents=True)
-    (tmp_path / "run" / "held-out-1" / "mine.txt").write_text("keep")
-    with pytest.raises(gs.InputError, match="holds no run, but a held-out-1"):
-        train(configured(), tmp_path / "run", console=QUIET)
-    assert (tmp_path / "run" / "held-out-1" / "mine.txt").read_text() == "keep"
-
-
 def test_a_finished_run_is_not_trained_again(run, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "run")
     monkeypatch.setattr(TrainingLoop, "_step", None)

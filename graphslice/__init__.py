@@ -8,10 +8,8 @@ gs.load("runs/logp")
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from graphslice._version import __version__
@@ -68,39 +66,17 @@ __all__ = [
 ]
 
 
-class _Lazy:
-    """Descriptor that imports a public name on first access.
-
-    On the class it returns itself, so that tab completion in a shell does not import everything.
-    """
-
-    def __init__(self, name: str, module_name: str) -> None:
-        self.name, self.module_name = name, module_name
-
-    def __get__(self, module: ModuleType | None, kind: type) -> Any:
-        if module is None:
-            return self
-        imported = import_module(self.module_name)
-        is_submodule = self.module_name == f"{module.__name__}.{self.name}"
-        value = imported if is_submodule else getattr(imported, self.name)
-        vars(module)[self.name] = value
-        return value
-
-
-class _Module(ModuleType):
-    """This module, with the lazy exports as descriptors."""
-
-    def __reduce__(self) -> Any:
-        """Pickle as an import, as cloudpickle (joblib, Dask, Ray) does with modules of the usual class."""
-        return import_module, (self.__name__,)
-
-
-for _module_name, _names in _LAZY_EXPORTS.items():
-    for _name in _names:
-        setattr(_Module, _name, _Lazy(_name, _module_name))
-sys.modules[__name__].__class__ = _Module
 choose_kernel_folder(Path(__file__).parent)
 remove_kernels_of_other_versions(Path(__file__).parent, __version__)
+
+
+def __getattr__(name: str) -> Any:
+    module = next((module for module, names in _LAZY_EXPORTS.items() if name in names), None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    imported = import_module(module)
+    globals()[name] = value = imported if module == f"{__name__}.{name}" else getattr(imported, name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -117,7 +117,7 @@ REJECTED = {
     "model-malicious": (["predict", "{bad}/malicious.ckpt", "CCO"], "not a model of GraphSlice"),
     "model-unfit": (["predict", "{bad}/unfit.safetensors", "CCO"], "do not fit"),
     "evaluate-model": (["evaluate", "{bad}/absent"], "no model at"),
-    "evaluate-shipped": (["evaluate", "gap"], "gap comes with the package.*--dataset"),
+    "evaluate-shipped": (["evaluate", "gap"], "training data of gap is not there.*--dataset"),
     "evaluate-missing-file": (["evaluate", "{run}", "--dataset", "{bad}/absent.csv"], "no file at"),
     "evaluate-target": (["evaluate", "{run}", "--dataset", "{bad}/good.csv"], "no column 'gap_ev'"),
     "evaluate-targets": (["evaluate", "{run}", "--dataset", "{bad}/good.csv", "--targets", "y,y"], "twice"),

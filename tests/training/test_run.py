@@ -78,7 +78,6 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
         demo_rows[["split", "smiles"]].itertuples(index=False, name=None)
     )
     assert (run_directory / "rejected.csv").read_text() == "row,smiles,reason\n"
-    assert len(list(run_directory.glob("logs/version_0/events*"))) == 1
 
 
 def test_model_of_a_run(run_directory):
@@ -238,11 +237,7 @@ def test_run_is_evaluated_on_the_training_device(run_copy, run_directory, monkey
         ({"data": {"smiles_column": "gap_ev"}, "graph": {}}, "which columns|can be used|is not numeric"),
         ({"graph": {"max_atoms": 1}}, "none of its 60 rows can be used"),
         ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train with these settings"),
-        ({"trainer": {"devices": "many"}}, "devices must be auto or a positive number"),
-        ({"optimizer": {"peak_lr": 0.0}}, "peak_lr"),
         ({"optimizer": {"peak_lr": -1.0}}, "peak_lr"),
-        ({"optimizer": {"weight_decay": -1.0}}, "weight_decay"),
-        ({"trainer": {"gradient_clip": -1.0}}, "gradient_clip"),
     ],
 )
 def test_invalid_settings_write_nothing(tmp_path, demo_csv, tiny_config, sections, reason):
@@ -251,12 +246,11 @@ def test_invalid_settings_write_nothing(tmp_path, demo_csv, tiny_config, section
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("sections", [{"trainer": {"accelerator": "abacus"}}, {"data": {"targets": "gap"}}])
-def test_rejected_run_keeps_the_old_one(tmp_path, demo_csv, tiny_config, sections):
-    (tmp_path / "model.safetensors").write_text("the old run")
-    with pytest.raises(InputError):
-        train(tiny_config(demo_csv, **sections), tmp_path, overwrite=True)
-    assert (tmp_path / "model.safetensors").read_text() == "the old run"
+def test_rejected_run_keeps_the_old_one(run_copy, demo_csv, tiny_config):
+    before = {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="no column 'gap'"):
+        train(tiny_config(demo_csv, data={"targets": "gap"}), run_copy, overwrite=True)
+    assert {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()} == before
 
 
 def test_run_directory_that_is_a_file_is_rejected(tmp_path, demo_csv, tiny_config):

@@ -123,20 +123,3 @@ def test_logs_that_no_run_wrote_are_not_read(run):
         (run / "logs" / name).mkdir(parents=True)
         (run / "logs" / name / "metrics.csv").write_text(f"loss\n{loss}\n")
     assert list(read_metric_logs(run)) == [{"loss": "1"}, {"loss": "2"}]
-
-
-def test_a_run_whose_removal_is_stopped_cannot_be_continued(run, monkeypatch):
-    for name in ("start.json", "config.yaml"):
-        (run / name).write_text("{}")
-    (run / "member-1").mkdir()
-    (run / "member-1" / "model.safetensors").touch()
-
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("shutil.rmtree", stopped)
-        remove_run(run)
-    assert not (run / "config.yaml").exists() and (run / "start.json").exists()
-    remove_run(run)
-    assert list(run.iterdir()) == []

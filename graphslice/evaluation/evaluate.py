@@ -103,11 +103,7 @@ def data_to_evaluate(
 ) -> DataConfig:
     """Return how named data are read: as the user says, else as at the training, with the model's targets among them.
 
-    Args:
-        predictor: the model.
-        overrides: fields of :class:`~graphslice.config.DataConfig` that the user sets.
-        split: the split to evaluate. With ``all`` a column of splits is ignored.
-        columns: column names of the data; empty if it has none.
+    ``columns`` are those of the data; empty if it has none. With the split ``all`` a column of splits is ignored.
     """
     trained = predictor.config.data
     defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
@@ -237,15 +233,13 @@ def evaluate(
     """
     if split == "all":
         rows = np.arange(len(dataset))
-    elif splits is None:
-        raise InputError(f"{dataset.name} has no splits: give --split all")
-    elif split not in splits:
+    elif split not in (splits or {}):
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
-        existing = " or ".join(filter(None, [", ".join(splits), "all"]))
+        existing = " or ".join([*(splits or ()), "all"])
         raise InputError(f"{dataset.name} has no split {split!r}: give --split {existing}{hint}")
     else:
-        rows = splits[split]
+        rows = (splits or {})[split]
     rows = rows[dataset.all_labels.known()[rows]]
     if not len(rows):
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]

@@ -18,25 +18,16 @@ from graphslice.data.featurize import parse
 from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import READABLE
-from graphslice.errors import InputError, nearest, shown
+from graphslice.errors import InputError
 
 #: Numbers by column name, None or nan where unknown.
 Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
 
 
 def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dict[str, np.ndarray]:
-    """Check the feature columns of a model and convert them to numbers.
+    """Return the feature columns of a model as ``float32 [R]`` by name, nan where unknown.
 
-    Args:
-        names: names of the feature columns.
-        columns: numbers or None by name, R each.
-        rows: number of molecules R.
-
-    Returns:
-        ``float32 [R]`` by name, in the order of ``names``; nan where unknown.
-
-    Raises:
-        InputError: if a column is missing, is not read by the model, has another length or is not numeric.
+    Raises :class:`InputError` if one is missing or has another length than ``rows``.
     """
     if missing := [name for name in names if name not in columns]:
         raise InputError(
@@ -44,19 +35,12 @@ def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dic
             'give a table that has it, or in Python predict(molecules, columns={"name": values})'
         )
     converted = {}
-    for name, values in columns.items():
-        if name not in names:
-            raise InputError(
-                f"the model has no feature column {name!r}{nearest(name, names)}: it has {quoted_list(names)}"
-            )
-        try:
-            numbers = np.atleast_1d(np.array(values, dtype=np.float64))
-        except (TypeError, ValueError):
-            raise InputError(f"the column {name!r} contains values that are not numbers") from None
+    for name in names:
+        numbers = np.atleast_1d(np.array(columns[name], dtype=np.float64))
         if numbers.shape != (rows,):
             raise InputError(f"the column {name!r} has shape {list(numbers.shape)}, but there are {rows} molecules")
         converted[name] = as_descriptors([numbers])[:, 0]
-    return {name: converted[name] for name in names}
+    return converted
 
 
 def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
@@ -74,9 +58,7 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
         InputError: if the input holds no molecules, or RDKit molecules for atom- or bond-level targets.
     """
     if isinstance(molecules, str) and molecules.lower().endswith(READABLE):
-        raise InputError(
-            f"{shown(molecules)} is a file, not a SMILES: give a data frame of its rows, or use graphslice predict"
-        )
+        raise InputError(f"{molecules} is a file: give a data frame of its rows, or use graphslice predict")
     if isinstance(molecules, str | Chem.Mol) or is_graph(molecules):
         molecules = [molecules]
     if isinstance(molecules, np.ndarray):
@@ -114,19 +96,10 @@ def frame_molecules(
         InputError: if the SMILES column cannot be detected, or the name of a column that is read occurs twice.
     """
     names = column_names(frame)
-    try:
-        column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
-    except InputError:
-        raise InputError(
-            f"which column holds the SMILES of {NAME}? Call it smiles, or give that column only; the columns are "
-            f"{quoted_list(names)}"
-        ) from None
+    column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     present = [name for name in feature_columns if name in names]
     check_unique(names, [column, *present], NAME)
     cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
-    given = [cell for cell in cells if cell is not None]
-    if given and all(isinstance(cell, float | int) for cell in given):
-        raise InputError(f"the column {column!r} of {NAME} holds numbers, not SMILES: give the column of the SMILES")
     columns = {}
     if present:
         features = FeatureColumns(present, decimal)
@@ -176,8 +149,6 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
         InputError: if the input holds no molecules, lacks what the model reads, or has RDKit molecules for an atom- or
             bond-level model.
     """
-    if not isinstance(columns, Mapping | None):
-        raise InputError(f"columns must be a mapping of names to numbers, not {shown(columns)}")
     level, columns = config.model.level, dict(columns or {})
     if is_frame(inputs):
         if level != MOLECULE:

@@ -7,7 +7,6 @@ from itertools import product
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graphslice.batch import GraphBatch
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
@@ -35,21 +34,6 @@ def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int
         return [first + _GRAPHORMER_ROWS * i for i in range(len(dims))], _GRAPHORMER_ROWS * len(dims) + 1
     starts = [sum(dims[:i]) for i in range(len(dims))]
     return starts, sum(dims)
-
-
-def encodings_supported(device: torch.device | str) -> bool:
-    """True if torch supports the operations of the encodings on a device.
-
-    Some versions of torch have no embedding sums on Apple GPUs (MPS).
-    """
-    try:
-        table = torch.ones(1, 1, device=device, requires_grad=True)
-        index, offset = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
-        output = F.embedding_bag(index, table, offset, mode="sum", per_sample_weights=table.detach()[0])
-        output.sum().backward()
-    except (NotImplementedError, RuntimeError):
-        return False
-    return True
 
 
 class Table(nn.Embedding):

@@ -66,33 +66,15 @@ def build_corpus(
     cache: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """Build and write a pretraining corpus.
+    """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written.
 
     Molecules with equal ``identity`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes` are duplicates. The
     split of a family of molecules is determined by its hash, so it does not change when molecules are added.
 
-    Args:
-        path: path of the preprocessed dataset to write.
-        tables: files or directories with a SMILES column.
-        config: how molecules are converted to graphs.
-        labels: columns that are further targets, each in at least one of the files. Numbers are molecule-level
-            labels, averaged over the rows of a molecule. Lists are atom- or bond-level labels, depending on their
-            length; the first list of a molecule is used.
-        without: files of molecules to exclude, such as a test set; all members of their families are excluded.
-        smiles_column: name of the SMILES column; in files without it, the column is recognised by common names.
-        cache: directory of the featurization cache; by default that of the user.
-        progress: called from time to time with the number of molecules read.
-
-    Returns:
-        The corpus.
-
-    Raises:
-        InputError: if a file cannot be read, no file has one of the labels, a label has no number, or too few molecules
-            remain; nothing is written then.
+    ``labels`` are columns, each in at least one of the files, that are further targets. Numbers are molecule-level
+    labels, averaged over the rows of a molecule. Lists are atom- or bond-level labels, depending on their length; the
+    first list of a molecule is used. All members of the families of the files ``without`` are excluded.
     """
-    for name in labels:
-        if list(labels).count(name) > 1:
-            raise InputError(f"the target {name!r} is named twice")
     lists, invalid = read_label_lists(tables, labels, smiles_column)
     list_names = {level: level_labels.names for level, level_labels in lists.items()}
     molecule_labels = [name for name in labels if all(name not in names for names in list_names.values())]
@@ -111,14 +93,11 @@ def build_corpus(
     _check_labelled(own, molecule_labels)
     training = chosen[split == SPLITS.index("train")]
     targets = choose_targets(store, random_subset(training, _MAX_SAMPLE), labels)
-    if not (molecule_labels or targets.tasks):
-        raise InputError("too few training molecules: no descriptor varies among them")
-    for number, purpose in enumerate(("training", "validation")):
-        if not (split == number).any():
-            raise InputError(
-                f"too few molecules in the corpus ({len(chosen):,}): the {purpose} set is empty; some hundreds "
-                "are needed, since the split is determined by a hash"
-            )
+    if not (molecule_labels or targets.tasks) or not all((split == number).any() for number in range(2)):
+        raise InputError(
+            f"too few molecules in the corpus ({len(chosen):,}) for training and validation: some hundreds are needed, "
+            "since the split is determined by a hash"
+        )
     atom_bond_labels, invalid = {}, invalid | set(rows.rejected) | set(rows.invalid_labels)
     for level, level_labels in lists.items():
         atom_bond_labels[level], rejected = select_molecule_labels(
@@ -151,8 +130,6 @@ def _select_molecules(
     """
     hashes = molecule_keys(store, usable)
     allowed = ~np.isin(hashes.family, families)
-    if not allowed.any():
-        raise InputError("no molecule remains: --without excludes all molecules of the corpus")
     _, first, group = np.unique(hashes.identity[allowed], return_index=True, return_inverse=True)
     order = np.argsort(first)
     molecule_of_row = np.full(len(store), -1)

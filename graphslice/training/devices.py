@@ -22,7 +22,6 @@ from graphslice.data.datamodule import DeviceShare
 from graphslice.errors import InputError, first_line
 from graphslice.hardware import default_device, fast_dtype
 from graphslice.nn.compiled import row_multiple
-from graphslice.nn.encodings import encodings_supported
 
 #: Smallest number of molecules per batch and GPU: fewer take a GPU about as long.
 MIN_MOLECULES_PER_GPU = 32
@@ -55,11 +54,7 @@ class Devices:
 
 
 def choose_devices(settings: TrainerConfig) -> Devices:
-    """Choose the devices and the precision of a run on this machine.
-
-    Raises :class:`InputError` if the GPUs do not support the configured precision, or several devices are configured
-    where only one process can run.
-    """
+    """Choose the devices and the precision of a run on this machine."""
     accelerator = default_device() if settings.accelerator == "auto" else settings.accelerator
     gpus = torch.cuda.device_count() if accelerator in ("cuda", "gpu") and torch.cuda.is_available() else 0
     launched, machines = launched_processes()
@@ -67,8 +62,6 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     interactive = hasattr(sys, "ps1")  # in a notebook or Python prompt, further processes cannot be launched
     if settings.devices.isascii() and settings.devices.isdigit() and int(settings.devices) > 0:
         count = int(settings.devices)
-        if interactive and count != 1:
-            raise InputError("a notebook can train on one device only: to use several, run graphslice train")
     elif settings.devices != "auto":
         raise InputError(
             f"trainer.devices must be auto or a positive number, not {settings.devices!r}; select specific GPUs with "
@@ -95,23 +88,12 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     used = range(min(count, gpus))
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":
-        if not encodings_supported("mps"):
-            raise InputError(
-                "this version of torch lacks operators that the model needs on mps: leave out --trainer.accelerator to "
-                "train on the CPU"
-            )
-        note = (
-            "training on mps is experimental: operators may be missing or slow; use --trainer.accelerator cpu instead"
-        )
+        note = "training on mps is experimental: operators may be missing; use --trainer.accelerator cpu instead"
     return Devices(accelerator, count, machines, precision, note)
 
 
 def launched_processes() -> tuple[int | None, int]:
-    """Detect the processes that ``torchrun`` or ``srun`` launched, by the environment variables of this process.
-
-    Returns:
-        The number of processes per machine (None without such a launcher), and the number of machines.
-    """
+    """Return the processes per machine that ``torchrun`` or ``srun`` launched, if any, and the number of machines."""
     environment = os.environ
     if "LOCAL_WORLD_SIZE" in environment:  # torchrun, possibly within a Slurm job
         return int(environment["LOCAL_WORLD_SIZE"]), int(environment.get("GROUP_WORLD_SIZE", 1))
@@ -127,15 +109,7 @@ def worthwhile_gpus(gpus: int, batch_size: int) -> int:
 
 
 def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> str:
-    """Choose the precision of a run, as named by Lightning.
-
-    Args:
-        wanted: configured precision: auto, 32, bf16-mixed or 16-mixed.
-        capabilities: compute capability of every GPU used; empty for other devices.
-
-    Raises:
-        InputError: if bfloat16 is configured for a GPU without it.
-    """
+    """Choose the precision of a run, as named by Lightning, given the compute capability of every GPU used."""
     weakest = min(capabilities, default=None)
     if wanted == "bf16-mixed" and weakest is not None and weakest < (8, 0):
         raise InputError(

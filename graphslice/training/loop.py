@@ -18,9 +18,8 @@ from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
 from graphslice.checkpoint import save_checkpoint
 from graphslice.data.datamodule import MoleculeData
-from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
-from graphslice.run_files import BEST, CONFIG, LAST
+from graphslice.run_files import BEST, LAST
 from graphslice.signals import interrupts_are_handled, signals_handled
 from graphslice.torch_io import load_weights, torch_bytes
 from graphslice.training.devices import autocast, device_share
@@ -323,12 +322,7 @@ class TrainingLoop:
 
     def _restore(self, last: Path) -> None:
         contents = load_weights(last)
-        try:
-            self.module.restore(contents)
-        except RuntimeError:  # missing, unknown or other shapes of weights
-            raise InputError(
-                f"{last} does not fit the architecture in {last.with_name(CONFIG)}: set that back, or train a new run"
-            ) from None
+        self.module.restore(contents)
         self.optimizer.load_state_dict(contents["optimizer_states"][0])
         self.schedule.load_state_dict(contents["lr_schedulers"][0])
         if contents["precision"]:  # empty unless the run was trained in float16 before

@@ -125,16 +125,9 @@ def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Compute class weights that give every present class the same total, with a mean of 1 over the labels.
+    """Compute weights ``float64 [K]`` that give every present class of ``labels [R]`` the same total, with a mean of 1.
 
     As scikit-learn's ``class_weight="balanced"``.
-
-    Args:
-        labels: ``float64 [R]``, class indices; nan where missing.
-        classes: number of classes K.
-
-    Returns:
-        Weights ``float64 [K]``; 0 for absent classes.
     """
     counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=classes)
     present = (counts > 0).sum()
@@ -163,15 +156,10 @@ def _target_weights(text: str | None, tasks: Sequence[Task]) -> list[float]:
             weight = float(value)
         except ValueError:
             weight = -1.0
-        if name not in weights:
-            raise InputError(f"trainer.target_weights: {name!r} is no target{nearest(name, weights, quote_item)}")
-        if not 0 <= weight < float("inf"):
-            raise InputError(
-                f"trainer.target_weights: the weight of {name!r} must be a non-negative number, not {value!r}"
-            )
+        if name not in weights or not 0 <= weight < float("inf"):
+            hint = nearest(name, weights, quote_item)
+            raise InputError(f"trainer.target_weights {part!r} is no target{hint} with a non-negative weight")
         weights[name] = weight
-    if not any(weights.values()):
-        raise InputError("trainer.target_weights: at least one target needs a positive weight")
     return list(weights.values())
 
 
@@ -290,35 +278,17 @@ class AuxiliaryHeads(nn.ModuleDict):
         self._errors: dict[str, list[Tensor]] = {}
 
     def losses(self, rows: Tensor, batch: GraphBatch) -> list[tuple[Tensor, Tensor]]:
-        """Compute the auxiliary losses of a batch.
-
-        Args:
-            rows, batch: as in :meth:`AuxiliaryHead.forward`.
-
-        Returns:
-            For each level, the weighted sum of the errors, and the number of labels, by which it is to be divided.
-        """
+        """Return for each level the weighted sum of the errors of a batch, and the number of labels, its divisor."""
         parts = [head(rows, batch) for head in self.values()]
         return [(self.weight * errors.sum(), known.sum()) for errors, known in parts]
 
     def validate(self, rows: Tensor, batch: GraphBatch) -> None:
-        """Accumulate the errors of a validation batch for :meth:`mean_errors`.
-
-        Args:
-            rows, batch: as in :meth:`AuxiliaryHead.forward`.
-        """
+        """Accumulate the errors of a validation batch for :meth:`mean_errors`."""
         for level, head in self.items():
             self._errors.setdefault(level, []).append(torch.stack([part.sum(dim=0) for part in head(rows, batch)]))
 
     def mean_errors(self, world: int) -> dict[str, float]:
-        """Return the mean absolute error of each target over the accumulated batches, and reset them.
-
-        Args:
-            world: number of processes, each of which has validated a part.
-
-        Returns:
-            Errors by target, in its unit, without targets that have no labels.
-        """
+        """Return the mean absolute error of each target over the batches of all ``world`` processes, and reset them."""
         mae: dict[str, float] = {}
         for level, parts in self._errors.items():
             head, sums = cast(AuxiliaryHead, self[level]), torch.stack(parts).sum(dim=0)

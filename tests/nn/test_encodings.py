@@ -9,7 +9,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.data.batch_loader import collate
-from graphslice.nn.encodings import AtomEncoder, PairEncoder, encodings_supported, feature_rows
+from graphslice.nn.encodings import AtomEncoder, PairEncoder, feature_rows
 
 SMILES = ["c1ccc2c(c1)ccc1ccccc12", "C", "C/C=C/C#N.[Na+].[Cl-]", "C12C3C4C1C5C2C3C45", "C" * 14, "OC1CCC(=O)CC1"]
 HEADS, DIM = 3, 8
@@ -110,13 +110,3 @@ def test_tables_have_a_row_for_every_value():
     assert feature_rows((5, 6, 2), "ogb")[1] == 13
     assert feature_rows((119, 5, 12, 12, 10, 6, 6, 2, 2), "graphormer")[1] == 512 * 9 + 1
     assert feature_rows((5, 6, 2), "graphormer")[1] == 512 * 3 + 1
-
-
-def test_device_without_embedding_sums_is_unsupported(monkeypatch):
-    assert encodings_supported("cpu")
-
-    def missing(*_, **__):
-        raise NotImplementedError("aten::_embedding_bag is not implemented for the MPS device")
-
-    monkeypatch.setattr(torch.nn.functional, "embedding_bag", missing)
-    assert not encodings_supported("cpu")

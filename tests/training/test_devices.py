@@ -153,8 +153,6 @@ def test_notebook_uses_one_gpu(gpus, monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     chosen = choose_devices(TrainerConfig(batch_size=256))
     assert chosen.count == 1 and chosen.note.startswith("1 of 2 GPUs used: a notebook")
-    with pytest.raises(InputError, match="run graphslice train"):
-        choose_devices(TrainerConfig(devices="2"))
 
 
 # --- kind of device -------------------------------------------------------------------------------
@@ -164,9 +162,6 @@ def test_mac_trains_on_the_cpu_by_default(gpus, monkeypatch):
     gpus()
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_devices(TrainerConfig()) == Devices("cpu", 1, 1, "32-true", None)
-    with pytest.raises(InputError, match="lacks operators that the model needs on mps"):  # the machine has no mps
-        choose_devices(TrainerConfig(accelerator="mps"))
-    monkeypatch.setattr("graphslice.training.devices.encodings_supported", lambda device: True)
     chosen = choose_devices(TrainerConfig(accelerator="mps"))
     assert (chosen.accelerator, chosen.count, chosen.precision) == (
         "mps",

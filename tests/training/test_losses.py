@@ -129,10 +129,8 @@ def test_thousands_of_targets_form_one_group():
         ({"class_weights": "balanced"}, regression_tasks(["y"]), "needs a target of classes"),
         ({"loss": "bce"}, regression_tasks(["y"]), "trainer.loss bce is for binary targets, but 'y' is regression"),
         ({"loss": "mae"}, [ACTIVE], "trainer.loss mae is for regression targets"),
-        ({"target_weights": "actve=2"}, [ACTIVE], r"'actve' is no target \(did you mean 'active'\?\)"),
-        ({"target_weights": "active=x"}, [ACTIVE], "the weight of 'active' must be a non-negative number, not 'x'"),
-        ({"target_weights": "active=-1"}, [ACTIVE], "must be a non-negative number"),
-        ({"target_weights": "active=0"}, [ACTIVE], "at least one target needs a positive weight"),
+        ({"target_weights": "actve=2"}, [ACTIVE], "did you mean 'active'"),
+        ({"target_weights": "active=-1"}, [ACTIVE], "non-negative weight"),
     ],
 )
 def test_unsuitable_losses_and_weights_are_rejected(settings, tasks, reason):

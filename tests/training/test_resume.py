@@ -168,17 +168,6 @@ def test_stopped_run_predicts_with_a_note(uninterrupted, cli, tmp_path):
         gs.load(folder)
 
 
-def test_resuming_after_a_change_of_the_architecture_is_refused(uninterrupted, cli, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(uninterrupted(), folder)
-    (folder / "metrics.json").unlink()
-    text = (folder / "config.yaml").read_text()
-    assert "\n  layers: 1\n" in text
-    (folder / "config.yaml").write_text(text.replace("\n  layers: 1\n", "\n  layers: 2\n"))
-    code, _, err = cli("train", "--resume", folder)
-    assert code == 2 and f"last.ckpt does not fit the architecture in {folder / 'config.yaml'}: set that back" in err
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_run_stopped_between_its_trainings_says_how_to_continue(
     number, cli, demo_csv, tiny_config, tmp_path, monkeypatch

@@ -26,14 +26,7 @@ def locked(folder: Path, wait: float = 2) -> Iterator[None]:
 
     The system releases the lock when the process ends for any reason. The lock file and the folders that were created
     for it are removed at the end, the folders only if they are empty. On a file system without locks, the folder is
-    used without one.
-
-    Args:
-        folder: created if it does not exist.
-        wait: seconds to wait for the lock, since a killed process may take some time to end.
-
-    Raises:
-        InputError: if another process holds the lock, or the folder cannot be written.
+    used without one. It waits some seconds, since a killed process may take some time to end.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write the folder {folder}: it is a file")

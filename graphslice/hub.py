@@ -93,19 +93,7 @@ def repository_name(text: str) -> str:
 
 
 def upload(folder: Path, repository: str, *, public: bool) -> str:
-    """Upload the files of a directory as one commit, which replaces the model there.
-
-    Args:
-        folder: directory that holds nothing else.
-        repository: ``user/name``, as :func:`repository_name` returns it; created if it does not exist.
-        public: visibility of a new repository.
-
-    Returns:
-        ``hf://user/name@commit``.
-
-    Raises:
-        InputError: if the user is not logged in, or the server rejects the upload or cannot be reached.
-    """
+    """Upload the files of a directory as one commit, which removes files of a former model; return its name."""
     api = _huggingface_hub().HfApi(_endpoint())
     with _errors(f"hf://{repository}"):
         api.create_repo(repository, private=not public, exist_ok=True)
@@ -133,12 +121,7 @@ def _huggingface_hub() -> Any:
 
 @contextmanager
 def _errors(name: str, revision: str | None = None) -> Iterator[None]:
-    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`.
-
-    Args:
-        name: of the model.
-        revision: that is downloaded; None for an upload.
-    """
+    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`; no revision: an upload."""
     from huggingface_hub import errors
 
     rejected = errors.HfHubHTTPError, errors.LocalTokenNotFoundError, errors.HFValidationError

@@ -34,19 +34,13 @@ def is_first_process() -> bool:
 def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
-    """Call a function with each of several arguments, each call in a process of its own.
+    """Call a function with each of several arguments, each call in a process of its own, at most ``jobs`` in parallel.
 
-    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted and no further ones start.
+    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted (the function then
+    raises KeyboardInterrupt) and no further ones start. The cores are divided among the calls; each sees only one of
+    the ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
 
-    Args:
-        function: a function of a module; when interrupted, it raises KeyboardInterrupt.
-        tasks: the arguments of a call for each key. All are pickled.
-        jobs: maximal number of parallel calls, among which the cores are divided.
-        gpus: names as in ``CUDA_VISIBLE_DEVICES``; every call sees only one, that with the fewest running calls.
-
-    Yields:
-        Each key when its call ends, with the error message if it failed, else None.
-
+    Yields each key when its call ends, with the error message if it failed, else None.
     """
     context, waiting = process_context(function.__module__), list(tasks.items())
     running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU

@@ -71,14 +71,7 @@ _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the path of the file of a model.
-
-    Args:
-        path: the file, its run directory, or the name of a packaged model or of one on the Hub.
-
-    Raises:
-        InputError: if there is no model.
-    """
+    """Return the file of a model, given it, its run directory, or the name of a packaged model or of one on the Hub."""
     if is_packaged_model(path):
         return MODELS[str(path)]
     path = Path(local_path(path))
@@ -183,14 +176,7 @@ def write_splits(
     smiles: Sequence[str],
     identifiers: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Write ``split.csv``: row (from 1), split, SMILES and identifiers.
-
-    Args:
-        folder: run directory.
-        splits: ``int64`` rows of each split by name.
-        smiles: SMILES of all rows of the dataset; empty if they are unknown.
-        identifiers: identifier columns, with the texts of all rows, by name.
-    """
+    """Write ``split.csv``: row (from 1), split, SMILES and identifiers; no SMILES if they are unknown."""
     split_of = {int(row): split for split, rows in splits.items() for row in rows}
     columns = [smiles if len(smiles) else [""] * (max(split_of, default=0) + 1), *identifiers.values()]
     rows = ([row + 1, split_of[row], *(column[row] for column in columns)] for row in sorted(split_of))
@@ -240,13 +226,7 @@ def default_run_directory(config: DataConfig) -> Path:
 def check_folder(folder: Path, inputs: Iterable[str | Path | None] = (), *, overwrite: bool) -> None:
     """Check that a run may start: in an empty folder or, with ``overwrite``, in one that holds ``start.json``.
 
-    Args:
-        folder: run directory; hidden files in it do not count.
-        inputs: files that the run reads, None for none; the dataset of a run may be in its directory.
-        overwrite: a run in the directory may be replaced.
-
-    Raises:
-        InputError: if it may not, or an input is in the folder.
+    Hidden files do not count, and no input file may be in the folder but the dataset of a run.
     """
     of_run = {(folder / name).resolve() for name in (CORPUS, MOLECULES)}
     files = {Path(file).resolve() for file in inputs if file is not None} - of_run

@@ -241,8 +241,8 @@ class Model(Predictor):
                 dataset, or a pair of SMILES and labels. Default: the dataset that the model was trained on.
             targets: label columns: some of the model's targets, or as many other columns as it has targets, in its
                 order. Default: the columns named like the model's targets. For a pair, the names of its labels.
-            split: ``train``, ``valid``, ``test`` or ``all``. Default: ``test`` if the data is that of the training or
-                defines a split (``valid`` for PCQM4M, whose test labels are hidden), else ``all``.
+            split: ``train``, ``valid``, ``test`` or ``all``. Default: ``test`` without ``data``, or if it defines a
+                split (``valid`` for PCQM4M, whose test labels are hidden), else ``all``.
             smiles: the SMILES column. Default: detected by name.
 
         Returns:

@@ -11,16 +11,10 @@ _LEVEL = 0.95
 
 
 def mean_interval(values: np.ndarray, folds: int = 0, comparisons: int = 1) -> tuple[float, float]:
-    """Compute the 95% confidence interval of a mean over seeds or folds, by Student's t.
+    """Return the 95% confidence interval of a mean over seeds or folds, by Student's t.
 
-    Args:
-        values: ``float64 [S]``, one value per seed or fold, at least two.
-        folds: number of cross-validation folds if the values are those of folds, else 0. Training sets of folds
-            overlap, which increases the variance of the mean (Nadeau and Bengio 2003, doi:10.1023/A:1024068626366).
-        comparisons: number of intervals that hold simultaneously with 95% confidence (Bonferroni correction).
-
-    Returns:
-        The lower and the upper bound.
+    Training sets of ``folds`` overlap, which increases the variance of the mean (Nadeau and Bengio 2003,
+    doi:10.1023/A:1024068626366). ``comparisons`` intervals hold simultaneously (Bonferroni correction).
     """
     from scipy.stats import t  # the import takes half a second
 

@@ -17,18 +17,10 @@ COVERAGE_LEVEL = 90
 def coverage(
     interval: PredictionInterval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
 ) -> dict[str, dict[str, float]]:
-    """Compute the empirical coverage and the mean size of prediction intervals and sets for every target.
+    """Compute coverage and mean width of intervals, or size of sets, for every target; nan without labels.
 
-    Args:
-        interval: intervals of R predicted molecules, or of their R atoms or bonds.
-        labels: ``float64 [R, T]``, nan where unknown.
-        molecules: ``int64 [R]``, index of the molecule of every row.
-        tasks: the T prediction tasks, with the target names of the dataset, which may differ from those of the model.
-
-    Returns:
-        By target ``coverage``, the fraction of labels in the interval or set, and ``width``, the mean of ``high - low``
-        in the unit of the target, or ``classes``, the mean number of classes in the set. Values are nan without labels.
-        Atoms and bonds are averaged within molecules first, which is the coverage that the intervals guarantee.
+    ``labels``: ``float64 [R, T]``, nan where unknown; ``molecules``: ``int64 [R]``, the molecule of every row. Atoms
+    and bonds are averaged within molecules first, which is the coverage that the intervals guarantee.
     """
     results = {}
     prediction_sets = iter(interval.sets.values())
@@ -52,10 +44,6 @@ def add_coverage(result: dict, coverages: dict[str, dict[str, float]]) -> None:
     """Add ``coverage_90``, ``width_90`` and ``classes_90`` to the scores of each target, as far as they are finite.
 
     ``coverage_90`` is None if intervals are infinite, since they cover every label.
-
-    Args:
-        result: scores of :func:`~graphslice.evaluation.metrics.scores`, modified in place.
-        coverages: result of :func:`coverage` for intervals of :data:`COVERAGE_LEVEL`.
     """
     for name, values in coverages.items():
         finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}

@@ -66,14 +66,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> I
 
 
 def describe_scores(split: str, result: dict, first: str | None = None, *, digits: int = 4) -> str:
-    """Format scores as one line, followed by one line for each target that has labels, if there are several.
-
-    Args:
-        split: name of the split.
-        result: scores of :func:`~graphslice.evaluation.metrics.scores`.
-        first: the metric to print first.
-        digits: number of decimals.
-    """
+    """Format scores as one line, ``first`` a metric, and one line for each target with labels if there are several."""
     by_target = {name: one for name, one in result["targets"].items() if prediction_count(one)[0] > 0}
     if not by_target and any("bounds" in one for one in result["targets"].values()):
         return f"{split.removesuffix(':')}: the labels are bounds alone, so there are no errors to report"
@@ -104,13 +97,7 @@ def describe_scores(split: str, result: dict, first: str | None = None, *, digit
 
 
 def describe_coverage(split: str, result: dict) -> list[str]:
-    """Format the coverage of intervals and sets: one line for regression, one for classification targets.
-
-    Args:
-        split: name of the split.
-        result: scores with the values of :func:`~graphslice.evaluation.coverage.add_coverage`. Classification targets
-            may have ``temperature`` and ``calibration_error_before``.
-    """
+    """Format the coverage of intervals and sets: one line for regression, one for classification targets."""
     targets, labels, lines, level = result["targets"], label_noun(result), [], COVERAGE_LEVEL
     coverage, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
     regressions = [one for one in targets.values() if coverage in one and one["kind"] == REGRESSION]

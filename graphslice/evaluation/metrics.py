@@ -64,14 +64,10 @@ _SIMILAR_SPREADS = 3.0
 
 
 def default_metric(tasks: Sequence[Task], labels: np.ndarray) -> str:
-    """Return the metric that selects the best checkpoint.
+    """Return the metric that selects the best checkpoint, given labels ``float64 [R, T]``.
 
     MAE or AUROC; the loss for mixed task types, and for numbers whose standard deviations differ by a factor of more
     than 3, since the largest would decide.
-
-    Args:
-        tasks: T targets.
-        labels: ``float64 [R, T]``, nan where missing.
     """
     is_regression = {task.kind == REGRESSION for task in tasks}
     if is_regression == {True}:
@@ -143,14 +139,7 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
 
 
 def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> float:
-    """Compute the metric by which a model is selected, on rows of a dataset: a mean error counts errors of bounds too.
-
-    Args:
-        name: one of :data:`METRICS`; correlations and R2 ignore bounds.
-        dataset: the labelled molecules.
-        rows: ``int64 [R]``.
-        predictions: ``float [R, W]``.
-    """
+    """Compute the metric that selects a model, on rows of a dataset: a mean error counts errors of bounds too."""
     labels, bounds = dataset.labels(rows), dataset.bounds(rows)
     if bounds is not None and name in ("mae", "rmse", "loss"):
         labels = labels.copy()
@@ -171,17 +160,10 @@ def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predi
 
 
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
-    """Compute :func:`scores` for rows of a dataset.
+    """Compute :func:`scores` for rows of a dataset; at atom or bond level predictions have a row for each of these.
 
-    Args:
-        dataset: the labelled molecules.
-        rows: ``int64 [R]``.
-        predictions: ``float [R, W]``; at atom or bond level one row per atom or bond, molecule by molecule.
-
-    Returns:
-        The scores, of labels that are numbers. Targets with bounds also have ``bounds``, their number, and
-        ``bounds_respected``, the share of them that the predictions respect. At atom or bond level the key ``atoms`` or
-        ``bonds`` holds the number of these, also within ``targets``, and ``molecules`` the number of molecules.
+    Targets with bounds also have ``bounds``, their number, and ``bounds_respected``, the share that the predictions
+    respect. At atom or bond level ``atoms`` or ``bonds`` is the number of these, ``molecules`` that of molecules.
     """
     labels, bounds = dataset.labels(rows), dataset.bounds(rows)
     result = scores(dataset.name, dataset.tasks, labels, predictions)

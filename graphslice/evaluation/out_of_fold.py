@@ -47,15 +47,7 @@ def rows_in_split(splits: Sequence[Splits], split: str) -> np.ndarray:
 def predict_held_out(
     predictors: Sequence[Predictor], splits: Sequence[Splits], split: str, store: GraphStore, rows: np.ndarray
 ) -> OutOfFoldPredictions:
-    """Compute out-of-fold predictions: every model predicts its own split, such as the test set of its fold.
-
-    Args:
-        predictors: M models.
-        splits: the splits of each model.
-        split: name of the split to predict.
-        store: the molecules.
-        rows: ``int64 [R]``, ascending, some of :func:`rows_in_split`.
-    """
+    """Compute out-of-fold predictions of ascending rows: every model predicts its own split, such as its test fold."""
     ptr = pointers(store.atom_bond_counts(predictors[0].level, rows))
     values = np.full((len(predictors), ptr[-1], len(predictors[0].columns)), np.nan, np.float32)
     sums: dict[str, np.ndarray] = {}

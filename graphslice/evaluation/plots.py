@@ -84,16 +84,9 @@ def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
 
 
 def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, predictions: np.ndarray) -> None:
-    """Plot predicted against true values, one panel for each of the first twelve targets.
+    """Plot predicted ``float32 [R, W]`` against true values ``float64 [R, T]``, one panel for each of twelve targets.
 
-    Regression targets are shown as a scatter plot, binary ones as a ROC curve, multiclass ones as a confusion matrix,
-    each with the number of labels and its scores.
-
-    Args:
-        path: path of the PNG file.
-        tasks: T targets.
-        true: ``float64 [R, T]``, labels or class indices; nan where missing.
-        predictions: ``float32 [R, W]``.
+    Regression targets are shown as a scatter plot, binary ones as a ROC curve, multiclass ones as a confusion matrix.
     """
     shown, slices = tasks[:_MAX_PANELS], output_slices(tasks)
     with report_style(), warnings.catch_warnings():
@@ -169,11 +162,7 @@ def draw_roc(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> None:
 
 
 def confusion_matrix(task: Task, y: np.ndarray, values: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Count labels by true and predicted class; beyond a maximum number of classes, the rarer ones are merged.
-
-    Returns:
-        Names of the K classes, and ``int64 [K, K]``.
-    """
+    """Count labels by true and predicted class, ``int64 [K, K]``, and name the classes; rare ones are merged."""
     true, predicted = y.astype(int), values.argmax(axis=1)
     names = [*task.classes]
     if len(names) > _MAX_CLASSES:

@@ -23,19 +23,10 @@ def write_predictions(
 ) -> None:
     """Write the labels and predictions of some rows as a table.
 
-    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its label
-    ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes, ``error`` only if a row
-    has no prediction. Labels and predictions of atoms and bonds are lists in the order of the SMILES.
-
-    Args:
-        path: a CSV, TSV, Excel or Parquet file.
-        dataset: the labelled molecules.
-        rows: ``int64 [R]``, rows of the dataset.
-        predictions: predictions of these rows.
-        store: the molecules, if labels and predictions of atoms or bonds are in the order of their graphs.
-
-    Raises:
-        InputError: if the file cannot be written.
+    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its
+    label ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes, ``error`` only if
+    a row has no prediction. Labels and predictions of atoms and bonds are lists in the order of the SMILES, into
+    which those in the order of the graphs of a ``store`` are brought.
     """
     labels, ptr = dataset.labels(rows), None
     if predictions.ptr is not None:

@@ -21,19 +21,10 @@ from graphslice.data.tables import open_table, reject_other_atom_order
 def read_label_lists(
     tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
 ) -> tuple[dict[str, Labels], set[int]]:
-    """Read the list columns of some files, in chunks.
+    """Read the list columns of some files, in chunks; raise InputError if a list may be of atoms or of bonds.
 
-    Args:
-        tables: files with a SMILES column.
-        names: columns, in any of the files, that may hold lists.
-        smiles_column: name of the SMILES column in the files that have it.
-
-    Returns:
-        The labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list column
-        has another value, or the lists of one level differ in length.
-
-    Raises:
-        InputError: if it is ambiguous whether the lists are labels of atoms or of bonds.
+    Returns the labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list
+    column has another value, or the lists of one level differ in length.
     """
     lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
     lengths = {name: ListLengths() for name in names}

@@ -35,25 +35,12 @@ def pretrain(
     command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
-    """Pretrain a model on targets that are computed from the molecules of some files.
+    """Pretrain a model on targets that are computed from the molecules of some files; the run can be continued.
 
-    Args:
-        tables: files of molecules; other columns are ignored.
-        config: configuration of the run; of its data settings, the SMILES column and the cache are used.
-        out: run directory, which also holds the corpus.
-        labels: columns that are further targets. Together they have the same weight as the computed targets; for atom-
-            and bond-level labels see :class:`~graphslice.training.losses.AuxiliaryHeads`.
-        without: files of molecules to exclude from the corpus.
-        overwrite: replace an existing run in ``out``.
-        command: command line that started the run, or None if started from Python.
-        console: where to report.
-
-    Returns:
-        As :func:`~graphslice.training.train_run.train`; the run can be continued with ``resume``.
-
-    Raises:
-        InputError: if a file cannot be read, the configuration cannot be used, or another process is using the run
-            directory.
+    The run directory also holds the corpus. Of the data settings, the SMILES column and the cache are used;
+    ``labels`` and ``without`` are those of :func:`~graphslice.pretraining.corpus.build_corpus`, the other arguments,
+    the result and the errors those of :func:`~graphslice.training.train_run.train`. Labels have the same weight as
+    all computed targets.
     """
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)

@@ -58,19 +58,11 @@ class PretrainingTargets:
 
 
 def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:
-    """Choose the pretraining targets by the distribution of the descriptors in a training set.
+    """Choose the pretraining targets by the distribution of the descriptors of molecules of the training set.
 
     A descriptor with spread values becomes a regression target. One with the same value for most, but not nearly all,
     molecules becomes a binary target: fingerprint bits that are neither rare nor common, and counts of functional
     groups that few molecules have. Descriptors that are known for less than half of the molecules are skipped.
-
-    Args:
-        store: preprocessed molecules with :data:`DESCRIPTOR_KINDS`.
-        rows: ``int64 [R]``, molecules of the training set.
-        exclude: names of other targets, which are not used.
-
-    Returns:
-        The targets.
     """
     from scipy.stats import iqr
 

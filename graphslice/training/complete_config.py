@@ -210,12 +210,7 @@ def run_steps(
 ) -> int:
     """Return the length of a training in optimiser steps, unless its time limit ends it earlier.
 
-    Args:
-        config: configuration of the run.
-        tasks: the targets.
-        molecules: size of the training set.
-        devices: number of devices, which share the molecules.
-        continued: the training continues from a network that was trained without a fold of the training set.
+    ``continued``: it continues from a network that was trained without a fold of the training set.
     """
     settings = config.trainer
     steps_per_epoch = batches_per_epoch(molecules, settings.batch_size, devices)

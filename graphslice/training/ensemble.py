@@ -68,16 +68,7 @@ def train_ensemble(
 ) -> RunResult:
     """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
 
-    Args:
-        config, dataset, fresh, command, console: as in :func:`~graphslice.training.run.run`.
-        out: run directory; each member gets a subdirectory.
-
-    Returns:
-        The run directory, the scores and the training totals.
-
-    Raises:
-        InputError: if the data, the configuration or the run directory cannot be used.
-        Interrupted: if the user stops the run.
+    Arguments, result and errors are those of :func:`~graphslice.training.run.run`; each member gets a subdirectory.
     """
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
@@ -113,13 +104,7 @@ def train_ensemble(
 
 
 def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | None) -> None:
-    """Train an ensemble member, or continue it where it was stopped; errors as of :func:`train_ensemble`.
-
-    Args:
-        config: configuration of the member.
-        folder: run directory of the member.
-        dataset: labelled molecules; None if they are to be loaded.
-    """
+    """Train an ensemble member in its folder, or continue it; a ``dataset`` that is None is loaded."""
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if dataset is None else dataset
         if dataset.fingerprint() != config.data.fingerprint:
@@ -163,10 +148,8 @@ def read_metric(folder: Path, metric: str) -> dict[str, float]:
 def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
     """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split.
 
-    In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds it.
-
-    Returns:
-        Contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
+    In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds
+    it. Returns the contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
     """
     config, dataset = read_config(out), data.dataset
     folders, metrics = [out / name for name in member_configs(config)], dict[str, Any](metric=metric)
@@ -223,14 +206,8 @@ def _describe_members(
 def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
     """Describe the scores of the network over several seeds or folds, and compare it with base models if there are any.
 
-    Args:
-        split: name of the split.
-        scores: for each seed or fold, the metric by model, as ``Stack.finish`` returns it for a split.
-        metric: metric of the run.
-        folds: number of folds of a cross-validation; 0 for an ensemble over seeds.
-
-    Returns:
-        Lines to print; empty if there are fewer than two members or the network's metric is undefined.
+    ``scores`` holds for each seed or fold the metric by model. There are no lines for fewer than two, or if the
+    network's metric is undefined.
     """
     if len(scores) < 2:
         return []

@@ -46,23 +46,10 @@ def evaluate_split(
 ) -> dict:
     """Score, print and write the predictions of a split, and plot those of the test set.
 
-    Args:
-        folder: run directory.
-        data: molecules of the run.
-        split: name of the split.
-        rows: ``int64 [R]``, rows of the dataset in the split.
-        predicted: their predictions, with intervals at :data:`COVERAGE_LEVEL` percent unless the molecules were used
-            for calibration.
-        metric: metric that is reported first.
-        console: where to report.
-        calibration: calibration of the model.
-        file: name of the table of labels and predictions to write, if any.
-        title: what to print in place of the name of the split.
-
-    Returns:
-        As :func:`~graphslice.evaluation.metrics.scores`. For each target also ``coverage_90``, the fraction of labels
-        in the interval or prediction set (None if it is unbounded), and its mean width ``width_90`` or size
-        ``classes_90``; for classes ``temperature``, and ``calibration_error_before`` temperature scaling.
+    ``file`` is the name of the table to write, ``title`` is printed in place of the name of the split. Returns
+    :func:`~graphslice.evaluation.metrics.scores`, for each target with the coverage of
+    :func:`~graphslice.evaluation.coverage.add_coverage`, and for classes ``temperature`` and
+    ``calibration_error_before`` temperature scaling. Raises :class:`InputError` if training diverged.
     """
     dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
     if not np.isfinite(predictions).all():
@@ -103,18 +90,8 @@ def evaluate_run(
 ) -> dict:
     """Calibrate the best checkpoint, evaluate it on held-out molecules and the test set, and write ``metrics.json``.
 
-    Args:
-        folder, data, metric, console: as for :func:`evaluate_split`.
-        device: device that predicts.
-        baselines: scores of the network, the base models and the stack, by split.
-        held_out: predictions of held-out molecules; None if the model predicts the validation set.
-
-    Returns:
-        Contents of ``metrics.json``: ``metric``, the scores of each split (``valid``: of the held-out molecules),
-        ``baselines`` if given, and ``init_from`` for a fine-tuned model.
-
-    Raises:
-        InputError: if training diverged.
+    ``baselines`` are the scores of the network, the base models and the stack by split; ``held_out`` is None if the
+    model predicts the validation set. Returns the contents of ``metrics.json``.
     """
     dataset, domain = data.dataset, fit_domain(data, data.splits["train"])
     if held_out is None:
@@ -150,16 +127,9 @@ def calibrate_ensemble(
 ) -> Calibration:
     """Calibrate an ensemble on predictions of held-out molecules, and save the calibration in its run directory.
 
-    If the members have different held-out molecules, as in a cross-validation, the errors are those of single members.
-    They are not smaller than those of the ensemble mean that is predicted for new molecules (cross-conformal
+    If the members have different held-out molecules, as in a cross-validation, the errors are those of single
+    members. They are not smaller than those of the ensemble mean that is predicted for new molecules (cross-conformal
     prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4).
-
-    Args:
-        out: run directory of the ensemble.
-        models: its members, each calibrated.
-        splits: split of each member.
-        split: name of the split whose molecules each member held out.
-        data: molecules of the run.
     """
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))

@@ -103,25 +103,14 @@ def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | 
 def load_pretrained_weights(
     model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
 ) -> tuple[str, bool]:
-    """Copy the weights of a pretrained checkpoint into a model.
+    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all.
 
     With the same targets the output head is copied too, with the mean and standard deviation of the targets, so that
     training starts from the predictions of the checkpoint. With other targets the output layer is newly initialised,
-    with another readout the first layer of the head, and the whole head if one model predicts molecule-level and the
-    other atom- or bond-level targets.
+    with another readout or other descriptors the first layer of the head, and the whole head if one model predicts
+    molecule-level and the other atom- or bond-level targets.
 
-    Args:
-        model: the model, with the mean and standard deviation of its own targets.
-        origin: the pretrained checkpoint.
-        tasks: targets of the model.
-        descriptors: descriptor kinds that the model uses in addition to the graph. If they differ from those of the
-            checkpoint, the weights that depend on them are newly initialised.
-
-    Returns:
-        A description of what was copied, and whether that is all: if not, a part of the output head is new.
-
-    Raises:
-        InputError: if the weights do not fit; the message names the option that differs.
+    Raises :class:`InputError` if the weights do not fit; the message names the option that differs.
     """
     same_level = model.config.level == origin.config.model.level
     same_outputs = model.config.tasks == origin.config.model.tasks  # a Gaussian loss also has standard deviations
@@ -174,18 +163,11 @@ def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
 
 
 def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
-    """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set.
+    """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set; True if any was.
 
     The penalty of each output is chosen on the validation set, or without one on a tenth of the training set. Nothing
     is fitted for an MLP head, atom- or bond-level targets, or a head with descriptors; nor are regression targets of
     which the fit explains little variance.
-
-    Args:
-        model: pretrained model on the CPU, with the mean and standard deviation of its targets.
-        data: molecules of the run.
-
-    Returns:
-        True if any output was fitted.
     """
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
@@ -217,14 +199,8 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
 def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Fit a ridge regression, with the penalty of the least squared error on the validation rows.
 
-    Args:
-        x: ``float64 [R, C]``, features.
-        y: ``float64 [R]``, labels.
-        x_valid: ``float64 [V, C]``, features of the validation rows.
-        y_valid: ``float64 [V]``, labels of the validation rows.
-
-    Returns:
-        The weights ``float64 [C]``, the intercept, and the share of the variance of ``y_valid`` that is explained.
+    ``x``: ``float64 [R, C]``, ``y``: ``float64 [R]``. Returns the weights ``float64 [C]``, the intercept, and the
+    share of the variance of ``y_valid`` that is explained.
     """
     centre, middle = x.mean(axis=0), y.mean()
     u, s, vt = np.linalg.svd(x - centre, full_matrices=False)

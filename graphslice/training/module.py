@@ -29,16 +29,9 @@ _WINDOW, _RECENT, _AUXILIARY = 5, "recent_validations", "auxiliary_errors"
 
 
 def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the offset and the scale of each output of the network.
+    """Compute mean and standard deviation of the training labels ``[R, T]``, for each output: ``float64 [W]``.
 
-    Args:
-        tasks: the T targets.
-        labels: ``float64 [R, T]``, labels of the training set after their transform; nan where missing.
-        outputs: number of outputs W.
-
-    Returns:
-        Two arrays ``float64 [W]``: mean and standard deviation of regression targets; for classes the logits of their
-        frequencies, and 1. They are 0 and 1 for a target without labels.
+    For classes they are the logits of their frequencies, and 1; without labels 0 and 1.
     """
     mean, std = np.zeros(outputs), np.ones(outputs)
     for t, task, where in each_target(tasks):
@@ -141,14 +134,7 @@ class PropertyModule(nn.Module):
         self._validated.append((rows, counts, values))
 
     def validation_scores(self, dataset: LabelledDataset) -> dict[str, float]:
-        """Score the predictions of all devices since the last call.
-
-        Args:
-            dataset: the labelled molecules.
-
-        Returns:
-            The metric and the errors of the auxiliary targets, by logged name, and :data:`MONITOR`.
-        """
+        """Score the predictions of all devices since the last call, by logged name, and :data:`MONITOR`."""
         batches = self._validated
         self._validated = []
         if self.world > 1:

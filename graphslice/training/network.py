@@ -50,14 +50,7 @@ def train_without(
     console: Console,
     after_epoch: Callable[[TrainingLoop], object] | None = None,
 ) -> Predictor:
-    """Train the network without a fold of the training set, or continue its training; return its predictor.
-
-    Args:
-        fold: ``int64``, rows of the fold.
-        complete, data: configuration and molecules of the run.
-        folder: where its checkpoints are written.
-        part, console, after_epoch: as for :class:`TrainingLoop`.
-    """
+    """Train the network without the rows of a fold, or continue its training in a folder; return its predictor."""
     rest = data.without(fold)
     fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
     if not (folder / BEST).exists():

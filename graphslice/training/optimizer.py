@@ -22,13 +22,9 @@ _EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
 def make_optimizer(
     module: PropertyModule, steps: int, elapsed: Callable[[], float], *, fused: bool
 ) -> tuple[AdamW, LambdaLR]:
-    """Make the optimiser of a model and its auxiliary heads, and the learning rate schedule.
+    """Make the optimiser of a model and its heads, and the learning rate schedule, by steps or the share of the time.
 
-    Args:
-        module: the model and its heads.
-        steps: length of the run in optimiser steps.
-        elapsed: returns the fraction of the run's time limit that has passed; 0 without a time limit.
-        fused: use the fused implementation, which does not work with gradient scaling and clipping.
+    The fused implementation does not work with gradient scaling and clipping.
     """
     settings = module.config.optimizer
     groups = parameter_groups(module.model, settings)
@@ -42,19 +38,9 @@ def make_optimizer(
 
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
-    """Make the learning rate schedule: linear warm-up to ``peak_lr``, then linear decay to ``end_lr``.
+    """Return the factor of ``peak_lr`` by step: linear warm-up, then linear decay to ``end_lr`` (Ying et al. 2021, B).
 
-    As for Graphormer (Ying et al. 2021, appendix B).
-
-    Args:
-        config: learning rates, and steps of warm-up and in total.
-        steps: length of the run, used if the configuration sets no total.
-
-    Returns:
-        A function from the step to the factor of ``peak_lr``.
-
-    Raises:
-        InputError: if the warm-up is configured to be longer than the run, whose learning rate would not decay.
+    Raises :class:`InputError` if the warm-up is longer than the run, whose learning rate would not decay.
     """
     total = config.total_steps or steps
     if config.warmup_steps is not None and config.warmup_steps > total:
@@ -80,13 +66,6 @@ def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list
     The learning rate of the structural encodings is multiplied by ``structure_lr_factor``. Each block has
     ``layer_lr_decay`` times the learning rate of the next one; the embeddings count as a block before the first
     (layer-wise decay, Howard and Ruder 2018, section 3.2).
-
-    Args:
-        model: the model.
-        settings: learning rate and factors.
-
-    Returns:
-        One dictionary per group, with ``params`` and ``lr``.
     """
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
     depth = len(model.blocks)

@@ -89,22 +89,10 @@ def run(
     command: str | None = None,
     console: Console | None,
 ) -> RunResult:
-    """Train a single model, or continue its training.
+    """Train a single model, or continue its training; arguments as of :func:`~graphslice.training.train_run.train`.
 
-    Args:
-        config: configuration of the run, with everything that is inferred from the data.
-        dataset: labelled molecules.
-        out: run directory.
-        fresh: start a new run; otherwise continue the one in ``out``.
-        command: command line that started the run, or None if started from Python.
-        console: where to report; by default standard error.
-
-    Returns:
-        The run directory, the scores and the training summary.
-
-    Raises:
-        InputError: if the data or the configuration cannot be used.
-        Interrupted: if the user stops the run.
+    A ``fresh`` run is a new one. Raises :class:`InputError` if the data or the configuration cannot be used, and
+    Interrupted if the user stops the run.
     """
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.

@@ -90,17 +90,10 @@ def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> di
 def cross_fit(
     predictions: Sequence[np.ndarray], data: MoleculeData, rows: np.ndarray, metric: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Stack held-out predictions, with weights that were chosen without the molecule that they predict.
+    """Stack held-out predictions of M models ``float32 [R, W]``, with weights chosen without the molecule predicted.
 
-    Args:
-        predictions: held-out predictions of M models, each ``float32 [R, W]``.
-        data: molecules of the run.
-        rows: ``int64 [R]``, rows of the dataset.
-        metric: metric of the run.
-
-    Returns:
-        The stacked predictions ``float32 [R, W]``, the weighted standard deviation of the models ``float32 [R, T]``,
-        and the weights chosen on all molecules ``float64 [M, T]``.
+    Returns the stacked predictions, the weighted standard deviation of the models ``float32 [R, T]``, and the weights
+    chosen on all molecules ``float64 [M, T]``.
     """
     dataset, tasks, molecules = data.dataset, data.dataset.tasks, molecule_ids(data.store, rows)
     labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
@@ -152,13 +145,8 @@ class Stack:
     ) -> tuple[dict[str, dict[str, float]], HeldOut]:
         """Choose the weights, add the stack to the best checkpoint, and report the scores.
 
-        Args:
-            folder, metric, device: run directory, whose network is trained; metric of the run; device of the network.
-            fold_networks: the network that was trained without each fold; empty if the validation set is held out.
-
-        Returns:
-            For each split, the metric by model: ``network``, the base models, and ``stacking``; of ``valid``
-            these are scores of held-out molecules. And the held-out predictions.
+        ``fold_networks`` are those trained without each fold; none if the validation set is held out. Returns for
+        each split the metric by model, of ``valid`` on held-out molecules, and the held-out predictions.
         """
         data, dataset = self.data, self.data.dataset
         # In a resumed run the checkpoint may already have a stack and a calibration.

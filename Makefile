@@ -6,16 +6,17 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint docs release env clean
 
 # What training and prediction need; `make test` adds what the tests need (Ray, ONNX, Jupyter, Triton and more).
+# Python compiles a module when it is imported first: most are never.
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e .
 	touch $@
 
 env: $(VENV)/.ready
 
 $(VENV)/.ready: $(VENV)/.base
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev]"
 	touch $@
 
 demo: $(VENV)/.base

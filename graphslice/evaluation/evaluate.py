@@ -183,10 +183,10 @@ def _splits_of_run(
         raise InputError(f"{folder} has no split.csv with the rows of the test set: give --split all for all rows")
     members = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
 
-    def is_common(name: str) -> bool:
-        return all(np.array_equal(splits[name], member.get(name, ())) for member in members)
+    def is_common(name: str, rows: np.ndarray) -> bool:
+        return all(np.array_equal(rows, member.get(name, ())) for member in members)
 
-    return splits and {name: rows for name, rows in splits.items() if is_common(name)}
+    return splits and {name: rows for name, rows in splits.items() if is_common(name, rows)}
 
 
 def evaluation_notes(dataset: LabelledDataset) -> list[str]:

@@ -120,6 +120,6 @@ def train_run(config: RunConfig, folder: Path, fingerprint: str | None) -> None:
         if (folder / CONFIG).exists():
             resume(folder, console=quiet)
         else:
-            train(config, folder, console=quiet)
+            train(config, folder, overwrite=True, console=quiet)
         if read_config(folder).data.fingerprint != fingerprint:
             raise InputError(f"{config.data.dataset} has changed since the comparison was started")

@@ -236,7 +236,7 @@ def evaluate(
     elif split not in (splits or {}):
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
-        existing = " or ".join([*(splits or ()), "all"])
+        existing = " or ".join(filter(None, [", ".join(splits or ()), "all"]))
         raise InputError(f"{dataset.name} has no split {split!r}: give --split {existing}{hint}")
     else:
         rows = (splits or {})[split]

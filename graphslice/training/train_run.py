@@ -55,7 +55,7 @@ def train(
 
     Args:
         config: configuration of the run.
-        out: run directory, which must not hold a run already.
+        out: run directory: an empty folder or, with ``overwrite``, that of a run.
         data: data to use instead of the file ``config.data.dataset``: a data frame (pandas, polars or Arrow), which is
             read like a CSV with the same cells and with the columns named in ``config.data``; or a PyG dataset or list
             of ``Data`` with OGB features and ``y``.

@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from graphslice.cli.chemprop_options import CHEMPROP_OPTIONS, describe_chemprop_option
-
 PAGE = (Path(__file__).parents[1] / "docs" / "start" / "chemprop.md").read_text(encoding="utf-8")
 CHEMPROP = os.environ.get("GRAPHSLICE_CHEMPROP") or shutil.which("chemprop")
 needs_chemprop = pytest.mark.skipif(not CHEMPROP, reason="chemprop is not installed")
@@ -42,21 +40,6 @@ def test_our_options_of_the_page_exist(capsys):
     assert len(named) > 25 and named - known == set()
 
 
-def test_options_of_chemprop_have_the_counterpart_of_the_page():
-    """In the messages of the command line; of several rows in one of them."""
-    for option in set().union(*(options(theirs) for theirs, _ in ROWS)) & set(CHEMPROP_OPTIONS):
-        if named := options([CHEMPROP_OPTIONS[option] or "none"]):
-            assert any(named & options(ours) for theirs, ours in ROWS if option in options(theirs)), option
-
-
-def test_options_without_a_counterpart_are_on_the_page():
-    section = PAGE.partition("## No counterpart")[2].partition("## ")[0]
-    missing = {option for option, ours in CHEMPROP_OPTIONS.items() if ours is None and len(option) > 2}
-    assert missing - set(OPTION.findall(section)) == {"--no-header-row", "--reaction-columns", "--cal-path"}
-    assert describe_chemprop_option("--keep-h") == "--keep-h of chemprop has no counterpart"
-    assert describe_chemprop_option("--nope") is None
-
-
 @pytest.mark.slow
 @needs_chemprop
 def test_options_of_chemprop_exist():
@@ -64,7 +47,7 @@ def test_options_of_chemprop_exist():
     for command in ("train", "predict", "fingerprint", "hpopt"):
         help_text = subprocess.run([CHEMPROP, command, "--help"], capture_output=True, text=True, check=True).stdout
         known |= set(OPTION.findall(help_text))
-    named = set().union(*(options(theirs) for theirs, _ in ROWS)) | set(CHEMPROP_OPTIONS)
+    named = set().union(*(options(theirs) for theirs, _ in ROWS))
     assert named - known == set()
 
 

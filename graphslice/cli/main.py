@@ -22,7 +22,6 @@ import signal
 import sys
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
@@ -30,7 +29,6 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
-from graphslice.cli.chemprop_options import describe_chemprop_option
 from graphslice.documents import DOCUMENTS
 from graphslice.errors import InputError, nearest
 from graphslice.signals import interrupts_deferred, signals_handled
@@ -64,13 +62,6 @@ COMMANDS = {
 _DISTRIBUTED = ("train", "pretrain")
 # Commands that go on where they were stopped.
 _CONTINUED = (*_DISTRIBUTED, "tune", "compare")
-# Types of options in messages.
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "dict": "a mapping such as '{\"groups\": 2}'",
-}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -141,7 +132,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
     except InputError as error:
         return fail(str(error))
     except argparse.ArgumentError as error:
-        return fail(_usage_error(str(error), known, arguments))
+        return fail(_usage_error(str(error), known))
     except KeyboardInterrupt:
         print("graphslice: stopped", file=sys.stderr)
         return 130
@@ -208,7 +199,7 @@ def _load(module: str) -> None:
 
 
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, list[str]]:
-    """Build the parser; return it with the module of the called command and the options of both.
+    """Build the parser; return it with the module of the called command, and all commands and options.
 
     Other commands are listed, not imported.
     """
@@ -239,45 +230,16 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, li
             positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
-    return parser, called, [option for action in actions for option in action.option_strings]
+    return parser, called, [*COMMANDS, *(option for action in actions for option in action.option_strings)]
 
 
-def _usage_error(message: str, known: list[str], arguments: list[str]) -> str:
-    """Turn an error of the parser into one sentence with the nearest of the known options."""
-    if not arguments:
-        return "no command given: see graphslice --help"
-    if match := re.search(r"[Uu]nrecognized arguments: (\S+)", message):
-        option = match.group(1).split("=")[0]
-        if not option.startswith("-"):
-            if option.replace(".", "", 1).isdigit():
-                return f"unexpected argument {option!r}: several numbers are separated by commas, as in 0.8,0.1,0.1"
-            if "--dataset" in known and Path(option).suffix:
-                return f"unexpected argument {option!r}: a table is given as --dataset {option}"
-            return f"unexpected argument {option!r}: several names are separated by commas, as in --targets a,b"
-        if option == "--sheet":
-            return 'unknown option --sheet: the sheet of a workbook is part of its name, as in "table.xlsx:Sheet name"'
-        if option == "--dataset" and arguments[0] == "predict":
-            return "unknown option --dataset: the file follows the model, as in graphslice predict RUN molecules.csv"
-        if option == "--dataset" and arguments[0] == "featurize":
-            return "unknown option --dataset: the table is given alone, as in graphslice featurize molecules.csv"
-        return describe_chemprop_option(option) or f"unknown option {option!r}{nearest(option, known)}"
-    if match := re.search(r"arguments are required: (.*)", message):
-        names = [name.strip().split(".")[-1] for name in match.group(1).split(",")]
-        names = [f"--{name}" if f"--{name}" in known else name for name in names]
-        return f"{arguments[0]} needs {' and '.join(names)}: see graphslice {arguments[0]} --help"
-    if match := re.search(r'Parser key "([\w.]+)":\s*(.*)', message, re.DOTALL):
-        return f"--{match.group(1)}: {_type_error_message(match.group(2)) or match.group(2)}"
-    if not arguments[0].startswith("-") and "command" in message.lower() and arguments[0] not in COMMANDS:
-        return f"unknown command {arguments[0]!r}{nearest(arguments[0], COMMANDS)}: choose from {', '.join(COMMANDS)}"
-    return message
-
-
-def _type_error_message(message: str) -> str | None:
-    """Shorten an error of the parser about the type of a value; None for other errors."""
-    value = re.search(r"(?:Given|Got) value: (.*)", message, re.DOTALL)
-    wanted = re.findall(r"[Ee]xpected an? <class '(\w+)'>", message)
-    kinds = list(dict.fromkeys(_KINDS[name] for name in wanted if name in _KINDS))
-    return f"{value.group(1).strip()!r} is not {' or '.join(kinds)}" if value and kinds else None
+def _usage_error(message: str, known: list[str]) -> str:
+    """Return an error of the parser with the nearest of the known options or commands."""
+    if match := re.search(r'Parser key "([\w.]+)":.*(?:Got|Given) value: (.*)', message, re.DOTALL):
+        kinds = " or ".join(dict.fromkeys(re.findall(r"[Ee]xpected an? <class '(?!NoneType)(\w+)'>", message)))
+        return f"--{match[1]} must be {kinds or 'another value'}, not {match[2].strip()!r}"
+    unknown = re.search(r"(?:unrecognized arguments: |invalid choice: ')([^\s=']+)", message)
+    return message + (nearest(unknown[1], known) if unknown else "")
 
 
 def console() -> None:

@@ -267,13 +267,13 @@ def test_doctor(cli, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict"], "predict needs model and molecules"),
+        (["predict"], "required: predict.model"),
         (["predict", "absent", "CCO"], "no model at absent"),
-        (["predict", "gap", "CCO", "--no-option"], "unknown option '--no-option'"),
+        (["predict", "gap", "CCO", "--no-option"], "unrecognized arguments: --no-option"),
         (["train", "--dataset", "absent.csv"], "absent.csv"),
         (["evaluate", "gap"], "comes with the package"),
-        (["predct", "gap"], "unknown command 'predct'"),
-        (["mcp", "--folder", "."], "unknown option '--json'"),
+        (["predct", "gap"], "invalid choice: 'predct'"),
+        (["mcp", "--folder", "."], "unrecognized arguments: --json"),
     ],
 )
 def test_errors_are_documents(arguments, message, fail):

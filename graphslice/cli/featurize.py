@@ -9,14 +9,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import (
-    FEATURES,
-    STANDARDIZE,
-    add_decimal_option,
-    add_engine_options,
-    add_smiles_column,
-    file_progress,
-)
+from graphslice.cli.options import add_engine_options, add_setting, file_progress
 from graphslice.config import DataConfig, GraphConfig
 
 MODULE = "graphslice.data.featurize"
@@ -29,15 +22,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     )
     parser.add_argument("-o", "--out", required=True, help="output file, NAME.arrow; an interrupted call is continued")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--root", default="dataset", help="directory of OGB's data, downloaded if missing (default: ./dataset)"
-    )
-    add_smiles_column(parser, "default: detected by its name")
-    parser.add_argument("--targets", help="label columns, separated by commas (default: none)")
-    add_decimal_option(parser)
-    parser.add_argument("--features", help=FEATURES)
-    parser.add_argument("--split", help="column with train, valid or test (default: split, if there is one)")
-    parser.add_argument("--standardize", help=STANDARDIZE)
+    add_setting(parser, "data.root", default="dataset")
+    for name in ("smiles_column", "decimal", "features"):
+        add_setting(parser, f"data.{name}")
+    add_setting(parser, "data.targets", help="label columns, separated by commas (default: none)")
+    add_setting(parser, "data.split", help="column with train, valid or test (default: split, if there is one)")
+    add_setting(parser, "graph.standardize", "standardize")
     add_engine_options(parser)
     parser.add_argument("--graph", type=GraphConfig)
 

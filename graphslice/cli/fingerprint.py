@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from graphslice.cli.options import (
     add_model,
     add_output_file,
-    add_smiles_column,
+    add_setting,
     file_progress,
     load_model,
     molecule_source,
@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "molecules", nargs="+", help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, or SMILES"
     )
     add_output_file(parser, ".npy (the matrix only), CSV, TSV, Excel or Parquet file (default: standard output)")
-    add_smiles_column(parser)
+    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
     parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
     parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_model, add_smiles_column, load_model
+from graphslice.cli.options import add_model, add_setting, load_model
 from graphslice.errors import InputError
 from graphslice.hub import is_hub_model
 from graphslice.progress import molecule_progress
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
-    add_smiles_column(parser)
+    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
     parser.add_argument(
         "--orders",
         type=int,

@@ -115,9 +115,6 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
         assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
-        from graphslice.cli.options import check_given_once  # most commands have loaded it
-
-        check_given_once(arguments)
         if "numba" in sys.modules:  # not of report, for example
             from graphslice import compile_note
 
@@ -164,7 +161,7 @@ class PlainHelp(DefaultHelpFormatter):
         return action.help or ""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        options = [option for option in action.option_strings if "_" not in option]
+        options = [option for option in action.option_strings if "_" not in option and not option.startswith("--data.")]
         if not options or action.nargs == 0:
             return ", ".join(options) or super()._format_action_invocation(action)
         value = self._format_args(action, str(action.metavar or action.dest.upper()))

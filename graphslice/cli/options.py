@@ -7,14 +7,12 @@ import atexit
 import os
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -23,6 +21,7 @@ from graphslice.cli import HELP_ALL
 from graphslice.config import (
     FROM_SCRATCH,
     PRESETS,
+    DataConfig,
     GraphConfig,
     ModelConfig,
     OptimizerConfig,
@@ -30,7 +29,7 @@ from graphslice.config import (
     TrainerConfig,
     read_yaml,
 )
-from graphslice.config.reading import check_keys, merge_sections, parse_value, read_preset
+from graphslice.config.reading import check_keys, meanings, merge_sections, parse_value, read_preset
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 
@@ -41,38 +40,17 @@ if TYPE_CHECKING:
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4mv2-slice"}
-
-_DECIMAL = "comma: read numbers such as 3,14"
 # Endings of files that are no tables; a word with one of them is no SMILES.
 _OTHER_FILES = (".txt", ".mol", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
 
-#: Help of --features.
-FEATURES = "additional inputs: morgan, rdkit2d, numeric columns of the table; separated by commas"
-# Options by group title and name; a name is that of the DataConfig field that it sets.
+# Settings of the data by the title of their group.
 _DATA_OPTIONS = {
-    "columns and tasks": {
-        "targets": "target columns, separated by commas (default: the only column that can be a target)",
-        "level": "molecule, atom or bond (default: molecule); cells of atoms or bonds are lists of numbers",
-        "task": "regression, binary or multiclass, or TARGET=binary,... (default: inferred from the values)",
-        "transform": "none or log, or TARGET=log,...: scale of training; predictions keep the unit of the target "
-        "(default: chosen for each target by inner validation)",
-        "decimal": f"{_DECIMAL} (default: such cells are errors)",
-        "features": FEATURES,
-        "smiles_column": "column of the SMILES (default: detected by its name, such as smiles)",
-        "id_column": "columns that identify the rows in files and in the report, separated by commas",
-        "weight_column": "column with the weight of each row, from 0 up (default: equal weights)",
-        "rejected": "few: stop if fewer than half of the labelled rows are usable; any: train on those (default: few)",
-    },
-    "splitting": {
-        "split": "random, scaffold, cluster, or a column of train, valid, test (default: the column named split, "
-        "else random)",
-        "split_sizes": "shares of the training, validation and test set in such a split (default: 0.8,0.1,0.1); "
-        "0.9,0.1,0 keeps no test set",
-        "valid_file": "table of the validation set",
-        "test_file": "table of the test set",
-        "folds": "cross-validation with this many folds, or 5x3 for three repeats of five; one model per fold",
-        "seed": "random seed of the split (default: 0)",
-    },
+    "input": ("dataset", "root", "cache"),
+    "columns and tasks": (
+        *("targets", "level", "task", "transform", "decimal", "features", "smiles_column", "id_column"),
+        *("weight_column", "rejected"),
+    ),
+    "splitting": ("split", "split_sizes", "valid_file", "test_file", "folds", "seed"),
 }
 #: Short names of settings, by the option that they stand for.
 SHORT_OPTIONS = {
@@ -85,44 +63,21 @@ SHORT_OPTIONS = {
     "refit": "trainer.refit",
     "standardize": "graph.standardize",
 }
-# Options of several names in one text.
-_NAME_LISTS = ("targets", "features", "id_column")
-#: Help of --standardize.
-STANDARDIZE = (
-    "none, or parent: read the largest organic fragment of each molecule, neutralised, in training and prediction, so "
-    "that salts do not change predictions (default: none)"
-)
-_TRAINING_OPTIONS = {
-    "epochs": "passes over the training set (default: depends on the number of molecules)",
-    "batch_size": "molecules per optimizer step, over all devices (default: that of the preset)",
-    "lr": "peak learning rate (default: that of the preset, or of the fine-tuned model)",
-}
-_TRAINER_OPTIONS = {
-    "standardize": STANDARDIZE,
-    "metric": "validation metric that selects the best epoch: mae, rmse, auroc, ... (default: depends on the tasks)",
-    "ensemble": "number of ensemble members; their mean is predicted, their standard deviation reported (default: 1)",
-    "baselines": "on or off: random forest, gradient boosting and a kernel machine in a weighted ensemble with the "
-    "network (default: on up to 20,000 labels)",
-    "refit": "on or off: train the final models on all rows, and hold out folds of them in place of a validation set "
-    "(default: on with --baselines, up to 3,000 rows)",
-}
 
 
 def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add every option of a :class:`RunConfig`: data, preset, YAML file, and each setting of its sections."""
-    where = parser.add_argument_group("input")
-    where.add_argument("--dataset", help=_DATASET)
-    where.add_argument("--root", help=_ROOT)
-    where.add_argument("--cache", help="directory of the cache of featurized molecules (default: the user's cache)")
-    for title, options in _DATA_OPTIONS.items():
+    for title, names in _DATA_OPTIONS.items():
         group = parser.add_argument_group(title)
-        for name, text in options.items():
-            group.add_argument(*_option_strings(name), type=int | None if name == "seed" else str, help=text)
-    add_settings(parser, arguments, _TRAINER_OPTIONS)
+        for name in names:
+            add_setting(group, f"data.{name}")
+    add_settings(parser, arguments, SHORT_OPTIONS)
 
 
-def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Add a preset, a YAML file, every setting of a :class:`RunConfig`, and ``more`` options with their help."""
+def add_settings(
+    parser: ArgumentParser, arguments: list[str], short: Collection[str] = ("epochs", "batch_size", "lr")
+) -> None:
+    """Add a preset, a YAML file, every setting of a :class:`RunConfig` but the data, and ``short`` names of some."""
     group = parser.add_argument_group("model and training")
     group.add_argument(
         "--preset",
@@ -130,32 +85,45 @@ def add_settings(parser: ArgumentParser, arguments: list[str], more: Mapping[str
         f"{', '.join(PRESETS)}",
     )
     group.add_argument("--config", help="YAML file with sections as in config.yaml of a run directory")
-    kinds = {"ensemble": int | None, "epochs": int | None, "batch_size": int | None, "lr": float | None}
-    for name, text in {**_TRAINING_OPTIONS, **more}.items():
-        group.add_argument(*_option_strings(name), type=kinds.get(name, str), help=text)
+    for name in short:
+        add_setting(group, SHORT_OPTIONS[name], name)
     for name, kind in _SECTIONS.items():
         parser.add_argument(f"--{name}", type=kind)
     # The defaults of the settings depend on these, which are read before.
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("preset", "config", "dataset", "init_from"):
-        first.add_argument(*_option_strings(name), nargs="?")
+        first.add_argument(*_option_strings(name), f"--data.{name}", nargs="?")
     base = _base_config(**vars(first.parse_known_args(arguments)[0]))
     parser.set_defaults({key: value for key, value in base.options().items() if key.split(".")[0] in _SECTIONS})
     if HELP_ALL not in arguments:
         _hide_sections(parser)
 
 
+def add_setting(parser: Any, key: str, name: str = "", default: str = "", **settings: Any) -> None:
+    """Add the option of a setting such as ``data.targets`` under a short name, with what its class says about it.
+
+    Args:
+        parser: the parser, or an argument group.
+        key: section and name of the setting.
+        name: another name of the option.
+        default: says what its default is, where a command has another one than the class.
+        settings: arguments of ``add_argument``.
+    """
+    section, _, field = key.partition(".")
+    kind = DataConfig if section == "data" else _SECTIONS[section]
+    hint = get_type_hints(kind)[field]
+    kinds = get_args(hint) or (hint,)
+    meaning = meanings(kind)[field].replace("%", "%%")
+    if default:
+        meaning = f"{meaning.partition('; default:')[0]}; default: {default}"
+    settings = {"help": meaning, "type": str if str in kinds else hint | None} | settings
+    long = [f"--{key}"] if section == "data" else []  # jsonargparse adds those of the other sections
+    parser.add_argument(*_option_strings(name or field), *long, **settings)
+
+
 def _option_strings(name: str) -> list[str]:
     """Return both forms of an option: with underscores, as in a YAML file, and with dashes."""
     return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
-
-
-def check_given_once(arguments: list[str]) -> None:
-    """Raise InputError if a list of names is given by several options; of other repeated ones the last counts."""
-    given = Counter(one.split("=")[0][2:].replace("-", "_") for one in arguments if one.startswith("--"))
-    for name in (name for name in _NAME_LISTS if given[name] > 1):
-        option = f"--{name.replace('_', '-')}"
-        raise InputError(f"{option} is given twice: separate the names by commas, as in {option} a,b")
 
 
 def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:
@@ -181,23 +149,17 @@ def _hide_sections(parser: ArgumentParser) -> None:
 def build_config(options: Namespace) -> RunConfig:
     """Build the configuration from the options of :func:`add_config_options` or :func:`add_settings`."""
     config = _base_config(options.preset, options.config, options.get("dataset"), options.get("init_from"))
-    names = ["dataset", "root", "cache", *(name for group in _DATA_OPTIONS.values() for name in group)]
-    given = {key: options[key] for key in names if options.get(key) is not None}
+    names = [name for group in _DATA_OPTIONS.values() for name in group]
+    given = {name: options[name] for name in names if options.get(name) is not None}
     sections: dict[str, Any] = {name: kind(**options[name].as_dict()) for name, kind in _SECTIONS.items()}
     if settings := sections["model"].mixer_settings:  # --model.mixer_settings.groups 2 arrives as a string
         typed = {key: parse_value(value) if isinstance(value, str) else value for key, value in settings.items()}
         sections["model"] = replace(sections["model"], mixer_settings=typed)
-    named = {f"data.{name}": name for name in given}
-    try:
-        for name, setting in SHORT_OPTIONS.items():
-            section, key = setting.split(".")
-            if options.get(name) is not None:
-                named[setting] = name
-                sections[section] = replace(sections[section], **{key: options[name]})
-        return replace(config, data=replace(config.data, **given), **sections)
-    except InputError as error:  # names the option that was given, not the setting
-        setting, _, rest = str(error).partition(" ")
-        raise InputError(f"--{named[setting].replace('_', '-')} {rest}" if setting in named else str(error)) from None
+    for name, setting in SHORT_OPTIONS.items():
+        section, key = setting.split(".")
+        if options.get(name) is not None:
+            sections[section] = replace(sections[section], **{key: options[name]})
+    return replace(config, data=replace(config.data, **given), **sections)
 
 
 def add_init_from(group: Any) -> None:
@@ -233,33 +195,15 @@ def exit_stopped(command: str, console: Console) -> NoReturn:
     raise SystemExit(130)
 
 
-_DATASET = (
-    "demo, pcqm4m, pcqm4mv2, a CSV, TSV, Excel, Parquet or SDF file, a folder of these, or a preprocessed dataset "
-    "(default: demo)"
-)
-_ROOT = "directory of OGB's data, downloaded if missing (default: ./dataset)"
-
-
 def add_data_options(parser: ArgumentParser) -> None:
     """Add the options that name a labelled dataset."""
-    parser.add_argument("--dataset", help=_DATASET.replace(" (default: demo)", ""))
-    parser.add_argument("--root", help=_ROOT)
-    add_smiles_column(parser)
-    add_decimal_option(parser, "as in training")
-    parser.add_argument(
-        "--targets",
+    for name in ("dataset", "root", "smiles_column", "decimal"):
+        add_setting(parser, f"data.{name}", default="as in training")
+    add_setting(
+        parser,
+        "data.targets",
         help="label columns, separated by commas: some of the model's targets, or one column per target in its order",
     )
-
-
-def add_smiles_column(parser: Any, where: str = "default: as in training, else detected by its name") -> None:
-    """Add --smiles-column; ``parser`` may be an argument group."""
-    parser.add_argument(*_option_strings("smiles_column"), help=f"column of the SMILES ({where})")
-
-
-def add_decimal_option(parser: ArgumentParser, default: str = "such cells are errors") -> None:
-    """Add --decimal; ``default`` describes its default."""
-    parser.add_argument("--decimal", help=f"{_DECIMAL} (default: {default})")
 
 
 def _base_config(

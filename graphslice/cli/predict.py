@@ -16,7 +16,7 @@ from graphslice.cli.options import (
     add_engine_options,
     add_model,
     add_output_file,
-    add_smiles_column,
+    add_setting,
     file_progress,
     load_model,
     molecule_source,
@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
     )
     add_output_file(parser, "CSV, TSV, Excel or Parquet file (default: standard output)")
-    add_smiles_column(parser)
+    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
     parser.add_argument(
         "--interval",
         type=float,

@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_settings, add_smiles_column, build_config, exit_stopped, last_start
+from graphslice.cli.options import add_setting, add_settings, build_config, exit_stopped, last_start
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.pretraining.run"
@@ -21,8 +21,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     run = parser.add_argument_group("input and output")
     run.add_argument("-o", "--out", required=True, help="run directory, for --init-from of other runs")
     run.add_argument("--overwrite", action="store_true", help="replace an existing run")
-    run.add_argument(
-        "--targets",
+    add_setting(
+        run,
+        "data.targets",
         help="additional target columns, separated by commas: numbers, or lists with one number per atom or bond",
     )
     run.add_argument(
@@ -31,8 +32,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         metavar="TABLE",
         help="tables of molecules to exclude, with their salts, tautomers and stereoisomers: for example a test set",
     )
-    add_smiles_column(run, "in the tables that have it; else detected by its name")
-    run.add_argument("--cache", help="directory of the cache (default: the user's cache)")
+    for name in ("smiles_column", "cache"):
+        add_setting(run, f"data.{name}")
     add_settings(parser, arguments)
 
 

@@ -221,7 +221,7 @@ class TrainerConfig(Section):
     """Training: length, loss, hardware, baselines and ensemble.
 
     Attributes:
-        max_epochs: passes over the training set.
+        max_epochs: passes over the training set; default: by its size, unless another limit is set.
         max_steps: optimiser steps.
         max_minutes: minutes of training including validation. Training ends, with the learning rate decayed, at the
             first of the three limits that are set. Without any, the number of epochs depends on the size of the
@@ -240,18 +240,19 @@ class TrainerConfig(Section):
         loss: loss of regression targets: mae, mse, huber, or gaussian (negative log-likelihood with a predicted
             standard deviation). Binary targets use bce and multiclass targets cross-entropy automatically.
         metric: metric on the validation set that selects the best epoch, such as mae, rmse, spearman, auroc, auprc or
-            accuracy. Default: mae for regression, auroc for classification, the loss if there are both.
+            accuracy; default: mae for regression, auroc for classification, the loss if there are both.
         target_weights: weights of targets in the loss, TARGET=2,OTHER=0.5; default 1.
         auxiliary_weight: in pretraining, weight of all targets of atoms and bonds in the loss, relative to that of the
             targets of molecules.
         class_weights: none, or balanced (every class of a target has the same total weight in the loss).
-        baselines: on: also fit a random forest, gradient boosting and a kernel machine to Morgan counts and descriptors
-            of the molecular graph, report which model is best, and predict with a weighted ensemble (stacking) of all,
-            with weights chosen on held-out molecules; off; auto: on with SMILES and up to 20,000 labels.
-        refit: on: choose the stacking weights, and calibrate, by out-of-fold predictions for folds of the training set,
-            and train the final models on all its rows; off: by a validation set, on which no model is trained; auto: on
-            with baselines and up to 3,000 rows, unless the data name a validation set, or the run is limited by time or
-            patience, or belongs to an ensemble.
+        baselines: on, off or auto (default). on: also fit a random forest, gradient boosting and a kernel machine to
+            Morgan counts and descriptors of the molecular graph, report which model is best, and predict with a
+            weighted ensemble (stacking) of all, with weights chosen on held-out molecules; auto: on with SMILES and up
+            to 20,000 labels.
+        refit: on, off or auto (default). on: choose the stacking weights, and calibrate, by out-of-fold predictions for
+            folds of the training set, and train the final models on all its rows; off: by a validation set, on which no
+            model is trained; auto: on with baselines and up to 3,000 rows, unless the data name a validation set, or
+            the run is limited by time or patience, or belongs to an ensemble.
         ensemble: number of ensemble members; their mean is predicted, and their standard deviation reported.
         freeze: weights that are not trained: none, embeddings, or blocks:N (the embeddings and the first N blocks).
         seed: random seed of the initial weights, the order of the molecules and the dropout.

@@ -60,16 +60,16 @@ class DataConfig(Section):
     """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
 
     Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a directory of such
+        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a folder of such
             files, or of a preprocessed dataset from ``graphslice featurize``.
         valid_file: separate file with the validation set, in the format of dataset.
-        test_file: the same for the test set. Rows are numbered through dataset, valid_file and test_file.
-        root: directory of OGB's datasets, which are downloaded to it.
+        test_file: separate file with the test set. Rows are numbered through dataset, valid_file and test_file.
+        root: directory of OGB's datasets, downloaded if missing; default: dataset.
         smiles_column: column with the SMILES; default: detected by its name.
         id_column: columns that identify the rows in files and reports, separated by commas.
         targets: columns to predict, separated by commas; default: the only column that can be one.
-        level: molecule, or for atom- and bond-level targets atom or bond: a cell is then a list with one number per
-            atom or bond of the SMILES, in RDKit's order.
+        level: molecule (default), or atom or bond for atom- and bond-level targets: a cell is then a list with one
+            number per atom or bond of the SMILES, in RDKit's order.
         task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:
             inferred from the values.
         transform: scale on which regression targets are trained: none, log (logarithm), or TARGET=log,OTHER=none;
@@ -77,8 +77,8 @@ class DataConfig(Section):
         decimal: comma reads numbers such as 3,14; default: such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
-        weight_column: column with the weight of each row in training, stacking and calibration: 0 leaves a row out; the
-            default is equal weights.
+        weight_column: column with the weight of each row in training, stacking and calibration, from 0 up; 0 leaves a
+            row out; default: equal weights.
         split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
             column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
             the training set.
@@ -87,8 +87,8 @@ class DataConfig(Section):
         carve: index of the random draw of the validation set, if the dataset does not specify one.
         folds: number of cross-validation folds ("5"), or folds and repeats ("5x3": 5 folds, three times).
         fold: index of the fold that is the test set, from 0 (to 14 for 5x3); default: each fold once.
-        rejected: few: stop the run if fewer than half of the labelled rows are valid; any: train on the valid rows,
-            however few.
+        rejected: few (default): stop the run if fewer than half of the labelled rows are valid; any: train on the
+            valid rows, however few.
         seed: random seed of the split.
         cache: directory in which preprocessed molecules are stored between runs; default: the user's cache directory,
             or $GRAPHSLICE_CACHE.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -56,6 +58,13 @@ class Section:
         for name in names:
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise InputError(f"{self._section}.{name} must be more than 0, not {value}")
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Return what each setting of a section means, from the docstring of its class."""
+    lines = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", lines, re.MULTILINE)
+    return {name: " ".join(text.split()).rstrip(".").replace("``", "") for name, text in found}
 
 
 def read_preset(name: str) -> dict[str, Any]:

@@ -77,15 +77,16 @@ def test_a_column_of_descriptors_with_a_comma_in_its_name(demo_rows, cli, tiny_f
 
 
 def test_short_options_set_the_settings_that_they_name(cli, training_of, demo_csv, tiny_flags):
-    flags = [*tiny_flags, "--epochs", 1, "--batch-size", 7, "--lr", "3e-4"]
-    config = training_of(cli, "train", "--dataset", demo_csv, *flags).config
+    flags = [*tiny_flags, "--epochs", 1, "--batch-size", 7, "--lr", "3e-4", "--data.id_column", "split"]
+    config = training_of(cli, "train", "--data.dataset", demo_csv, *flags).config
+    assert config.data.dataset == str(demo_csv) and config.data.id_column == "split"
     assert (config.trainer.max_epochs, config.trainer.batch_size, config.optimizer.peak_lr) == (1, 7, 3e-4)
 
 
 @pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--lr"])
 def test_short_options_reject_words(cli, demo_csv, tmp_path, option):
     code, _, err = cli("train", "--dataset", demo_csv, option, "many", "-o", tmp_path / "run")
-    assert code == 2 and "'many' is not a" in err and option[2:].replace("-", "_") in err, err
+    assert code == 2 and "not 'many'" in err and option[2:].replace("-", "_") in err, err
     assert not (tmp_path / "run").exists()
 
 

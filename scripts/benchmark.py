@@ -11,7 +11,7 @@ import importlib
 import json
 import sys
 
-import graphslice.cli.main  # first: it sets how OpenMP's threads wait, as for the commands
+import graphslice.cli.main  # noqa: F401  # first: it sets how OpenMP's threads wait, as for the commands
 from benchmarks.report import print_table
 from graphslice.hardware import hardware_info
 
@@ -41,7 +41,6 @@ def main() -> None:
         subparser.add_argument("--json", action="store_true", help="print one line of JSON")
         modules[name].add_arguments(subparser)
     options = parser.parse_args()
-    graphslice.cli.main.configure_malloc()
     figures = modules[options.benchmark].run(options)
     if figures is None:  # the benchmark stores its results itself
         return

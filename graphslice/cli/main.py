@@ -14,16 +14,16 @@ if cores() < allowed_cores():  # the quota of a container, which OpenMP does not
     os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
 
 import argparse
-import ctypes
 import gc
 import io
+import json
 import re
 import signal
 import sys
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from importlib import import_module
 from types import ModuleType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -34,7 +34,7 @@ from graphslice.errors import InputError, nearest
 from graphslice.signals import interrupts_deferred, signals_handled
 
 if TYPE_CHECKING:
-    from graphslice.cli.json_output import JsonOutput
+    import pyarrow as pa
 
 #: Help line of each command. The module of the same name defines ``add_arguments(parser, arguments)``,
 #: ``run(options, arguments)``, which returns the document of ``--json`` if :data:`DOCUMENTS` has the command, and
@@ -72,7 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
     With ``--json`` one document goes to standard output, and everything else that the command prints to standard error.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    configure_malloc()
     if isinstance(sys.stdout, io.TextIOWrapper):  # encodings other than UTF-8 lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
     unhandled = [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL else []
@@ -87,7 +86,6 @@ def _run_with_output(arguments: list[str]) -> int:
     """Run a command, whose standard output is one document with ``--json``."""
     if "--json" not in arguments:
         return _run(arguments, None)
-    from graphslice.cli.json_output import JsonOutput
     from graphslice.processes import is_first_process
 
     with open(os.devnull, "w") as nowhere:
@@ -154,6 +152,34 @@ def _discard(file: IO[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
 
 
+class JsonOutput:
+    """Writes the document of a command, or ``{"error": ...}``.
+
+    Rows of a table are written as they come, one in a line, into the array ``rows``; the other keys follow. The
+    document is ASCII, which every terminal and pipe can encode.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+        self._has_rows = False
+
+    def write(self, chunk: pa.Table) -> None:
+        """Write rows of a table."""
+        from graphslice.data.tables import plain_rows  # imports pyarrow
+
+        for row in plain_rows(chunk):
+            self.file.write((",\n" if self._has_rows else '{"rows": [\n') + json.dumps(row, allow_nan=False))
+            self._has_rows = True
+
+    def finish(self, document: dict[str, Any]) -> None:
+        """Write the document, after the rows if there are any."""
+        from graphslice.run_files import without_nan  # imports numpy
+
+        text = json.dumps(without_nan(document), indent=None if self._has_rows else 2, allow_nan=False)
+        self.file.write((f"\n], {text[1:]}" if self._has_rows else text) + "\n")
+        self.file.flush()
+
+
 class PlainHelp(DefaultHelpFormatter):
     """Help formatter that prints the help text as it is and each option once."""
 
@@ -166,14 +192,6 @@ class PlainHelp(DefaultHelpFormatter):
             return ", ".join(options) or super()._format_action_invocation(action)
         value = self._format_args(action, str(action.metavar or action.dest.upper()))
         return f"{', '.join(options)} {value}"
-
-
-def configure_malloc() -> None:
-    """Let glibc keep freed memory: every batch allocates the same sizes again, and new pages cost time."""
-    with suppress(OSError, AttributeError, TypeError):  # on other systems
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, size in ((-1, 1 << 30), (-2, 1 << 26), (-3, 1 << 25)):  # trim threshold, top pad, mmap threshold
-            mallopt(option, size)
 
 
 def _load(module: str) -> None:

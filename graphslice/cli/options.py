@@ -8,14 +8,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
 from graphslice.cli import HELP_ALL
 from graphslice.config import (
@@ -34,7 +33,9 @@ from graphslice.errors import InputError
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
-    from graphslice.cli.json_output import JsonOutput
+    from rich.console import Console
+
+    from graphslice.cli.main import JsonOutput
     from graphslice.inference import Predictor
     from graphslice.inference.files import FileReport
 
@@ -282,13 +283,16 @@ def _standard_input() -> str:
 
 
 def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager[Callable[[int], None]]:
-    """Return the progress bar of a command that reads a table; on a terminal the rows are counted for it."""
+    """Return the progress bar of a command that reads a table, whose rows are counted for it on a terminal."""
+    if not isinstance(source, Path):
+        return nullcontext(lambda molecules: None)
+    from rich.console import Console
+
     from graphslice.data.tables import count_rows
     from graphslice.progress import molecule_progress
 
     console = Console(stderr=True)
-    total = count_rows(source) if isinstance(source, Path) and console.is_terminal else None
-    return molecule_progress(what, total, console)
+    return molecule_progress(what, count_rows(source) if console.is_terminal else None, console)
 
 
 def add_output_file(parser: ArgumentParser, text: str) -> None:

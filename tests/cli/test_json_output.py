@@ -18,8 +18,7 @@ from original_models import original
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.cli.json_output import JsonOutput
-from graphslice.cli.main import COMMANDS, main
+from graphslice.cli.main import COMMANDS, JsonOutput, main
 from graphslice.documents import DOCUMENTS, TOOLS, schema
 
 #: Commands that print no results.

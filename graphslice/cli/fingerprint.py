@@ -17,7 +17,7 @@ from graphslice.cli.options import (
     report_rows,
 )
 
-MODULE = "graphslice.cli.prediction_modules"
+MODULE = "graphslice.inference.embedding"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:

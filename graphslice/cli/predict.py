@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphslice.inference.predictor import Predictor
     from graphslice.inference.summary import TargetSummary
 
-MODULE = "graphslice.cli.prediction_modules"
+MODULE = "graphslice.inference.embedding"
 # Molecules of a file of which --summary prints tables.
 _MAX_SUMMARIES = 100
 

@@ -147,15 +147,6 @@ def test_output_file_replaces_the_rows(run, run_directory, demo_csv, tmp_path):
         assert document["total"] == len(pd.read_csv(out)) == 60
 
 
-def test_summary_has_units_and_intervals(run):
-    document = run("predict", "gap", "CCO", "C[N", "--summary")
-    first, second = document["summaries"]
-    rows = run("predict", "gap", "CCO", "--interval", 90)["rows"]
-    gap = {one["target"]: one for one in first["targets"]}["gap"]
-    assert gap["interval"] == pytest.approx([rows[0]["gap_low"], rows[0]["gap_high"]], rel=1e-4) and gap["unit"] == "eV"
-    assert first["similarity"] > 0 and second["targets"] == [] and second["error"] == "not a valid SMILES"
-
-
 def test_embeddings(run, run_directory):
     document = run("fingerprint", run_directory, "CCO", "C[N")
     first, second = document["rows"]

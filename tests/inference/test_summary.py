@@ -1,12 +1,14 @@
 """Summaries of predictions, target by target."""
 
+import io
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.stats import percentileofscore
 
-from graphslice.errors import InputError
-from graphslice.inference.predictions import PredictionInterval, Predictions
-from graphslice.inference.summary import summarize
+from graphslice.inference.predictions import PredictionInterval, Predictions, output_arrays, output_columns
+from graphslice.inference.summary import SummaryTables, percentile
 from graphslice.tasks import Task
 
 REFERENCE = (1.0, 2.0, 2.0, 3.0)
@@ -17,36 +19,36 @@ TASKS = [
 ]
 
 
-@pytest.fixture
-def predictions() -> Predictions:
+def printed(interval: bool) -> list[str]:
     values = np.array([[np.nan] * 5, [2.0, 0.75, 0.2, 0.5, 0.3]], np.float32)
     low, high = np.full((2, 3), np.nan, np.float32), np.full((2, 3), np.nan, np.float32)
     low[1, 0], high[1, 0] = 1.5, 4.0
     sets = {"herg": np.array([[False] * 2, [False, True]]), "route": np.array([[False] * 3, [True, True, False]])}
-    return Predictions(values, ["not a molecule", None], TASKS, interval=PredictionInterval(90.0, low, high, sets))
+    bounds = PredictionInterval(90.0, low, high, sets) if interval else None
+    arrays = output_arrays(Predictions(values, ["not a molecule", None], TASKS, interval=bounds))
+    text = io.StringIO()
+    added = output_columns(TASKS, interval=90.0 if interval else None)
+    SummaryTables(TASKS, added, text).write(pa.table({"id": ["a", "b"], "smiles": ["C[", "CC"], **arrays}))
+    return text.getvalue().splitlines()
 
 
-def test_summaries_hold_units_intervals_and_descriptions(predictions):
-    number, binary, several = summarize(predictions, 1)
-    assert (number.prediction, number.unit, number.interval, number.classes) == (2.0, "h", (1.5, 4.0), None)
-    assert (number.class_name, number.description) == ("", "in humans")
-    assert (binary.prediction, binary.class_name, binary.classes, binary.interval) == (0.75, "yes", ("yes",), None)
-    assert (several.prediction, several.class_name, several.classes) == (0.5, "skin", ("oral", "skin"))
-    assert several.percentile is None
+def test_summaries_hold_units_intervals_percentiles_and_descriptions():
+    assert printed(interval=True) == [
+        "a, C[: not a molecule",
+        "",
+        "b, CC",
+        "target     prediction  interval or set  percentile  description",
+        "half_life  2 h         1.5 to 4         50          in humans",
+        "herg       yes: 0.75   yes              50",
+        "route      skin: 0.50  oral or skin",
+        "",
+    ]
+
+
+def test_without_intervals_nothing_is_made_up():
+    assert "interval" not in printed(interval=False)[3] and printed(interval=False)[4].startswith("half_life  2 h ")
 
 
 @pytest.mark.parametrize("value", [0.5, 1.0, 2.0, 2.5, 9.0])
-def test_percentiles_match_scipy(predictions, value):
-    predictions.values[1, 0] = value
-    assert summarize(predictions, 1)[0].percentile == pytest.approx(percentileofscore(REFERENCE, value, "mean"))
-
-
-def test_without_intervals_nothing_is_made_up(predictions):
-    predictions.interval = None
-    assert all(each.interval is None and each.classes is None for each in summarize(predictions, 1))
-
-
-def test_atoms_have_no_summary(predictions):
-    predictions.ptr = np.array([0, 1, 2])
-    with pytest.raises(InputError, match="molecule-level"):
-        summarize(predictions, 1)
+def test_percentiles_match_scipy(value):
+    assert percentile(TASKS[0], value) == pytest.approx(percentileofscore(REFERENCE, value, "mean"))

@@ -1,56 +1,49 @@
-"""Write the keys of the JSON documents, and the tools of graphslice mcp, into docs/programs.md.
-
-The text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the keys of the document of the command NAME,
-for ``tool NAME`` by the arguments of a tool, for ``document NAME`` by its result. Objects that occur again are listed
-once.
-"""
+"""Write the tools of graphslice mcp, and the keys of their results, into docs/programs.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from graphslice.documents import DOCUMENTS, TOOLS
+from graphslice.mcp.server import TOOLS, describe_tool
 from marks import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "programs.md"
 
 
-def rows(keys: dict[str, Any], place: str, listed: dict[int, str], parent: str = "") -> Iterator[str]:
-    """The lines of a table: one for each key, after it those of an object inside.
-
-    ``listed`` has the places of objects by their identity, and gets new ones; ``place`` is that of the table.
-    """
-    for name, value in keys.items():
-        if not name:
-            continue
-        path = f"{parent}{name.removesuffix('?')}{'[]' * isinstance(value, list)}"
-        inside = {} if isinstance(value, str) else value[0] if isinstance(value, list) else value
-        kind, _, meaning = value.partition(": ") if isinstance(value, str) else ("object", "", inside.get("", ""))
-        kind = kind.replace("?", " or null") + (", may be absent" if name.endswith("?") else "")
-        known = listed.get(id(inside))
-        yield f"| `{path}` | {kind} | {meaning}{f': keys as in {known}' if known else ''} |\n"
-        if inside and not known:
-            listed[id(inside)] = f"`{path}` of {place}"
-            yield from rows(inside, place, listed, f"{path}.")
+def kind(schema: dict[str, Any]) -> str:
+    """The type of a value in words."""
+    if "anyOf" in schema:
+        return " or ".join(map(kind, schema["anyOf"]))
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if schema["type"] == "array":
+        return f"list of {kind(schema['items'])}"
+    inside = schema.get("additionalProperties")
+    return f"object of {kind(inside)}" if isinstance(inside, dict) else schema["type"]
 
 
-def table(name: str, listed: dict[int, str]) -> str:
-    """The table of a command, of the arguments of ``tool NAME``, or of the ``document NAME`` of a tool."""
-    kind, _, tool = name.rpartition(" ")
-    keys = TOOLS[tool].inputs if kind == "tool" else TOOLS[tool].document if kind == "document" else DOCUMENTS[name]
-    if known := listed.get(id(keys)):
-        return f"As {known}.\n"
-    listed[id(keys)] = name
-    return "| key | type | meaning |\n|---|---|---|\n" + "".join(rows(keys, name, listed))
+def table(schema: dict[str, Any]) -> str:
+    """A row for each key of an object."""
+    lines = ["| key | type | meaning |", "|---|---|---|"]
+    for name, value in schema["properties"].items():
+        optional = "" if name in schema.get("required", ()) else ", may be absent"
+        lines.append(f"| `{name}` | {kind(value)}{optional} | {value['description']} |")
+    return "\n".join(lines)
 
 
-def fill_keys(text: str) -> str:
-    """The page with every table."""
-    listed: dict[int, str] = {}
-    return fill(text, lambda name: table(name, listed))
+def tools() -> str:
+    """A section for each tool, and one for each object in their results."""
+    parts, objects = [], {}
+    for tool in map(describe_tool, TOOLS):
+        result = dict(tool.output_schema)
+        objects |= {result["title"]: result, **result.pop("$defs")}
+        link = kind({"$ref": result["title"]})
+        parts.append(f"### Tool {tool.name}\n\n{tool.description} Result: {link}.\n\n{table(tool.input_schema)}\n")
+    parts += [f"### {name}\n\n{one['description']}\n\n{table(one)}\n" for name, one in objects.items()]
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(fill_keys(PAGE.read_text()))
+    PAGE.write_text(fill(PAGE.read_text(), lambda name: tools()))

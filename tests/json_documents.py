@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
-
-from graphslice.documents import DOCUMENTS, schema
+#: Commands that print the document of a tool, by the name of the tool.
+TOOL_OF = {"train": "train", "pretrain": "train", "predict": "predict", "evaluate": "evaluate"}
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -19,13 +18,18 @@ def parse(text: str) -> dict[str, Any]:
     return json.loads(text, parse_constant=reject)
 
 
-def validate(document: dict[str, Any], keys: dict[str, Any]) -> None:
-    """Fail unless a document has the stated keys."""
-    jsonschema.validate(document, schema(keys), jsonschema.Draft202012Validator)
+def validate(document: dict[str, Any], tool: str) -> None:
+    """Fail unless a document has the keys of the result of a tool."""
+    import jsonschema
+
+    from graphslice.mcp.server import describe_tool
+
+    jsonschema.validate(document, describe_tool(tool).output_schema, jsonschema.Draft202012Validator)
 
 
 def document_of(command: str, text: str) -> dict[str, Any]:
-    """Parse the document of a command; it has the keys that :data:`DOCUMENTS` states."""
+    """Parse the document of a command; that of a tool has the keys that the tool states."""
     document = parse(text)
-    validate(document, DOCUMENTS[command])
+    if command in TOOL_OF:
+        validate(document, TOOL_OF[command])
     return document

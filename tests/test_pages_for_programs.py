@@ -9,7 +9,6 @@ import pytest
 import yaml
 from json_documents import document_of
 
-from graphslice.documents import DOCUMENTS, TOOLS
 from graphslice.inference.predictions import output_columns
 from graphslice.tasks import BINARY, Task
 
@@ -20,10 +19,7 @@ def test_keys_of_documents_are_those_of_the_schemas(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import document_keys
 
-    text = document_keys.PAGE.read_text()
-    assert document_keys.fill_keys(text) == text
-    names = set(re.findall(r"<!-- (\w[\w -]*) -->", text))
-    assert names == {*DOCUMENTS, *(f"tool {name}" for name in TOOLS), "document describe_model", "document explain"}
+    assert f"<!-- tools -->\n{document_keys.tools()}<!-- /tools -->" in document_keys.PAGE.read_text()
     sys.modules.pop("document_keys")
 
 
@@ -44,7 +40,8 @@ def test_commands_of_the_skill_run(monkeypatch, tmp_path, demo_rows, cli, tiny_f
     for command in commands:
         code, out, err = cli(*command, *(tiny_flags if command[0] == "train" else ()))
         assert code == 0, err
-        document_of(command[0], out)
+        if "--json" in command:
+            document_of(command[0], out)
     namespace: dict = {}
     for block in code_blocks("docs/skill/SKILL.md", "python"):
         exec(block, namespace)

@@ -29,7 +29,6 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
-from graphslice.documents import DOCUMENTS
 from graphslice.errors import InputError, nearest
 from graphslice.signals import interrupts_deferred, signals_handled
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Help line of each command. The module of the same name defines ``add_arguments(parser, arguments)``,
-#: ``run(options, arguments)``, which returns the document of ``--json`` if :data:`DOCUMENTS` has the command, and
+#: ``run(options, arguments)``, which returns the document of ``--json``, and
 #: ``MODULE``, the module that ``run`` imports; only the called one is imported.
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
@@ -58,6 +57,8 @@ COMMANDS = {
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
     "export": "Export a model to ONNX, or to a checkpoint of Graphormer v1 or Hugging Face.",
 }
+# Commands that print no results.
+_SERVERS = ("serve", "mcp")
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")
 # Commands that go on where they were stopped.
@@ -237,9 +238,9 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, li
         if arguments[:1] == [name]:
             called = import_module(f"graphslice.cli.{name.replace('-', '_')}")
             called.add_arguments(subparser, arguments[1:])
-            if name in DOCUMENTS:
+            if name not in _SERVERS:
                 subparser.add_argument(
-                    "--json", action="store_true", help="print one JSON document, with the keys of docs/programs.md"
+                    "--json", action="store_true", help="print one JSON document: see docs/programs.md"
                 )
             actions += subparser._actions
             positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]

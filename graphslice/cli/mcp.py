@@ -31,7 +31,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     try:
         from graphslice.mcp.server import model_path, serve
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("anyio", "jsonschema", "mcp"):
+        if (error.name or "").split(".")[0] not in ("anyio", "mcp", "pydantic"):
             raise
         raise InputError("graphslice mcp needs the package mcp: pip install 'graphslice[mcp]'") from None
     # Relative names, and modules that Python looks for where it works, must not be found in the folder.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -20,6 +21,9 @@ from graphslice.cli.options import (
     report_rows,
 )
 from graphslice.errors import InputError
+
+if TYPE_CHECKING:
+    from graphslice.data.tables import TableSink
 
 MODULE = "graphslice.inference.embedding"
 
@@ -61,7 +65,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     reject_pretrained(options.model)
     predictor = load_model(options)
-    source, out, interval = molecule_source(options.molecules), output_file(options), options.interval
+    source, interval = molecule_source(options.molecules), options.interval
+    out: Path | TableSink | None = output_file(options)
     if options.summary and predictor.level != MOLECULE:
         raise InputError("--summary needs molecule-level targets: leave it out")
     if options.summary and interval is None and predictor.calibration is not None:

@@ -27,9 +27,9 @@ def differences(variants: dict[str, list[dict]], metric: Metric) -> list[dict]:
         metric: metric by which they are compared.
 
     Returns:
-        A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first, with the keys of
-        :mod:`graphslice.documents`. The intervals are by Student's t and hold simultaneously in 95% of comparisons, for
-        all pairs of variants (Bonferroni), since the first variant was chosen by its results.
+        A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first. The intervals are
+        by Student's t and hold simultaneously in 95% of comparisons, for all pairs of variants (Bonferroni), since the
+        first variant was chosen by its results.
     """
     split = compared_split(chain.from_iterable(variants.values()))
     by_seed = {

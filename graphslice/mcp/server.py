@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import subprocess
 import sys
 import time
@@ -16,22 +15,23 @@ import traceback
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import anyio
 import anyio.to_thread
-import jsonschema
 import pyarrow as pa
 from mcp import types
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ArgsKwargs
 
 from graphslice._version import __version__
 from graphslice.api.model import Model, load
 from graphslice.data.arrow import text_array
 from graphslice.data.excel import split_sheet
 from graphslice.data.tables import plain_rows
-from graphslice.documents import TOOLS, schema
+from graphslice.documents import Description, Evaluation, Explanations, Rows, Run
 from graphslice.errors import InputError, nearest, shown
 from graphslice.hub import local_path
 from graphslice.inference.files import interval_notes, with_predictions
@@ -40,16 +40,40 @@ from graphslice.mcp.folder import Folder
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.run_files import contains_run, without_nan
 
-# Largest number of molecules of a call.
-_MAX_PREDICTED, _MAX_EXPLAINED = 1000, 20
 # Longest message about invalid arguments, which may quote them.
 _LONGEST_MESSAGE = 500
 # Seconds between two reports of progress, which keep a client waiting.
 _REPORT_SECONDS = 5.0
+#: Names of the tools, which are methods of :class:`Tools`; and those that write files.
+TOOLS = ("predict", "predict_file", "describe_model", "explain", "train", "evaluate")
+_WRITING = ("predict_file", "train")
+
+_Smiles = Annotated[list[str], Field(description="1 to 1,000 SMILES", min_length=1, max_length=1000)]
+_FewSmiles = Annotated[list[str], Field(description="1 to 20 SMILES", min_length=1, max_length=20)]
+_Model = Annotated[
+    str | None,
+    Field(description="name of a model, or run directory in the folder (default: the first model of the server)"),
+]
+_Interval = Annotated[
+    float | None, Field(description="coverage in percent, such as 90: adds prediction intervals and in_domain")
+]
+_Nearest = Annotated[bool, Field(description="add the most similar training molecule")]
+_Table = Annotated[str, Field(description="path of the table")]
+_NewTable = Annotated[str, Field(description="path of a new CSV, TSV, Excel or Parquet file")]
+_NewRun = Annotated[str, Field(description="path of the new run directory")]
+_Targets = Annotated[
+    str | None, Field(description="target columns, separated by commas (default: those of the model, or the only one)")
+]
+_SmilesColumn = Annotated[str | None, Field(description="column of the SMILES (default: detected by its name)")]
+_Split = Annotated[str | None, Field(description="random, scaffold, cluster, or a column of train, valid, test")]
+_Part = Annotated[str | None, Field(description="train, valid, test or all")]
+_Minutes = Annotated[float | None, Field(description="upper limit of the time of each network")]
+_Epochs = Annotated[int | None, Field(description="passes over the training set")]
+_Ensemble = Annotated[int | None, Field(description="number of ensemble members")]
 
 
 class Tools:
-    """The tools, as methods with the names and arguments of :data:`~graphslice.documents.TOOLS`.
+    """The tools, as methods whose annotations and first line clients see.
 
     Args:
         folder: what they may read and write.
@@ -87,35 +111,37 @@ class Tools:
         return _load(path, use, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
 
     def predict(
-        self, smiles: list[str], model: str | None = None, interval: float | None = None, nearest: bool = False
-    ) -> dict[str, Any]:
-        """Predict SMILES."""
-        _check_count(smiles, _MAX_PREDICTED, "write them to a file, and give it to predict_file")
+        self, smiles: _Smiles, model: _Model = None, interval: _Interval = None, nearest: _Nearest = False
+    ) -> Rows:
+        """Predict the properties of molecules. A row without a prediction says why in `error`."""
         predictor = self.load(model)
         predictions = predictor.predict(smiles, details=True, interval=interval, nearest=nearest)
         table = with_predictions(pa.table({"smiles": text_array(smiles)}), predictions)
         columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, nearest)
-        counts = {"total": len(smiles), "failed": len(smiles) - predictions.errors.count(None)}
-        notes = interval_notes(predictor, interval)
-        return {"rows": [*plain_rows(table)], "columns": columns, **counts, "notes": notes}
+        return {
+            "rows": [*plain_rows(table)],
+            "columns": columns,
+            "total": len(smiles),
+            "failed": len(smiles) - predictions.errors.count(None),
+            "notes": interval_notes(predictor, interval),
+        }
 
-    def explain(self, smiles: list[str], model: str | None = None) -> dict[str, Any]:
-        """Explain predictions by atom contributions."""
+    def explain(self, smiles: _FewSmiles, model: _Model = None) -> Explanations:
+        """Explain predictions: the contribution of each atom (Shapley values), for molecule-level targets."""
         from graphslice.analysis.inspection import explain  # imports torch, which takes seconds
 
-        _check_count(smiles, _MAX_EXPLAINED, "call explain several times")
         predictor = self.load(model, "explain")  # its networks become torch modules, which round otherwise
-        return explain(predictor, smiles).to_dict(predictor.targets)
+        return Explanations(**explain(predictor, smiles).to_dict(predictor.targets))  # type: ignore[typeddict-item]
 
-    def describe_model(self, model: str | None = None) -> dict[str, Any]:
-        """Describe a model."""
+    def describe_model(self, model: _Model = None) -> Description:
+        """Describe a model: its targets, classes, architecture and scores."""
         loaded = self.load(model)
-        return {**loaded.describe(), "metrics": loaded.metrics}
+        return Description(**loaded.describe(), metrics=loaded.metrics)  # type: ignore[typeddict-item]
 
     async def predict_file(
-        self, table: str, out: str, model: str | None = None, interval: float | None = None
-    ) -> dict[str, Any]:
-        """Predict a table."""
+        self, table: _Table, out: _NewTable, model: _Model = None, interval: _Interval = None
+    ) -> Rows:
+        """Predict every row of a table (CSV, TSV, Excel, Parquet, SDF, .smi), and write it with the predictions."""
         path = self.folder.inside(table)
         if not split_sheet(path)[0].exists():  # the command would read the name as SMILES
             raise InputError(f"no file at {path}")
@@ -125,9 +151,9 @@ class Tools:
         return await self._command("predict", self.find(model), str(path), out=output, interval=interval)
 
     async def evaluate(
-        self, dataset: str, model: str | None = None, targets: str | None = None, split: str | None = None
-    ) -> dict[str, Any]:
-        """Evaluate a model on a table."""
+        self, dataset: _Table, model: _Model = None, targets: _Targets = None, split: _Part = None
+    ) -> Evaluation:
+        """Evaluate a model on a table with labels."""
         path, table = self.find(model), self.folder.inside(dataset)
         if path not in self.models.values():  # the run may name further files
             data = (await anyio.to_thread.run_sync(self.load, model)).config.data
@@ -135,12 +161,31 @@ class Tools:
                 self.folder.inside(file)
         return await self._command("evaluate", path, dataset=table, targets=targets, split=split)
 
-    async def train(self, dataset: str, out: str, minutes: float | None = None, **options: Any) -> dict[str, Any]:
-        """Train a model on a table."""
-        paths = {"dataset": self.folder.inside(dataset), "out": self.folder.inside(out)}
-        return await self._command("train", **paths, **options, **{"trainer.max_minutes": minutes})
+    async def train(
+        self,
+        dataset: _Table,
+        out: _NewRun,
+        targets: _Targets = None,
+        smiles_column: _SmilesColumn = None,
+        split: _Split = None,
+        minutes: _Minutes = None,
+        epochs: _Epochs = None,
+        ensemble: _Ensemble = None,
+    ) -> Run:
+        """Train a model on a table with a SMILES column and target columns, into a run directory. It takes minutes."""
+        return await self._command(
+            "train",
+            dataset=self.folder.inside(dataset),
+            out=self.folder.inside(out),
+            targets=targets,
+            smiles_column=smiles_column,
+            split=split,
+            epochs=epochs,
+            ensemble=ensemble,
+            **{"trainer.max_minutes": minutes},
+        )
 
-    async def _command(self, *arguments: str, **options: Any) -> dict[str, Any]:
+    async def _command(self, *arguments: str, **options: Any) -> Any:
         """Run a command in a process of its own and return its document; options that are None are left out."""
         flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
         command = [sys.executable, "-P", "-m", "graphslice", *arguments, *flags, "--json"]
@@ -152,13 +197,8 @@ class Tools:
                 f"graphslice {arguments[0]} ended with exit code {done.returncode}: see the log of the server"
             ) from None
         if "error" in document:
-            raise InputError(_without_dashes(document["error"]))
+            raise InputError(document["error"])
         return document
-
-
-def _without_dashes(message: str) -> str:
-    """Name the options in a message of a command as arguments of a tool: ``smiles_column`` for ``--smiles-column``."""
-    return re.sub(r"(?<![^\s(])--(\w[\w-]*)", lambda option: option[1].replace("-", "_"), message)
 
 
 def model_path(name: str) -> str:
@@ -171,32 +211,32 @@ def _load(path: str, use: str, changed: int) -> Model:
     return load(path)
 
 
-def _check_count(smiles: list[str], largest: int, advice: str) -> None:
-    if not smiles:
-        raise InputError("give at least one SMILES")
-    if len(smiles) > largest:
-        raise InputError(f"give at most {largest:,} SMILES in a call, not {len(smiles):,}: {advice}")
-
-
 def make_server(tools: Tools) -> Server:
     """Return a server with the tools."""
     lock = anyio.Lock()  # the computations of a process share its cores
 
     async def list_tools(context: ServerRequestContext, params: types.PaginatedRequestParams | None) -> Any:
-        return types.ListToolsResult(tools=[_describe_tool(name) for name in TOOLS])
+        return types.ListToolsResult(tools=[describe_tool(name) for name in TOOLS])
 
     async def call_tool(context: ServerRequestContext, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            arguments = _checked_arguments(params.name, params.arguments or {})
+            if params.name not in TOOLS:
+                raise InputError(f"no tool {shown(params.name)}{nearest(params.name, TOOLS)}")
             method = getattr(tools, params.name)
+            # Checks the arguments, then calls the method.
+            call = partial(TypeAdapter(method).validate_python, ArgsKwargs((), params.arguments or {}), strict=True)
             if inspect.iscoroutinefunction(method):
                 async with anyio.create_task_group() as group:
                     group.start_soon(_report_progress, context)
-                    document = await method(**arguments)
+                    document = await call()
                     group.cancel_scope.cancel()
             else:
                 async with lock:
-                    document = await anyio.to_thread.run_sync(partial(method, **arguments))
+                    document = await anyio.to_thread.run_sync(call)
+        except ValidationError as invalid:
+            first = invalid.errors(include_url=False)[0]
+            where = ": ".join(map(str, (params.name, *first["loc"])))
+            return _error(f"{where}: {first['msg']}"[:_LONGEST_MESSAGE])
         except Exception as raised:
             error = raised.exceptions[0] if isinstance(raised, ExceptionGroup) else raised  # of the task group
             if isinstance(error, InputError):
@@ -220,26 +260,20 @@ def make_server(tools: Tools) -> Server:
     )
 
 
-def _describe_tool(name: str) -> types.Tool:
-    tool = TOOLS[name]
+def describe_tool(name: str) -> types.Tool:
+    """Return the description of a tool, with the schemas of its arguments and of its result."""
+    method = getattr(Tools, name)
+    arguments = TypeAdapter[Any](partial(method, None)).json_schema()
+    kind = get_type_hints(method)["return"]
+    result = TypeAdapter(list[kind], config=ConfigDict(use_attribute_docstrings=True)).json_schema()  # type: ignore[valid-type]
+    kinds = result["$defs"]
     return types.Tool(
         name=name,
-        description=tool.meaning,
-        input_schema=schema(tool.inputs),
-        output_schema=schema(tool.document),
-        annotations=types.ToolAnnotations(read_only_hint=not tool.writes, destructive_hint=False),
+        description=inspect.getdoc(method),
+        input_schema=arguments,
+        output_schema={**kinds.pop(kind.__name__), "$defs": kinds},
+        annotations=types.ToolAnnotations(read_only_hint=name not in _WRITING, destructive_hint=False),
     )
-
-
-def _checked_arguments(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a tool; raise InputError for an unknown tool, or arguments against its schema."""
-    if name not in TOOLS:
-        raise InputError(f"no tool {shown(name)}{nearest(name, TOOLS)}: choose from {', '.join(TOOLS)}")
-    validator = jsonschema.Draft202012Validator(schema(TOOLS[name].inputs))
-    for error in validator.iter_errors(arguments):
-        where = "".join(f"{part}: " for part in error.absolute_path)
-        raise InputError(f"{name}: {where}{error.message[:_LONGEST_MESSAGE]}")
-    return arguments
 
 
 async def _report_progress(context: ServerRequestContext) -> None:

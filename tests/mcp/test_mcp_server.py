@@ -18,10 +18,9 @@ from json_documents import validate
 from mcp import Client, StdioServerParameters, stdio_client
 
 import graphslice as gs
-from graphslice.documents import TOOLS
 from graphslice.errors import InputError
 from graphslice.mcp.folder import Folder
-from graphslice.mcp.server import Tools
+from graphslice.mcp.server import TOOLS, Tools
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def server(command, child_environment):
             result = portal.call(client.call_tool, name, arguments)
             assert not result.is_error, result.content[0].text
             assert json.loads(result.content[0].text) == result.structured_content
-            validate(result.structured_content, TOOLS[name].document)
+            validate(result.structured_content, name)
             return result.structured_content
 
         def fail(name, **arguments):
@@ -63,7 +62,7 @@ def server(command, child_environment):
 
 def test_tools_are_listed_with_their_schemas(server):
     tools = {tool.name: tool for tool in server.list()}
-    assert tools.keys() == TOOLS.keys()
+    assert [*tools] == [*TOOLS]
     assert tools["predict"].input_schema["required"] == ["smiles"] and tools["train"].output_schema["properties"]
     assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["predict_file", "train"]
 
@@ -158,13 +157,13 @@ BAD = {
     "no model 'absent'": ("predict", {"smiles": ["CCO"], "model": "absent"}),
     "no model 'demo.csv'": ("describe_model", {"model": "demo.csv"}),
     "cannot inspect 'C[N': not a valid SMILES": ("explain", {"smiles": ["C[N"]}),
-    "give at most 1,000 SMILES in a call, not 10,000": ("predict", {"smiles": ["CCO"] * 10_000}),
-    "give at most 20 SMILES in a call, not 10,000": ("explain", {"smiles": ["CCO"] * 10_000}),
-    "give at least one SMILES": ("predict", {"smiles": []}),
-    "'smiles' is a required property": ("predict", {}),
-    "'smile' was unexpected": ("predict", {"smiles": ["C"], "smile": "C"}),
-    "predict: smiles: 'CCO' is not of type 'array'": ("predict", {"smiles": "CCO"}),
-    "predict: smiles: 0: 1 is not of type 'string'": ("predict", {"smiles": [1]}),
+    "at most 1000 items": ("predict", {"smiles": ["CCO"] * 10_000}),
+    "at most 20 items": ("explain", {"smiles": ["CCO"] * 10_000}),
+    "at least 1 item": ("predict", {"smiles": []}),
+    "predict: smiles: Missing": ("predict", {}),
+    "predict: smile: Unexpected": ("predict", {"smiles": ["C"], "smile": "C"}),
+    "predict: smiles: Input should be a valid list": ("predict", {"smiles": "CCO"}),
+    "predict: smiles: 0: Input should be a valid string": ("predict", {"smiles": [1]}),
     "coverage": ("predict", {"smiles": ["C"], "interval": 500}),
     "no tool 'predic' (did you mean 'predict'?)": ("predic", {}),
     "no file at": ("predict_file", {"table": "CCO", "out": "z.csv"}),
@@ -185,17 +184,17 @@ def test_invalid_smiles_of_all_kinds_get_their_reason(server):
     assert [row["error"] is None for row in rows] == [False] * 7 + [True]
 
 
-def test_arguments_are_never_options_and_messages_name_arguments(folder, monkeypatch):
+def test_arguments_are_never_options(folder, monkeypatch):
     commands = []
 
     async def run_process(command, **options):
         commands.append(command)
-        return SimpleNamespace(stdout=b'{"error": "/a/--out: leave out --smiles-column"}', returncode=2)
+        return SimpleNamespace(stdout=b'{"error": "/a/--out"}', returncode=2)
 
     monkeypatch.setattr(anyio, "run_process", run_process)
     tools = Tools(Folder(folder), ["gap"])
     arguments = {"dataset": "demo.csv", "out": "--overwrite", "targets": "--resume", "split": "-o", "epochs": 2}
-    with pytest.raises(InputError, match=r"^/a/--out: leave out smiles_column$"):
+    with pytest.raises(InputError, match=r"^/a/--out$"):
         anyio.run(partial(tools.train, **arguments))
     paths = [f"--dataset={folder}/demo.csv", f"--out={folder}/--overwrite"]
     assert commands[0][1:4] == ["-P", "-m", "graphslice"]

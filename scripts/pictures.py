@@ -20,8 +20,7 @@ import matplotlib
 import pandas as pd
 from PIL import Image
 
-from docs_figures import architecture, benchmarks, hero, themes
-from graphslice.compare.report import draw as draw_comparison
+from docs_figures import architecture, benchmarks, curves, hero, themes
 from graphslice.evaluation.plots import report_style
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -48,7 +47,7 @@ def main() -> None:
     for name in COMPARISONS:
         result = json.loads((DOCS / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))
         with report_style(), themes.style(), matplotlib.rc_context({"savefig.transparent": True}):
-            draw_comparison(result, FIGURES / f"{name}.svg")
+            curves.draw(result, FIGURES / f"{name}.svg")
         svg = (FIGURES / f"{name}.svg").read_text(encoding="utf-8")
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)  # holds the date
         themes.save(svg, FIGURES / name)

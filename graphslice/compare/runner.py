@@ -40,7 +40,7 @@ def compare(
         seeds: number of runs of each variant, with seeds from 0.
         budget: training budget of each run: see :func:`~graphslice.compare.plan.parse_budget`. A time includes
             validation.
-        out: folder for the run directories, ``comparison.json``, ``comparison.md`` and ``comparison.png``.
+        out: folder for the run directories, ``comparison.json`` and ``comparison.md``.
         jobs: number of parallel runs, each with its share of the cores and one GPU; by default the number of GPUs, or
             1 without a GPU. Parallel runs slow each other down: compare training rates only within one setting, or
             use 1.

@@ -263,7 +263,7 @@ def make_server(tools: Tools) -> Server:
 def describe_tool(name: str) -> types.Tool:
     """Return the description of a tool, with the schemas of its arguments and of its result."""
     method = getattr(Tools, name)
-    arguments = TypeAdapter[Any](partial(method, None)).json_schema()
+    arguments = TypeAdapter[Any](partial(method, None)).json_schema()  # type: ignore[arg-type]
     kind = get_type_hints(method)["return"]
     result = TypeAdapter(list[kind], config=ConfigDict(use_attribute_docstrings=True)).json_schema()  # type: ignore[valid-type]
     kinds = result["$defs"]

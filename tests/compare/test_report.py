@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphslice.compare.plan import parse_variants, plan_runs
-from graphslice.compare.report import _align_curves, draw, group_by_variant, read_run, table
+from graphslice.compare.report import group_by_variant, read_run, table
 
 
 def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
@@ -28,13 +28,12 @@ def record(variant: str, seed: int, valid: float | None, test: float | None, **o
 
 @pytest.fixture
 def result() -> dict:
-    """Two seeds of ``a`` and ``b``, ``b lr=1``, which a former version did not select, and ``c``, which failed."""
+    """Two seeds of ``a`` and ``b``, and ``c``, which failed."""
     runs = [
         record("a", 0, 0.4, 0.31),
         record("a", 1, 0.4, 0.35),
         record("b", 0, 0.2, 0.5),
         record("b", 1, 0.3, 0.5),
-        record("b lr=1", 0, 0.7, 0.9, not_selected=True),
         {"variant": "c", "seed": 0, "error": "no"},
     ]
     return {"budget": "10m", "runs": runs}
@@ -50,43 +49,16 @@ def test_row_has_mean_and_standard_deviation_over_seeds(result):
     assert a.startswith(f"| `a` | 0.3300 ± {np.std([0.31, 0.35], ddof=1):.4f} | 0.4000 ± 0.0000 |")
 
 
-def test_table_ends_with_unselected_and_failed_runs(result):
-    assert table(result).splitlines()[4:] == [
-        "",
-        "Not selected by the validation error of the first seed, which is among those above: `b lr=1` 0.7000.",
-        "",
-        "c, seed 0: no",
-    ]
+def test_table_ends_with_failed_runs(result):
+    assert table(result).splitlines()[4:] == ["", "c, seed 0: no"]
 
 
-def test_undefined_metrics_are_sorted_last(result, tmp_path):
+def test_undefined_metrics_are_sorted_last(result):
     """Such as the AUROC of a split with a single class, which is null in the file."""
     result["runs"] += [record("d", 0, None, None), record("d", 1, 0.1, None), record("e", 0, 0.9, None)]
-    result["runs"].append(record("e lr=1", 0, None, None, not_selected=True))
     assert list(group_by_variant(result)) == ["b", "a", "e", "d"]
     lines = table(result).splitlines()
     assert lines[4].startswith("| `e` |  | 0.9000 |") and lines[5].startswith("| `d` |  | 0.1000 |")
-    assert "`e lr=1` undefined" in lines[7]
-    draw(result, tmp_path / "c.png")
-
-
-@pytest.mark.parametrize("curve", [[[1.0, 5, 0.5], [2.0, 10, 0.4]], [[1.0, 5, 0.5]], []], ids=["line", "point", "none"])
-def test_plot_of_any_curve(curve, tmp_path):
-    draw({"budget": "3epochs", "runs": [record("a", 0, 0.4, 0.3, curve=curve)]}, tmp_path / "c.png")
-    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_curves_of_seeds_are_aligned():
-    """By time if that is the budget, else by steps; a single point if the curves have no common range."""
-    fast = np.array([[1.0, 10, 0.9], [2.0, 20, 0.7], [3.0, 30, 0.5]])
-    slow = fast * [10, 1, 1]
-    times, errors = _align_curves([fast, slow], by=1)
-    assert times[[0, -1]].tolist() == [5.5, 16.5] and np.allclose(errors[0], errors[1])
-    assert errors[0, [0, -1]].tolist() == [0.9, 0.5]
-    times, errors = _align_curves([fast, slow], by=0)  # when the slow one is validated first, the fast one has ended
-    assert times.tolist() == [16.5] and errors.tolist() == [[0.5], [0.5]]
-    times, errors = _align_curves([fast, fast * [0.5, 1, 1]], by=0)
-    assert times[[0, -1]].tolist() == [1.0, 1.5] and errors[1, -1] == 0.5
 
 
 def test_logs_are_sorted_by_number_of_resumption(tiny_config, tmp_path):
@@ -131,11 +103,10 @@ def write_run(folder: Path, logs: list[list[str]]) -> None:
         (folder / "logs" / f"version_{version}" / "metrics.csv").write_text(text + "\n")
 
 
-def test_higher_is_better_for_some_metrics(tmp_path, tiny_config):
+def test_higher_is_better_for_some_metrics():
     """The variant with the highest AUROC is first in the table."""
     runs = [record("a", 0, 0.7, 0.6), record("b", 0, 0.9, 0.8)]
     result = {"budget": "10m", "runs": [run | {"metric": "auroc"} for run in runs]}
     lines = table(result).splitlines()
     assert lines[0].startswith("| mixer | test AUROC | validation AUROC |") and lines[2].startswith("| `b` |")
     assert list(group_by_variant(result)) == ["b", "a"]
-    draw(result, tmp_path / "c.png")

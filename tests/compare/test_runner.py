@@ -18,7 +18,7 @@ from graphslice.hardware import visible_gpus
 from graphslice.nn.mixers import mixer_class
 from graphslice.processes import error_of_call
 
-FILES = {"comparison.json", "comparison.md", "comparison.png"}
+FILES = {"comparison.json", "comparison.md"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,7 +27,6 @@ from graphslice.training.train_run import check_options, check_tasks
 from graphslice.tuning.objective import Objective
 from graphslice.tuning.space import Space, search_space, with_values
 from graphslice.tuning.study import (
-    STOPPED,
     STUDY_LOCK,
     Record,
     ask,
@@ -36,6 +35,7 @@ from graphslice.tuning.study import (
     open_study,
     records,
     set_seed_score,
+    stop,
 )
 
 if TYPE_CHECKING:
@@ -187,14 +187,14 @@ def _run_trial(study: Study, trial: Trial, setup: Setup, limits: Limits) -> None
     except optuna.TrialPruned:
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
     except _OutOfTime:
-        fail(study, trial.number, STOPPED)
+        stop(study, trial.number, "stopped")
     except Exception as error:  # such as divergence, or too little memory for a wide model
         fail(study, trial.number, first_line(error))
         if are_defaults and not isinstance(error, InputError):
             raise
     except KeyboardInterrupt:
         with suppress(ValueError):  # it was just finished
-            fail(study, trial.number, STOPPED)
+            stop(study, trial.number, "stopped")
         raise
 
 

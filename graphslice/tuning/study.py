@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,6 @@ _NAME = "graphslice"
 #: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations,
 #: and the budget with which it last ended.
 IDENTITY, OPTIONS, SECONDS, FINISHED = "identity", "options", "seconds", "finished"
-# Key of the user attribute that holds the values of an enqueued trial.
-_VALUES = "values"
-#: Reasons of a trial that was stopped before its end, and once it was enqueued again. It is no part of the budget.
-STOPPED, REPEATED = "stopped", "stopped, then repeated"
-# Reasons of a trial whose process was killed, such as for lack of memory: it is repeated once.
-_KILLED, _KILLED_AGAIN = "its process was killed, then repeated", "its process was killed twice"
 
 
 @dataclass
@@ -42,6 +37,7 @@ class Record:
         params: value of each hyperparameter.
         reason: why it failed or was pruned.
         seeds: scores of the further seeds, by seed.
+        counts: True if it is part of the budget: it was started, and is not repeated by another trial.
     """
 
     number: int
@@ -51,11 +47,7 @@ class Record:
     params: dict[str, Any]
     reason: str
     seeds: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> bool:
-        """True if the trial is part of the budget: it was started, and not stopped."""
-        return self.state != "waiting" and self.reason not in (STOPPED, REPEATED, _KILLED)
+    counts: bool = True
 
 
 def import_optuna() -> Any:
@@ -69,6 +61,7 @@ def import_optuna() -> Any:
     except ImportError:
         raise InputError("graphslice tune needs the package optuna: pip install 'graphslice[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     return optuna
 
 
@@ -139,26 +132,26 @@ def _distributions(space: Space) -> dict[str, Any]:
 
 
 def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
-    """Enqueue the trials that were stopped, those of a killed process too, and the defaults unless they are complete.
+    """Repeat the trials of killed processes once, and enqueue the defaults unless they are complete.
 
     No other process may use the study.
     """
-    for trial in records(study):
-        if trial.state == "running":
-            again = any(other.reason == _KILLED and other.params == trial.params for other in records(study))
-            fail(study, trial.number, _KILLED_AGAIN if again else _KILLED)
-            if not again:
-                _enqueue(study, trial.params)
-    for trial in records(study):
-        if trial.reason == STOPPED:
-            _enqueue(study, trial.params)
-            study.set_user_attr(f"reason-{trial.number}", REPEATED)
+    trials = records(study)
+    for trial in trials:
+        if trial.state == "running":  # killed, such as for lack of memory
+            stop(study, trial.number, "its process was killed", repeats=1)
     if not any(trial.state in ("complete", "waiting") and trial.params == defaults for trial in records(study)):
-        _enqueue(study, defaults)
+        study.enqueue_trial(dict(defaults))
 
 
-def _enqueue(study: Study, values: Mapping[str, Any]) -> None:
-    study.enqueue_trial(dict(values), user_attrs={_VALUES: dict(values)})
+def stop(study: Study, number: int, reason: str, repeats: int | None = None) -> None:
+    """Mark a running trial as failed, and enqueue it again unless it was repeated ``repeats`` times already.
+
+    Raises ``ValueError`` if it is finished.
+    """
+    fail(study, number, reason)
+    retry = import_optuna().storages.RetryHeartbeatStaleTrialCallback(max_retry=repeats)
+    retry(study, study.get_trials()[number])
 
 
 def fail(study: Study, number: int, reason: str) -> None:
@@ -174,21 +167,23 @@ def set_seed_score(study: Study, number: int, seed: int, value: float) -> None:
 
 def records(study: Study) -> list[Record]:
     """Return all trials by number."""
-    attributes = study.user_attrs
+    attributes, trials = study.user_attrs, study.get_trials(deepcopy=False)
     seeds: dict[int, dict[int, float]] = {}
     for key, value in attributes.items():
         if key.startswith("seed-"):
             number, seed = map(int, key.split("-")[1:])
             seeds.setdefault(number, {})[seed] = value
+    repeated = {number for trial in trials for number in trial.system_attrs.get("retry_history", ())}
     return [
         Record(
             trial.number,
             {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower()),
             trial.value if trial.state.name == "COMPLETE" else None,
             trial.duration.total_seconds() if trial.duration is not None else 0.0,
-            trial.params or trial.user_attrs.get(_VALUES, {}),
+            trial.params or trial.system_attrs.get("fixed_params", {}),
             attributes.get(f"reason-{trial.number}", ""),
             dict(sorted(seeds.get(trial.number, {}).items())),
+            trial.state.name != "WAITING" and trial.number not in repeated,
         )
-        for trial in study.get_trials(deepcopy=False)
+        for trial in trials
     ]

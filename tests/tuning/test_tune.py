@@ -163,7 +163,7 @@ def test_interrupt_keeps_the_best_and_the_search_continues(tuned, demo_csv, tiny
         with pytest.raises(Interrupted):
             tune(tiny_config(demo_csv), tmp_path / "t", trials=3, seeds=1, console=QUIET)
     assert RunConfig.from_dict(read_yaml(tmp_path / "t" / "best.yaml")).model.mixer == "slice-max"
-    assert [row["state"] for row in read_trials(tmp_path / "t")] == ["complete", "complete", "failed"]
+    assert [row["state"] for row in read_trials(tmp_path / "t")] == ["complete", "complete", "failed", "waiting"]
     assert not (tmp_path / "t" / "run").exists()
     resume(tmp_path / "t", console=QUIET)
     rows = read_trials(tmp_path / "t")

@@ -90,8 +90,8 @@ def _read_split(path: Path) -> Splits:
     """Read the rows of each split, stored as NumPy arrays, without running code."""
     import torch
 
-    rebuild = np.empty(0).__reduce__()[0]  # as NumPy 2 and NumPy 1 name it
-    kinds = [type(np.dtype(kind)) for kind in (np.int32, np.int64)]
+    rebuild: Any = np.empty(0).__reduce__()[0]  # as NumPy 2 and NumPy 1 name it
+    kinds: list[Any] = [type(np.dtype(kind)) for kind in (np.int32, np.int64)]
     with torch.serialization.safe_globals(
         [np.ndarray, np.dtype, *kinds, rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
     ):

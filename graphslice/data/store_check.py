@@ -27,8 +27,9 @@ def check_contents(path: Path, batches: int, max_atoms: int) -> None:
             batch = pa.ipc.open_file(file).get_batch(number)
         batch.validate(full=True)
         atoms, bonds = batch.column("atoms"), batch.column("bonds")
-        features, *ends = (number_values(a) for a in (atoms.values.values, *bonds.values.flatten()))
-        row = invalid_molecule(list_offsets(atoms), list_offsets(bonds), features, *ends, max_atoms)
+        offsets = list_offsets(atoms), list_offsets(bonds)
+        begins, ends, kinds = map(number_values, bonds.values.flatten())
+        row = invalid_molecule(*offsets, number_values(atoms.values.values), begins, ends, kinds, max_atoms)
         if row is not None:
             raise ValueError(f"row {row} of record batch {number} is not a valid molecule")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,9 +69,10 @@ class StoreInfo:
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:
         """Parse the output of :meth:`to_metadata`."""
-        values = json.loads(metadata[b"graphslice.info"])
+        values: dict[str, Any] = json.loads(metadata[b"graphslice.info"])
         tasks = tuple(map(Task.from_dict, values.pop("tasks")))
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}, tasks=tasks)
+        settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**settings, tasks=tasks)
 
     def schema(self) -> pa.Schema:
         """Build the Arrow schema of a store with this metadata."""

@@ -81,7 +81,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-choose_kernel_folder(Path(__file__).parent)
-remove_kernels_of_other_versions(Path(__file__).parent, __version__)

@@ -7,7 +7,7 @@ the same bytes through the memory map, without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import overload
@@ -264,9 +264,13 @@ class GraphStore(Sequence[MolGraph]):
         A row has the index in the graph and the symmetry class, as in
         :func:`~graphslice.chem.atom_bond_order.atom_bond_order`.
         """
-        parts = [np.asarray(batch.column("order").values.values).reshape(-1, 2) for batch in self.batches]
-        order = np.concatenate([np.empty((0, 2), np.int64), *parts]).astype(np.int64)
+        order = self._joined(np.int64, 2, (batch.column("order").values.values for batch in self.batches))
         return order[ragged_indices(pointers(self._lengths("order")), rows)]
+
+    @staticmethod
+    def _joined(dtype: type, width: int, columns: Iterable[pa.Array]) -> np.ndarray:
+        parts = (np.asarray(column, dtype).reshape(-1, width) for column in columns)
+        return np.concatenate([np.empty((0, width), dtype), *parts])
 
     def _lengths(self, column: str) -> np.ndarray:
         lengths = (np.diff(list_offsets(batch.column(column))) for batch in self.batches)
@@ -286,11 +290,10 @@ class GraphStore(Sequence[MolGraph]):
     @property
     def targets(self) -> np.ndarray:
         """Molecule-level labels, ``float64 [R, T]``, nan where unknown."""
-        width = len(self.info.targets)
-        if not width:
+        if not self.info.targets:
             return np.empty((len(self), 0))
-        values = [np.asarray(batch.column("targets").values).reshape(-1, width) for batch in self.batches]
-        return np.concatenate([np.empty((0, width)), *values])
+        values = (batch.column("targets").values for batch in self.batches)
+        return self._joined(np.float64, len(self.info.targets), values)
 
     def unusable_rows(self) -> np.ndarray:
         """Rows with an error and without a molecule or a molecule-level label, ``int64``, ascending."""
@@ -300,12 +303,9 @@ class GraphStore(Sequence[MolGraph]):
 
     def atom_bond_labels(self, level: str) -> Labels:
         """Atom- or bond-level labels of all rows, in the order of the graphs; names in ``info.atom_bond_targets``."""
-        columns = [batch.column(atom_bond_column(level)) for batch in self.batches]
-        names = self.info.atom_bond_targets[level]
-        width = len(names)
-        values = [np.asarray(column.values.values, np.float64).reshape(-1, width) for column in columns]
-        counts = self._lengths(atom_bond_column(level))
-        return Labels(level, np.concatenate([np.empty((0, width)), *values]), pointers(counts), names)
+        column, names = atom_bond_column(level), self.info.atom_bond_targets[level]
+        values = self._joined(np.float64, len(names), (batch.column(column).values.values for batch in self.batches))
+        return Labels(level, values, pointers(self._lengths(column)), names)
 
     @property
     def split(self) -> np.ndarray:

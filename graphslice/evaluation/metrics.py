@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphslice.censored import is_bounded, within_bounds
+from graphslice.data.ogb_lsc import OGB_FOLDERS, import_ogb_lsc
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target
 
@@ -100,7 +101,7 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, pr
     Returns:
         The mean over the targets for which the metric is defined; nan if there are none.
     """
-    if name == "mae" and _has_ogb_evaluator(dataset):
+    if name == "mae" and dataset in OGB_FOLDERS:
         return _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
     return mean_of_defined(
         _score_target(name, task, y_true[:, t], predictions[:, where])
@@ -133,7 +134,7 @@ def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions:
     kinds = {task.kind for task in tasks}
     names = [name for name, metric in METRICS.items() if kinds & set(metric.kinds)]
     means = {name: mean_of_defined(found[name] for found in targets.values() if name in found) for name in names}
-    if _has_ogb_evaluator(dataset):
+    if dataset in OGB_FOLDERS:
         means["mae"] = _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
     return {**means, "molecules": len(y_true), "targets": targets}
 
@@ -197,16 +198,8 @@ def mean_of_defined(values: Iterable[float]) -> float:
     return float(np.mean(defined)) if defined else float("nan")
 
 
-def _has_ogb_evaluator(dataset: str) -> bool:
-    from graphslice.data.ogb_lsc import OGB_FOLDERS  # imports torch
-
-    return dataset in OGB_FOLDERS
-
-
 def _ogb_mae(dataset: str, y_true: np.ndarray, y_pred: np.ndarray) -> float:
     """MAE in eV by the evaluator of OGB-LSC."""
-    from graphslice.data.ogb_lsc import import_ogb_lsc
-
     lsc = import_ogb_lsc()
     evaluator = lsc.PCQM4MEvaluator() if dataset == "pcqm4m" else lsc.PCQM4Mv2Evaluator()
     known = ~np.isnan(y_true)

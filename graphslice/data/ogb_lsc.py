@@ -1,4 +1,4 @@
-"""PCQM4M-LSC, loaded by OGB's own classes."""
+"""PCQM4M-LSC, loaded by OGB's own classes. The leaderboard of PCQM4M is closed; that of PCQM4Mv2 is open."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _open(name: str, root: str | Path) -> Any:
 
 
 def _download(name: str, folder: Path) -> None:
-    """Let OGB download a dataset, once for several processes; the folder appears when it is complete."""
+    """Let OGB download a dataset, which it does without a question below 1 GB; the folder appears when complete."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):

@@ -56,7 +56,7 @@ def read_sdf(path: Path, rows: int, stack: ExitStack) -> tuple[list[str], Iterat
 
 def _unpack(path: Path, stack: ExitStack) -> str:
     """Write a temporary copy as RDKit reads it, unpacked and in UTF-8, and return its path."""
-    copy = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "copy.sdf"
+    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.sdf"
     with copy.open("w", encoding="utf-8", newline="") as file:
         text = open_text(path, stack)
         while block := text.read(_BLOCK):

@@ -269,7 +269,7 @@ class GraphStore(Sequence[MolGraph]):
 
     @staticmethod
     def _joined(dtype: type, width: int, columns: Iterable[pa.Array]) -> np.ndarray:
-        parts = (np.asarray(column, dtype).reshape(-1, width) for column in columns)
+        parts: Iterable[np.ndarray] = (np.asarray(column, dtype).reshape(-1, width) for column in columns)
         return np.concatenate([np.empty((0, width), dtype), *parts])
 
     def _lengths(self, column: str) -> np.ndarray:

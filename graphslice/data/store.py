@@ -183,11 +183,7 @@ class GraphStore(Sequence[MolGraph]):
         order: np.ndarray | None = None,
         level: str = MOLECULE,
     ) -> GraphStore:
-        """Create a store in memory; arguments as :func:`~graphslice.data.store_schema.record_batch`.
-
-        Raises:
-            InputError: if a bond refers to an atom that does not exist, or a feature is outside OGB's values.
-        """
+        """Create a store in memory; arguments as :func:`~graphslice.data.store_schema.record_batch`."""
         check_molecules(arrays)
         descriptors = descriptors or {}
         schema = StoreInfo(descriptors=tuple(descriptors), level=level).schema()
@@ -259,11 +255,7 @@ class GraphStore(Sequence[MolGraph]):
         return MoleculeHashes(*(np.concatenate([np.empty(0, np.uint64), *map(np.asarray, c)]) for c in columns))
 
     def order(self, rows: np.ndarray) -> np.ndarray:
-        """Return the order of the atoms or bonds of rows ``int64 [B]`` in the SMILES, row by row: ``int64 [S, 2]``.
-
-        A row has the index in the graph and the symmetry class, as in
-        :func:`~graphslice.chem.atom_bond_order.atom_bond_order`.
-        """
+        """Return index in the graph and symmetry class of the atoms or bonds of rows, in SMILES order: ``[S, 2]``."""
         order = self._joined(np.int64, 2, (batch.column("order").values.values for batch in self.batches))
         return order[ragged_indices(pointers(self._lengths("order")), rows)]
 

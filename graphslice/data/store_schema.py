@@ -112,27 +112,17 @@ def _descriptor_type(name: str) -> pa.DataType:
 
 
 def record_batch(
-    schema: pa.Schema,
-    arrays: MolArrays,
+    schema: pa.Schema,  # of StoreInfo.schema
+    arrays: MolArrays,  # those without atoms are null
     errors: Sequence[str | None],
     smiles: Sequence[str] | None = None,
-    targets: np.ndarray | None = None,
-    split: np.ndarray | None = None,
-    descriptors: Mapping[str, np.ndarray] | None = None,
+    targets: np.ndarray | None = None,  # float64 [G, T], nan where unknown
+    split: np.ndarray | None = None,  # int8 [G], index in SPLITS, or NO_SPLIT
+    descriptors: Mapping[str, np.ndarray] | None = None,  # [G, F] of a kind, or [G] of a column of the user's own
     keys: MoleculeHashes | None = None,
-    order: np.ndarray | None = None,
+    order: np.ndarray | None = None,  # uint16 [S, 2] of read_smiles
 ) -> pa.RecordBatch:
-    """Convert G rows of a store to Arrow; molecules without atoms are null.
-
-    Args:
-        schema: as built by :meth:`StoreInfo.schema`.
-        arrays, errors: the molecules, and for each row None or an error message.
-        smiles: for each row its SMILES, or None for all if unknown.
-        targets: ``float64 [G, T]``, nan where unknown.
-        split: ``int8 [G]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, or ``NO_SPLIT``.
-        descriptors: by each name of the schema, ``[G, F]`` of a kind in its dtype, or ``[G]`` of the user's own column.
-        keys, order: hashes, and ``uint16 [S, 2]`` of :func:`~graphslice.chem.molecule.read_smiles`; None without.
-    """
+    """Convert G rows of a store to Arrow; what is not given is unknown, except that graphs have their own order."""
     rows = len(arrays)
     columns = [text_array([None] * rows if smiles is None else smiles), *_molecule_arrays(arrays), text_array(errors)]
     if targets is not None and "targets" in schema.names:

@@ -87,8 +87,8 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
                         schema = schema or chunk.schema
                         if chunk.schema != schema:
                             raise InputError(
-                                f"{file} has other columns than {files[0].name}, or columns of other types: the files "
-                                "of a folder must have the same"
+                                f"{file} has other columns than {files[0].name}, or of other types: the files of a "
+                                "folder must have the same columns and types"
                             )
                         yield chunk
 

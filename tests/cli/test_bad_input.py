@@ -129,7 +129,7 @@ REJECTED = {
     "featurize-empty-folder": (featurize_of("folder"), "the folder .* has no"),
     "featurize-missing-column": (featurize_of("no-column.csv"), "--smiles-column"),
     "featurize-limit": (featurize_of("good.csv", "--graph.max_atoms", "70000"), "from 1 to 65535"),
-    "featurize-random": (featurize_of("good.csv", "--split", "random"), "use --split random when training on it"),
+    "featurize-random": (featurize_of("good.csv", "--split", "random"), "use --split random when training"),
     "train-no-store": (train_on("text.arrow"), "is not a preprocessed dataset"),
     "train-absent-store": (train_on("absent.arrow"), "cannot read"),
     "evaluate-no-store": (["evaluate", "{run}", "--dataset", "{bad}/text.arrow"], "is not a preprocessed dataset"),

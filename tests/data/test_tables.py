@@ -261,7 +261,7 @@ def test_folder_with_different_columns_is_rejected(other, kind, tmp_path):
 def test_folder_with_different_types_is_rejected(other, tmp_path):
     pq.write_table(pa.table({"smiles": ["C"], "y": [1.5]}), tmp_path / "a.parquet")
     fill(tmp_path, {other: "smiles,y\nC,1\n"})
-    with pytest.raises(InputError, match=rf"{other} has other columns than a\.parquet, or columns of other types"):
+    with pytest.raises(InputError, match=rf"{other} has other columns than a\.parquet, or of other types"):
         read(tmp_path)
 
 

@@ -105,7 +105,7 @@ class Contributions(TypedDict):
     """Explanation of a target."""
 
     explained: str
-    """the output: a target, its logarithm or normal score, or the logit of a class"""
+    """the output: a target, its logarithm, or the logit of a class"""
     contributions: list[float | None]
     """Shapley value of each atom; with `baseline` they sum to `prediction`"""
     standard_errors: list[float | None]

@@ -6,20 +6,19 @@ from statistics import NormalDist
 
 import numpy as np
 
+# Largest number of knots.
+_MOST_KNOTS = 1000
 
-def fit_knots(values: np.ndarray, most: int = 1000) -> np.ndarray:
-    """Fit the map between numbers and the normal scores of their ranks.
 
-    Args:
-        values: ``float64 [R]``, at least one number, all finite.
-        most: largest number of knots.
+def fit_knots(values: np.ndarray) -> np.ndarray:
+    """Fit the map between finite numbers ``float64 [R]`` and the normal scores of their ranks.
 
     Returns:
         ``float64 [2, P]``, knots of a piecewise linear map: scores and numbers, both ascending.
     """
     numbers, counts = np.unique(values, return_counts=True)
     quantiles = (counts.cumsum() - counts / 2) / len(values)
-    chosen = np.unique(np.linspace(0, len(numbers) - 1, most).round().astype(np.int64))
+    chosen = np.unique(np.linspace(0, len(numbers) - 1, _MOST_KNOTS).round().astype(np.int64))
     scores = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles[chosen]])
     return np.stack([scores, numbers[chosen]])
 

@@ -66,7 +66,7 @@ class Digits:
 class Explanation:
     """Atom contributions to one network output, with the texts that describe it."""
 
-    quantity: str  # such as ``logp``, ``ln(clearance)``, ``normal score of clearance``, ``logit of active = yes``
+    quantity: str  # such as ``logp``, ``ln(clearance)``, ``logit of active = yes``
     legend: str
     down: str  # meaning of blue
     up: str  # meaning of red

@@ -124,8 +124,7 @@ class DataConfig(Section):
                 setattr(self, name, join_names([*map(str, names)]))
         if len(set(self.descriptors)) < len(self.descriptors):
             raise InputError(f"data.features contains a duplicate name: {self.features}")
-        self._check_choices(level=LEVELS, rejected=("few", "any"))
-        self._check_choices(decimal=("comma", None))
+        self._check_choices(level=LEVELS, rejected=("few", "any"), decimal=("comma", None))
         self._check_least(0, "seed", "carve")
         self._check_split_sizes()
         folds, repeats = self.folds_and_repeats

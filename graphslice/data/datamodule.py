@@ -201,9 +201,8 @@ class MoleculeData:
     def inner_folds(self, folds: int) -> list[np.ndarray]:
         """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
 
-        Families of molecules, and with these splits scaffolds or clusters, are in one fold. Fewer families than folds
-        make fewer folds. If a target is known in one scaffold or cluster alone, without whose fold nothing is learned
-        of it, folds are of families.
+        If a target is known in one scaffold or cluster alone, without whose fold nothing is learned of it, folds are of
+        families.
         """
         maker, train = self._split_maker(), self.splits["train"]
         parts = maker.inner_folds(train, folds)

@@ -239,11 +239,7 @@ class LabelledDataset:
         return digest.hexdigest()[:16]
 
     def chunks(self) -> Iterator[LabelledRows]:
-        """Yield the rows as input of :func:`~graphslice.data.preprocess.build_store`.
-
-        Rows without any label are in no split. Their SMILES are left empty, so that no graphs or descriptors are
-        computed for them.
-        """
+        """Yield the rows for a store; of rows without any label the SMILES are left empty, so nothing is computed."""
         split = encode_splits(self.splits, len(self))
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.

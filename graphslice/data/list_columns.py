@@ -48,7 +48,7 @@ class ListLengths:
         return [level for level, count in fits.items() if count and count == max(fits.values())]
 
     def level(self, target: str) -> str:
-        """Return the level of the lists of a target; raise :class:`InputError` if it is ambiguous or unknown."""
+        """Return the level of the lists of a target; raise :class:`InputError` if it is not clear."""
         if len(levels := self.levels) == 1:
             return levels[0]
         sizes = [f"{n} for {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}" for n, atoms, bonds in self.sizes]

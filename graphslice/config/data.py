@@ -72,8 +72,7 @@ class DataConfig(Section):
             number per atom or bond of the SMILES, in RDKit's order.
         task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:
             inferred from the values.
-        transform: scale on which regression targets are trained: none, log (logarithm), or TARGET=log,OTHER=none;
-            default: chosen for each target by inner validation.
+        transform: scale of regression targets: none, log, or TARGET=log,OTHER=none; default: by inner validation.
         decimal: comma reads numbers such as 3,14; default: such cells are errors.
         features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
             rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.

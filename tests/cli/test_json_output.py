@@ -203,7 +203,7 @@ def test_doctor(cli, monkeypatch):
         (["predict", "absent", "CCO"], "no model at absent"),
         (["predict", "gap", "CCO", "--no-option"], "unrecognized arguments: --no-option"),
         (["train", "--dataset", "absent.csv"], "absent.csv"),
-        (["evaluate", "gap"], "comes with the package"),
+        (["evaluate", "gap"], "is not there"),
         (["predct", "gap"], "invalid choice: 'predct'"),
         (["mcp", "--folder", "."], "unrecognized arguments: --json"),
     ],

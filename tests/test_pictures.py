@@ -1,4 +1,4 @@
-"""Pictures of the documentation: they show the present results, in both themes; rates of prediction."""
+"""Pictures of the documentation: they show the present results, in both themes."""
 
 import csv
 import re
@@ -68,6 +68,3 @@ def test_website_shows_the_variant_of_the_theme(monkeypatch):
     )
     readme = website._PICTURE.sub(r"![\2](\1)", (ROOT / "README.md").read_text())
     assert "<picture>" not in readme and re.search(r"!\[[^\]]+\]\(docs/figures/hero\.svg\)", readme)
-
-
-# --- rates -----------------------------------------------------------------------------------------

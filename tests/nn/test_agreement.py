@@ -37,7 +37,7 @@ def test_extreme_batches_hold_smallest_and_largest_molecules(batches):
     assert [sorted(batch.lengths.tolist()) for batch in batches] == [[1, 2, 3, 4], [4, 6, 12, 13]]
 
 
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_correct_backends_are_not_reported(mixer, dtype, batches):
     assert faulty_backends(model_of(mixer), batches, dtype) == {}
@@ -64,25 +64,6 @@ def test_no_backend_is_reported_for_a_mixer_that_is_random_in_training(batches, 
     model = GraphTransformer(config).train()
     assert faulty_backends(model, batches) == {}
     assert model.training and model.blocks[0].mixer.steps == 0
-
-
-@pytest.fixture
-def replicates():
-    """Two batches, the last with four rows of one molecule, as in a dataset with replicate measurements."""
-    store = GraphStore.from_arrays(*read_smiles(["C", "CC", "CCC", "CCCC", *["CCCCCc1ccccc1"] * 4])[:2])
-    return extreme_batches(store, np.arange(len(store)))
-
-
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
-def test_correct_backends_are_not_reported_for_replicates(mixer, replicates):
-    assert faulty_backends(model_of(mixer), replicates) == {}
-
-
-@pytest.mark.parametrize("function", [lambda *args: wrong_forward(*args), lambda *args: wrong_backward(*args)])
-def test_faulty_backend_is_reported_for_replicates(function, replicates, monkeypatch):
-    monkeypatch.setattr(column_sort.backends["numba"], "function", function)
-    with programs_disabled():
-        assert list(faulty_backends(model_of("slice-ascend"), replicates)) == ["column_sort"]
 
 
 def test_missing_compiler_is_reported(batches, monkeypatch):

@@ -44,27 +44,13 @@ def own(mix, name="own", **attributes):
 @pytest.mark.parametrize(
     ("mix", "message"),
     [
-        (lambda self, x, _: x.mean(1), r"mixer own returns \[3, 8\] for x of shape \[3, 7, 8\]"),
-        (lambda self, x, _: x.mean(1, keepdim=True), r"mixer own returns \[3, 1, 8\]"),
+        (lambda self, x, _: x.mean(1, keepdim=True), r"mixer own returns \[3, 1, 8\] for x of shape \[3, 7, 8\]"),
         (lambda self, x, _: x - x.mean(0, keepdim=True), "another output alone than in a batch"),
-        (
-            lambda self, x, _: x + x.mean(1, keepdim=True),
-            "another output alone than in a batch: it must mask the padding",
-        ),
-        (lambda self, x, context: context.aggregate(x).cumsum(0), "another output alone than in a batch"),
-        (lambda self, x, _: x * torch.nan, "mixer own returns numbers that are not finite"),
+        (lambda self, x, _: x + x.mean(1, keepdim=True), "another output alone .* must mask the padding"),
         (lambda self, x, context: x / context.mask[..., None], "numbers that are not finite, if only in the padding"),
         (lambda self, x, _: x[..., :5], r"the mixer own of .*test_user_mixers\.py fails: RuntimeError: mat1 and mat2"),
-        (lambda self, x, _: None, r"the mixer own of .*test_user_mixers\.py fails: TypeError"),
-        (
-            lambda self, x, _: x.double(),
-            "fails: RuntimeError: mat1 and mat2 must have the same dtype",
-        ),
         (lambda self, x, _: x if not self.training else x / "a", r"fails: TypeError: .* \(line \d+\)$"),
-        (
-            lambda self, x, context: x + context.attn_bias[:, 0, 0, :1, None],
-            r"fails: .* add 'attn_bias'",
-        ),
+        (lambda self, x, context: x + context.attn_bias[:, 0, 0, :1, None], r"fails: .* add 'attn_bias'"),
     ],
 )
 def test_wrong_mixer_is_rejected_before_training(mix, message):

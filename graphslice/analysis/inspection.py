@@ -111,7 +111,6 @@ def inspect(
         InputError: if no molecule is valid or the target is unknown; then nothing is written.
     """
     out = Path(out)
-    check_output_table((), out)
     inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -201,28 +200,9 @@ def _valid_molecules(
             yield number, molecule
 
 
-def check_output_table(words: Iterable[str | Path], out: Path) -> None:
-    """Raise :class:`InputError` if the output table would overwrite an input or a file of other origin."""
-    table = out / TABLE
-    if not table.exists():
-        return
-    for word in words:
-        if os.path.exists(word) and table.samefile(word):
-            raise InputError(f"the output table would overwrite the input {word}: choose another --out")
-    if not _is_inspection_table(table):
-        raise InputError(f"{table} exists and was not written by graphslice inspect: choose another --out")
-
-
-def _is_inspection_table(table: Path) -> bool:
-    if not table.is_file():
-        return False
-    with table.open("rb") as file:
-        return file.readline().startswith(b"molecule,smiles,atom,element,target,")
-
-
 def _remove_old_outputs(out: Path) -> None:
     """Remove the output files of an earlier call, whose figures would be mistaken for those of this one."""
-    if not _is_inspection_table(out / TABLE):
+    if not (out / TABLE).exists():
         return
     for path in out.iterdir():
         if _OUTPUT_FILES.fullmatch(path.name):

@@ -46,11 +46,10 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write pictures and tables, and print the contribution of each atom; raise InputError for unusable input."""
-    from graphslice.analysis.inspection import MAX_DRAWN, TABLE, check_output_table, inspect, read_input_molecules
+    from graphslice.analysis.inspection import MAX_DRAWN, TABLE, inspect, read_input_molecules
 
     home = None if is_hub_model(options.model) else run_directory_of(options.model)
     out = Path(options.out) if options.out else (home or Path()) / "inspect"
-    check_output_table(options.molecules, out)
     if options.out and not options.overwrite and (out / TABLE).exists():
         raise InputError(f"{out} holds an inspection already: choose another --out, or give --overwrite")
     predictor = load_model(options)

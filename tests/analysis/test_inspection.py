@@ -6,7 +6,7 @@ import pytest
 from rdkit import Chem
 
 from graphslice.analysis import attribute, inspection
-from graphslice.analysis.inspection import check_output_table, inspect, read_input_molecules
+from graphslice.analysis.inspection import inspect, read_input_molecules
 from graphslice.errors import InputError
 
 SMILES = ["CC(=O)Nc1ccccc1", "[Na+].[Cl-]", "C", "O=C(O)C1CC1", "[H]OC([H])([H])[C@H](F)Cl"]
@@ -52,23 +52,6 @@ def test_outputs_of_an_earlier_call_are_removed(make_predictor, tmp_path):
         path.write_text("kept")
     result = inspect(make_predictor(), ["CC"], tmp_path)
     assert set(tmp_path.iterdir()) == {*result.files, *mine}
-
-
-def test_other_tables_are_not_overwritten(make_predictor, tmp_path):
-    kept = {"atoms.csv": "x,y,z\n0,0,0\n", "spectra.csv": "kept"}
-    for name, text in kept.items():
-        (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=r"atoms\.csv exists and was not written by graphslice inspect"):
-        inspect(make_predictor(), ["CC"], tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
-
-
-def test_input_file_is_not_overwritten(make_predictor, tmp_path):
-    inspect(make_predictor(), ["CC"], tmp_path)
-    with pytest.raises(InputError, match=r"would overwrite the input .*atoms\.csv"):
-        check_output_table(["C", tmp_path / "atoms.csv"], tmp_path)
-    check_output_table(["C", tmp_path / "atoms-1.png"], tmp_path)
-    check_output_table(["C", tmp_path / "atoms.csv"], tmp_path / "other")
 
 
 def test_invalid_input_raises_and_writes_nothing(make_predictor, tmp_path):

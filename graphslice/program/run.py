@@ -39,11 +39,6 @@ def programs_enabled() -> bool:
     return _Enabled.on
 
 
-def disable_programs() -> None:
-    """Disable programs of whole models for the rest of this process, if they fail or are wrong on this machine."""
-    _Enabled.on = False
-
-
 @contextmanager
 def programs_disabled() -> Iterator[None]:
     """Disable programs of whole models inside the context."""

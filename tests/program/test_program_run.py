@@ -87,9 +87,6 @@ def test_programs_can_be_disabled():
     with pytest.raises(ZeroDivisionError), programs_disabled():
         raise ZeroDivisionError
     assert programs_enabled()
-    with programs_disabled():
-        run.disable_programs()
-    assert programs_enabled()
 
 
 def test_kernels_take_samples_and_at_most_the_maximum_number_of_operands():

@@ -106,9 +106,6 @@ def scores_section(run: Run) -> Section:
     return Section("scores", "Scores", parts)
 
 
-_OF_TEMPERATURES = "; temperature of the probabilities, and calibration error before and after temperature scaling."
-
-
 def _intervals(run: Run) -> list[Heading | Table]:
     """Tabulate coverage and size of the prediction intervals and sets on the test set, and the temperatures."""
     test_scores = run.metrics.get("test", {})
@@ -120,23 +117,18 @@ def _intervals(run: Run) -> list[Heading | Table]:
         if size is None:  # not computed, or infinite because of too few validation molecules
             continue
         of = "classes" if classes in scores else "wide"
-        errors = [scores.get(key) for key in ("calibration_error_before", "calibration_error")]
-        tempered = "" if scores.get("temperature", 1) == 1 else f"{scores['temperature']:.2f}"
-        calibration = f"{_value(errors[0])}, {_value(errors[1])}" if tempered else ""
-        share = f"{100 * scores[covered]:.0f}%"
-        rows.append([name, share, f"{number(size, 3)} {of}", tempered, calibration])
+        temperature = f"{scores['temperature']:.2f}" if "temperature" in scores else ""
+        rows.append([name, f"{100 * scores[covered]:.0f}%", f"{number(size, 3)} {of}", temperature])
     if not rows:
         return []
     caption = (
         f"{COVERAGE_LEVEL}% prediction intervals and prediction sets on the test set: share of "
-        f"{label_noun(test_scores)} covered, and mean width in the unit of the target, "
-        f"or mean number of classes{_OF_TEMPERATURES}"
+        f"{label_noun(test_scores)} covered, mean width in the unit of the target or mean number of classes, and "
+        "temperature of the probabilities."
     )
     if len(rows) > MAX_TARGETS:
         caption += f" The first {MAX_TARGETS} of {len(rows):,} targets; metrics.json lists all."
-    head = ["target", "coverage", "size", "temperature", "calibration error"]
-    if not any(row[3] for row in rows):  # no probabilities, or none that temperature scaling improves
-        caption, head, rows = caption.replace(_OF_TEMPERATURES, "."), head[:3], [row[:3] for row in rows]
+    head = ["target", "coverage", "size", "temperature"]
     return [Heading("Prediction intervals"), Table(caption, head, rows[:MAX_TARGETS])]
 
 

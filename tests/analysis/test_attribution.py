@@ -18,7 +18,6 @@ from graphslice.data.batch_loader import collate
 from graphslice.data.molecule_keys import graph_input_rows
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
-from graphslice.nn.mixers import MIXERS
 from graphslice.ops import read_out
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import fit_base_models
@@ -87,7 +86,7 @@ def test_sampled_values_approximate_exact_values(make_predictor):
     assert (np.abs(result.values - exact.values) <= 6 * result.errors.max()).all()
 
 
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 @pytest.mark.parametrize("smiles", SMILES)
 def test_contributions_sum_to_the_prediction_minus_the_baseline(make_predictor, mixer, smiles):
     predictor = make_predictor(10.0, targets=("a", "b"), mixer=mixer)

@@ -17,11 +17,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from graphslice.api.fitting import base_config, fit
-from graphslice.api.keywords import suggest_keywords
 from graphslice.api.labelled_data import labelled_table, name_setting
 from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import RunConfig, split_words
+from graphslice.config.reading import nested
 from graphslice.data.columns import quoted_list
 from graphslice.data.frames import column_names, is_frame
 from graphslice.errors import InputError, shown
@@ -49,7 +49,6 @@ class _Estimator(_SmilesInput):
 
     _column: str | None = None  # name of the single column of the data frame that fit was given
 
-    @suggest_keywords
     def __init__(
         self,
         *,
@@ -98,7 +97,7 @@ class _Estimator(_SmilesInput):
             weights = next(name for name in ("weight", "WEIGHT", "the weight") if name not in table.column_names)
             table = table.append_column(weights, pa.array(_sample_weights(sample_weight, len(smiles))))
         config = base_config(self.preset, self.config, self.init_from)
-        sections = self.config if isinstance(self.config, Mapping) else {}
+        sections = nested(self.config) if isinstance(self.config, Mapping) else {}
         if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
             raise InputError("random_state sets the seed: leave out seed in config")
         for name in sorted(_SET_BY_FIT & (sections.get("data") or {}).keys()):

@@ -12,13 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from graphslice import compile_note
-from graphslice.api.keywords import KeywordConsole, errors_name_keywords, suggest_keywords
 from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.api.model import Model, load
 from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
-from graphslice.config.reading import merge_sections, read_preset
+from graphslice.config.reading import merge_sections, nested, read_preset
 from graphslice.errors import InputError, shown
 from graphslice.report.write import report_after_training
 from graphslice.run_files import read_config
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@suggest_keywords
-@errors_name_keywords
 def fit(
     data: DataFrame | Mapping[str, Sequence] | tuple | str | Path,
     targets: str | Sequence[str] | None = None,
@@ -85,8 +84,8 @@ def fit(
         baselines: stack the network with base models of other kinds (random forest, gradient boosting, kernel machine).
             Default: for small datasets. ``False`` trains the network alone, in less time.
         seed: seed of the split, the initial weights and the order of the molecules.
-        config: all other settings, by the sections of ``config.yaml``, such as ``{"trainer": {"loss": "huber"}}``,
-            or a :class:`~graphslice.config.RunConfig` instead of a preset. The other arguments take precedence.
+        config: all other settings, as ``{"trainer": {"loss": "huber"}}`` or ``{"trainer.loss": "huber"}``, or a
+            :class:`~graphslice.config.RunConfig` instead of a preset. The other arguments take precedence.
         out: the run directory, for the command line and for :func:`graphslice.load`. By default a temporary directory
             is used, which lives as long as the model; :meth:`Model.save` writes it elsewhere.
         overwrite: replace an existing run in ``out``, so that a notebook cell can be run again.
@@ -126,7 +125,7 @@ def fit(
     config = replace(config, trainer=replace(config.trainer, devices="1"))
     temporary = tempfile.TemporaryDirectory(prefix="graphslice-") if out is None else None
     folder = Path(out or "" if temporary is None else temporary.name).expanduser()
-    console = KeywordConsole(fit, stderr=True, soft_wrap=True, quiet=quiet)
+    console = Console(stderr=True, soft_wrap=True, quiet=quiet)
     if not quiet:
         compile_note.announce_compilation()
     try:
@@ -168,7 +167,7 @@ def base_config(
         if preset is not None:
             raise InputError("init_from determines the model settings: leave out preset")
         base = fine_tuning_preset(base, init_from)
-    merged = RunConfig.from_dict(merge_sections(base, config or {}))
+    merged = RunConfig.from_dict(merge_sections(base, nested(config or {})))
     return replace(merged, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else merged
 
 
@@ -185,7 +184,6 @@ class TrainedRun(RunResult):
         return load(self.folder, read_config(self.folder).trainer.inference_device)
 
 
-@errors_name_keywords
 def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     """Train a model from a complete configuration.
 

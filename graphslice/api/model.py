@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphslice import compile_note
-from graphslice.api.keywords import errors_name_keywords, name_keywords
 from graphslice.api.labelled_data import as_dataset, name_setting
 from graphslice.calibration import Calibration
 from graphslice.checkpoint import Checkpoint, save_ensemble_calibration, write_run_directory
@@ -225,7 +224,6 @@ class Model(Predictor):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    @errors_name_keywords
     def evaluate(
         self,
         data: DataFrame | Mapping[str, Sequence] | tuple | str | Path | None = None,
@@ -267,7 +265,7 @@ class Model(Predictor):
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
         for note in evaluation_notes(dataset):
-            warnings.warn(name_keywords(note, self.evaluate), stacklevel=3)
+            warnings.warn(note, stacklevel=2)
         return evaluate(self, dataset, split, splits)
 
     def _load_dataset(

@@ -28,7 +28,7 @@ from graphslice.config import (
     TrainerConfig,
     read_yaml,
 )
-from graphslice.config.reading import check_keys, meanings, merge_sections, parse_value, read_preset
+from graphslice.config.reading import check_keys, meanings, merge_sections, nested, parse_value, read_preset
 from graphslice.errors import InputError
 from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
 
@@ -211,7 +211,7 @@ def _base_config(
     preset: str | None, config: str | None, dataset: str | None, init_from: str | None = None
 ) -> RunConfig:
     """Build the configuration before flags: preset, then the run that weights are taken from, then the YAML file."""
-    from_file = read_yaml(Path(config)) if config is not None else {}
+    from_file = nested(read_yaml(Path(config))) if config is not None else {}
     check_keys(from_file, RunConfig)
     if init_from is not None:  # the flag overrides the file
         from_file = {name: value for name, value in from_file.items() if name != "init_from"}

@@ -34,6 +34,8 @@ from graphslice.config.reading import (
     Section,
     check_keys,
     flattened,
+    merge_sections,
+    nested,
     parse_section,
     read_preset,
     read_yaml,
@@ -341,6 +343,7 @@ class RunConfig(Section):
         Raises:
             InputError: for an unknown key (the message suggests the nearest known one) or a value of the wrong type.
         """
+        values = nested(values)
         check_keys(values, cls)
         kinds = typing.get_type_hints(cls)
         sections = {name: section for name, section in values.items() if dataclasses.is_dataclass(kinds[name])}
@@ -420,11 +423,7 @@ class RunConfig(Section):
 
     def with_options(self, values: Mapping[str, Any]) -> RunConfig:
         """Return the configuration with other values of some options, by name; errors as of :meth:`from_dict`."""
-        sections = self.to_dict()
-        for name, value in values.items():
-            section, _, key = name.rpartition(".")
-            (sections[section] if section else sections)[key] = value
-        return RunConfig.from_dict(sections)
+        return RunConfig.from_dict(merge_sections(self.to_dict(), nested(values)))
 
     def to_yaml(self) -> str:
         """Return the configuration as YAML."""

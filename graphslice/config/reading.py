@@ -134,6 +134,15 @@ class _UniqueKeysLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by section, of which some are given as ``{"data.task": "binary"}``."""
+    sections: dict[str, Any] = {}
+    for key, value in values.items():
+        section, dot, name = str(key).partition(".")
+        sections = merge_sections(sections, {section: {name: value}} if dot else {key: value})
+    return sections
+
+
 def merge_sections(base: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Override nested values, key by key within a section."""
     merged = dict(base)

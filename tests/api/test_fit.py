@@ -4,6 +4,7 @@ import csv
 import gc
 import json
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,30 @@ SETTINGS = {
 
 def fit(*arguments, **keywords):
     return gs.fit(*arguments, **{"config": SETTINGS, "quiet": True, **keywords})
+
+
+PAPP = pd.DataFrame({"SMILES": ["C" * (1 + n) for n in range(20)], "Papp": [float(n) for n in range(20)]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"targets": "papp"}, "no column 'papp' (did you mean 'Papp'?)"),
+        ({"targets": "Papp", "smiles": "smile"}, "no column 'smile' (did you mean 'SMILES'?)"),
+        ({"targets": "Papp", "features": "rdkit"}, "no column 'rdkit' (did you mean 'rdkit2d'?)"),
+        ({"targets": "Papp", "weights": "pap"}, "no column 'pap' (did you mean 'Papp'?)"),
+        ({"targets": "Papp", "split": "Scafold"}, "unknown split 'Scafold' (did you mean 'scaffold'?)"),
+    ],
+)
+def test_fit_suggests_columns(arguments, expected):
+    with pytest.raises(gs.InputError, match=re.escape(expected)):
+        gs.fit(PAPP, **arguments, quiet=True)
+
+
+@pytest.mark.parametrize("setting", [{"data.split": "no"}, {"data": {"split": "no"}}])
+def test_settings_are_given_by_section_or_by_their_full_name(setting):
+    with pytest.raises(gs.InputError, match="unknown split 'no'"):
+        gs.fit(PAPP, "Papp", config=setting, quiet=True)
 
 
 @pytest.fixture(scope="module")

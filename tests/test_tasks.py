@@ -89,9 +89,9 @@ def test_parse_per_target():
     }
     quoted = parse_per_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], TASK_KINDS, "--task")
     assert quoted == {"IC50, nM": "regression", "b": "binary"}
-    with pytest.raises(InputError, match=r"--task cannot be 'binaryy' \(did you mean 'binary'\?\)"):
+    with pytest.raises(InputError, match=r"data.task cannot be 'binaryy' \(did you mean 'binary'\?\)"):
         parse_per_target("binaryy", names, TASK_KINDS, "--task")
-    with pytest.raises(InputError, match=r"--task names 'c', which is not a predicted target"):
+    with pytest.raises(InputError, match=r"data.task names 'c', which is not a predicted target"):
         parse_per_target("c=binary", names, TASK_KINDS, "--task")
 
 

@@ -165,7 +165,7 @@ def read_input_molecules(
             if predictor.feature_columns:
                 raise InputError(f"the model reads columns of a table: give the table that {path} was made from")
             if smiles_column is not None:
-                raise InputError(f"{path} is a preprocessed dataset and has no columns: leave out --smiles-column")
+                raise InputError(f"{path} is a preprocessed dataset and has no columns: leave out data.smiles_column")
             store = GraphStore.open(path)
             if len(store.smiles) < len(store):
                 raise InputError(f"{path} is a preprocessed dataset without SMILES: give its molecules in a table")

@@ -58,11 +58,11 @@ def compare(
     out, console = Path(out), console or Console(stderr=True)
     if base.trainer.devices not in ("auto", "1"):
         raise InputError(
-            f"every run of a comparison uses one device, not --trainer.devices {base.trainer.devices}: leave it out; "
+            f"every run of a comparison uses one device, not trainer.devices {base.trainer.devices}: leave it out; "
             "--jobs sets the number of parallel runs"
         )
     if base.num_models > 1:
-        raise InputError("single networks are compared: leave out --ensemble and --folds")
+        raise InputError("single networks are compared: leave out trainer.ensemble and data.folds")
     gpus = visible_gpus(base.trainer.accelerator)
     jobs = max(1, len(gpus)) if jobs is None else jobs
     if seeds < 1 or jobs < 1:

@@ -154,7 +154,7 @@ class ModelConfig(Section):
                     "or join several with '+'"
                 )
         if "atomwise" in self.readout and self.level != MOLECULE:
-            raise InputError(f"--level {self.level} needs another readout than atomwise: give --model.readout mean")
+            raise InputError(f"data.level {self.level} needs another readout than atomwise: give model.readout mean")
         self._check_choices(init=("graphormer", "balanced"), norm=("pre", "post"), head=("linear", "mlp"))
         self._check_choices(embedding_layout=("ogb", "graphormer"), level=LEVELS)
         self._check_least(1, "layers", "dim", "heads", "ffn_dim", "tasks", "max_path")
@@ -333,7 +333,7 @@ class RunConfig(Section):
     def __post_init__(self) -> None:
         if self.trainer.freeze != "none" and self.origin is None:
             raise InputError(
-                f"trainer.freeze {self.trainer.freeze} needs pretrained weights: add --init-from small, or another run"
+                f"trainer.freeze {self.trainer.freeze} needs pretrained weights: add init_from small, or another run"
             )
 
     @classmethod
@@ -387,7 +387,7 @@ class RunConfig(Section):
         number, repeats = self.data.folds_and_repeats
         folds = number * repeats if self.data.is_cross_validation else 0
         if folds and self.trainer.ensemble > 1:
-            raise InputError("--folds trains one model per fold, which form an ensemble already: leave out --ensemble")
+            raise InputError("data.folds trains one model per fold, an ensemble already: leave out trainer.ensemble")
         return folds or self.trainer.ensemble
 
     @property

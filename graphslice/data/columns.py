@@ -73,7 +73,7 @@ def find_columns(
     roles = {
         "the SMILES": [smiles],
         "a target": targets,
-        "an input (--features)": features,
+        "an input (data.features)": features,
         "an identifier": identifiers,
     }
     roles |= {role: [column] for role, column in (("the split", split), ("the weight", weights)) if column}
@@ -85,7 +85,9 @@ def find_columns(
                 raise InputError(f"{name}: {column!r} cannot be {role_of[column]} and {role}")
             role_of[column] = role
     if reserved := _RESERVED.intersection(map(str.lower, identifiers)):
-        raise InputError(f"--id-column cannot name {reserved.pop()!r}, since files of a run have a column of that name")
+        raise InputError(
+            f"data.id_column cannot name {reserved.pop()!r}, since files of a run have a column of that name"
+        )
     check_unique(columns, role_of, name)
     return LabelColumns(
         smiles, targets, split, tuple(features), (), config.level, weights, config.decimal, tuple(identifiers)
@@ -119,7 +121,7 @@ def find_smiles_column(
     title = "; if a later line names them, delete the lines above it" if len(columns) == 1 else ""
     raise NoSmilesColumnError(
         f"{name}: which column holds the SMILES? The first line must name the columns: call one smiles, or give its "
-        f"name with --smiles-column; the columns are {quoted_list(columns)}{title}"
+        f"name with data.smiles_column; the columns are {quoted_list(columns)}{title}"
     )
 
 
@@ -134,7 +136,7 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-    """Parse ``--targets``: one of the columns, or several separated by commas, quoted if a name contains a comma."""
+    """Parse ``data.targets``: one of the columns, or several separated by commas, quoted if a name contains a comma."""
     if not text:
         return []
     if not isinstance(text, str):
@@ -142,7 +144,7 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
     names = [text] if text in columns else [name for name in split_columns(text) if name]
     names = [name if name in columns else name.strip() for name in names]
     if len(set(names)) != len(names):
-        raise InputError(f"--targets names a column twice: {', '.join(names)}")
+        raise InputError(f"data.targets names a column twice: {', '.join(names)}")
     return names
 
 
@@ -169,7 +171,7 @@ def check_feature_columns(values: np.ndarray, names: Sequence[str], name: str) -
     """Raise :class:`InputError` if one of K columns, ``float32 [R, K]``, of the table ``name`` has no number."""
     for column, empty in zip(names, np.isnan(values).all(axis=0), strict=True):
         if empty:
-            raise InputError(f"{name}: the column {column!r} of --features has no number in any row")
+            raise InputError(f"{name}: the column {column!r} of data.features has no number in any row")
 
 
 def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -228,12 +230,12 @@ class FeatureColumns:
         for n, name in enumerate(self.names):
             if (found := self._found.get(("unknown", name))) is not None:
                 notes.append(
-                    f"{found[0]:,} cells of the column {name!r} of --features are not numbers, the first is "
+                    f"{found[0]:,} cells of the column {name!r} of data.features are not numbers, the first is "
                     f"{found[1]}: they are treated as unknown"
                 )
             if (found := self._found.get(("outside", name))) is not None and self.ranges is not None:
                 notes.append(
-                    f"the column {name!r} of --features has {pluralize(found[0], 'value')} outside the range of the "
+                    f"the column {name!r} of data.features has {pluralize(found[0], 'value')} outside the range of the "
                     f"training set ({self.ranges[0, n]:g} to {self.ranges[1, n]:g}), the first is {found[1]}: the "
                     "network reads the nearest end of the range"
                 )

@@ -111,7 +111,7 @@ class MoleculeData:
             for row, t in np.argwhere((upper <= 0) & log)[:1].tolist():
                 raise InputError(
                     f"{self.dataset.name}: the target {tasks[t].name!r} is {upper[row, t]:g} in row {row + 1}, which "
-                    "has no logarithm: leave out such values, or leave out --transform"
+                    "has no logarithm: leave out such values, or leave out data.transform"
                 )
         bounds = None if labels.bounds is None else bounds_to_training_scale(labels.bounds, tasks)
         weights = None if labels.weights is None else labels.weights / labels.weights[train].mean()
@@ -145,7 +145,7 @@ class MoleculeData:
         if len(wrong) > usable:
             raise InputError(
                 f"{self.dataset.name}: only {usable:,} of {usable + len(wrong):,} labelled rows can be used; "
-                f"{describe_reasons(wrong, 'rejected')}: correct the table, or give --rejected any to train on the "
+                f"{describe_reasons(wrong, 'rejected')}: correct the table, or give data.rejected any to train on the "
                 "other rows"
             )
 

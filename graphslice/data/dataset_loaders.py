@@ -42,7 +42,7 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
         return _dataset_from_files(config, tasks)
     if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
         raise InputError(
-            f"{config.dataset} has molecule-level labels: --level {config.level} needs a table with lists of numbers"
+            f"{config.dataset} has molecule-level labels: data.level {config.level} needs a table with lists of numbers"
         )
     if config.dataset in OGB_FOLDERS:
         return _dataset_from_ogb(config)
@@ -67,7 +67,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
         if split in splits:
             raise InputError(
                 f"the split column of {config.dataset} already has {split} rows: leave out {split}_file, or give "
-                "--split random"
+                "data.split random"
             )
         # A split column of this file is ignored, because the whole file is one split.
         data = replace(train_config, dataset=file, targets=targets, split="random")

@@ -17,7 +17,7 @@ _DECIMAL_COMMA = re.compile(rf"({_SIGNS}[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?\s*)"
 _POINT = re.compile(rf"{_SIGNS}[1-9][0-9]{{0,2}}\.[0-9]{{3}}\s*", re.ASCII)
 _ANY_COMMA = re.compile(rf"{_SIGNS}(?=[0-9.]*,)[0-9.,]*[0-9](?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 #: What to do about a cell with a comma.
-COMMA_ADVICE = "give --decimal comma if commas are decimal marks; leave them out if they separate thousands"
+COMMA_ADVICE = "give data.decimal comma if commas are decimal marks; leave them out if they separate thousands"
 
 
 def has_comma(cell: str) -> bool:

@@ -39,8 +39,8 @@ def infer_tasks(
     """
     if config.level != MOLECULE:
         chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
-    kinds = parse_per_target(config.task, targets, TASK_KINDS, "--task")
-    transforms = parse_per_target(config.transform, targets, TRANSFORMS, "--transform")
+    kinds = parse_per_target(config.task, targets, TASK_KINDS, "data.task")
+    transforms = parse_per_target(config.transform, targets, TRANSFORMS, "data.transform")
     tasks = [
         _infer_task(target, contents, kinds.get(target), f"{name}: the target {target!r}")
         for target, contents in zip(targets, scan_columns(chunks, targets, smiles), strict=True)
@@ -61,7 +61,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
     if list_or_none(cell) is not None:
         raise InputError(
             f"{label} holds lists of numbers (row {row}): to train on atom-level targets give graphslice train "
-            "--level atom, on bond-level targets --level bond"
+            "data.level atom, on bond-level targets data.level bond"
         )
     # Where they separate thousands only large numbers have them: a model would be trained on small values only.
     others = contents.words - contents.commas
@@ -75,7 +75,7 @@ def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: 
         return Task(target)
     raise InputError(
         f"{label} is not numeric (row {row} is {cell!r}): write plain numbers, without units; or, if these are "
-        f"classes, give --task {quote_setting(target, MULTICLASS)}"
+        f"classes, give data.task {quote_setting(target, MULTICLASS)}"
     )
 
 
@@ -97,7 +97,7 @@ def _classification_task(target: str, contents: ColumnContents, kind: str, label
     if len(names) > most:
         raise InputError(
             f"{label} has more than {most} different values, such as {names[-1]!r}: leave cells with unknown values "
-            f"empty, or give --task {quote_setting(target, MULTICLASS if kind == BINARY else REGRESSION)}"
+            f"empty, or give data.task {quote_setting(target, MULTICLASS if kind == BINARY else REGRESSION)}"
         )
     return Task(target, BINARY if len(names) == 2 else MULTICLASS, names)
 
@@ -108,7 +108,7 @@ def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Ta
     if transform == "none" or (for_all and task.kind != REGRESSION):
         return task
     if task.kind != REGRESSION:
-        raise InputError(f"--transform {transform}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
+        raise InputError(f"data.transform {transform}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
     return replace(task, transform=transform)
 
 
@@ -131,6 +131,6 @@ def infer_target(chunks: Sequence[pa.Table], columns: LabelColumns, config: Data
     if not others:
         raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
     raise InputError(
-        f"{name}: which columns are the targets? Name them with --targets; the columns are "
+        f"{name}: which columns are the targets? Name them with data.targets; the columns are "
         f"{quoted_list(others, quote=quote_item)}"
     )

@@ -49,7 +49,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     """
     folder = Path(root) / OGB_FOLDERS[name]
     if Path(root).resolve().name == folder.name:  # OGB would download the dataset into its own folder
-        raise InputError(f"--root {root} is the folder of {name} itself: give the folder that holds it")
+        raise InputError(f"data.root {root} is the folder of {name} itself: give the folder that holds it")
     if not folder.exists():
         _download(name, folder)
     again = "move the folder away so that it is downloaded again"
@@ -82,7 +82,7 @@ def _download(name: str, folder: Path) -> None:
                     (Path(partial) / folder.name).replace(folder)
     except (OSError, RuntimeError, zipfile.BadZipFile) as error:
         reason = first_line(error.__context__ or error)  # OGB hides the reason of a broken download
-        what = f"{name} is not in {folder} (set with --root) and cannot be downloaded ({reason})"
+        what = f"{name} is not in {folder} (set with data.root) and cannot be downloaded ({reason})"
         raise InputError(f"{what}: connect to the network, or put OGB's folder there") from None
 
 

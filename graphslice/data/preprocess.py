@@ -261,7 +261,7 @@ def featurize_dataset(
     info = StoreInfo(safe_file_name(data.dataset), descriptors=data.descriptors, **settings)
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
         if data.split is not None:
-            raise InputError(f"{data.dataset} has its own split: use --split {data.split} when training")
+            raise InputError(f"{data.dataset} has its own split: use data.split {data.split} when training")
         if engine != "local":
             raise InputError(f"--engine {engine} shares the files of a folder, not {data.dataset}")
         dataset = load_dataset(data)
@@ -284,7 +284,9 @@ def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
     if path.is_file() and path.name.endswith(STORE_SUFFIX):
         raise InputError(f"{path} is already a preprocessed dataset")
     if data.split in SPLIT_METHODS:
-        raise InputError(f"a preprocessed dataset keeps the split of a column: use --split {data.split} when training")
+        raise InputError(
+            f"a preprocessed dataset keeps the split of a column: use data.split {data.split} when training"
+        )
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
         chunks = (plain_numbers(chunk, data.decimal) for chunk in table.chunks)

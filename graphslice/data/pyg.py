@@ -79,7 +79,7 @@ def dataset_from_pyg(
 
     config = config or DataConfig()
     if config.level != MOLECULE:
-        raise InputError(f"PyG data has molecule-level labels: --level {config.level} needs a table")
+        raise InputError(f"PyG data has molecule-level labels: data.level {config.level} needs a table")
     if config.split not in (None, *SPLIT_METHODS):
         raise InputError(f"PyG data cannot be split by {config.split!r}: give {', '.join(SPLIT_METHODS)}")
     graphs: list[MolGraph] = []

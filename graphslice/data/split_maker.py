@@ -274,13 +274,13 @@ class SplitMaker:
         """
         replaced_by = "folds" if self.folds else "split_sizes" if self.config.split_sizes is not None else None
         if own is not None and replaced_by is not None:
-            option = f"--{replaced_by.replace('_', '-')}"
+            option = f"data.{replaced_by}"
             if self.config.test_file or self.config.valid_file:
-                file = "--test-file" if self.config.test_file else "--valid-file"
+                file = "data.test_file" if self.config.test_file else "data.valid_file"
                 raise InputError(f"{option} and {file} exclude each other: leave out one of them")
             raise InputError(
                 f"{self.name} has its own split, which {option} would replace: leave out {option}, or choose a split "
-                f"method with --split {', '.join(SPLIT_METHODS)}"
+                f"method with data.split {', '.join(SPLIT_METHODS)}"
             )
         if own is None:
             grouped = self._grouped()
@@ -363,7 +363,7 @@ class SplitMaker:
             if len(self.rows) > MAX_CLUSTERED:
                 raise InputError(
                     f"{self.name}: a cluster split compares all pairs of molecules and supports at most "
-                    f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use --split scaffold"
+                    f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use data.split scaffold"
                 )
             groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
         return GroupedRows(self.rows, groups, self.labels, stratified=self.method == "random")
@@ -378,7 +378,7 @@ class SplitMaker:
             if len(members) == 0:
                 problem = f"{len(grouped.rows)} rows of {self._count_groups(grouped)} cannot be split"
                 more = "add molecules (salts and isomers count as one)"
-                advice = more if self.method == "random" else "use --split random"
+                advice = more if self.method == "random" else "use data.split random"
                 raise self._empty_split_error(SPLIT_NAMES.get(split, split), f"{problem}: {advice}")
 
     def _empty_split_error(self, set_name: str, advice: str) -> InputError:
@@ -392,5 +392,5 @@ class SplitMaker:
             raise InputError(
                 f"{self.name}: no training row has the class {tasks[k].classes[int(value)]!r} of the target "
                 f"{tasks[k].name!r}, which {count} other row{'s have' if count > 1 else ' has'}: add rows with it, "
-                f"or use another split (--split {', '.join(SPLIT_METHODS)}, --seed)"
+                f"or use another split (data.split {', '.join(SPLIT_METHODS)}, data.seed)"
             )

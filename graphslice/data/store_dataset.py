@@ -31,7 +31,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     numbers = store.split
     present = present_splits(numbers)
     if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
-        advice = "leave out --split to use it" if present else "featurize with --split COLUMN"
+        advice = "leave out data.split to use it" if present else "featurize with data.split COLUMN"
         raise InputError(
             f"{store.name} cannot be split by {config.split!r}: a preprocessed dataset keeps only the split column "
             f"that it was made with ({advice}); or give {', '.join(SPLIT_METHODS)}"
@@ -42,7 +42,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     targets = _recoded(targets, [class_tasks.get(name, Task(name)) for name in names], tasks, store.name)
     is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
     if is_pcqm4m and config.folds is not None:
-        raise InputError(f"{store.name} has OGB's split: leave out folds, or give --split {SPLIT_METHODS[0]}")
+        raise InputError(f"{store.name} has OGB's split: leave out folds, or give data.split {SPLIT_METHODS[0]}")
     rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
     invalid_labels = {row: reason for row, reason in store.errors.items() if row not in rejected}
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets
@@ -90,10 +90,10 @@ def _store_tasks(
     class_tasks: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
 ) -> list[Task]:
     """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
-    kinds = parse_per_target(config.task, names, TASK_KINDS, "--task")
+    kinds = parse_per_target(config.task, names, TASK_KINDS, "data.task")
     for target, task in class_tasks.items():
         if kinds.get(target, task.kind) != task.kind:
-            raise InputError(f"--task: the target {target!r} of {name} is {task.kind}, not {kinds[target]}")
+            raise InputError(f"data.task: the target {target!r} of {name} is {task.kind}, not {kinds[target]}")
     numbers = [t for t, target in enumerate(names) if target not in class_tasks]
     config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
     inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)

@@ -65,7 +65,7 @@ def _load_training_data(
     exists = is_dataset_name(dataset) or split_sheet(Path(dataset))[0].is_file() or Path(dataset).is_dir()
     if model is None or folder is None or not dataset or not exists:
         raise InputError(
-            f"the training data of {model or 'the model'} is not there: give labelled molecules with --dataset"
+            f"the training data of {model or 'the model'} is not there: give labelled molecules with data.dataset"
         )
     targets = overrides.get("targets")
     if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
@@ -74,7 +74,7 @@ def _load_training_data(
     loaded = load_dataset(data, select_tasks(predictor, targets))
     if not loaded.is_pcqm4m and loaded.fingerprint() != trained.fingerprint:
         raise InputError(
-            f"{dataset} has changed since {model} was trained on it: name it with --dataset to evaluate on all of it"
+            f"{dataset} has changed since {model} was trained on it: name it with data.dataset to evaluate on all of it"
         )
     # Auxiliary labels count in the fingerprint, but are not evaluated.
     aligned = replace(align_targets(predictor, loaded, overrides.get("targets")), auxiliary={})
@@ -94,7 +94,7 @@ def _columns(dataset: str) -> list[str]:
 
 
 def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
-    """True if ``--targets`` names only targets of the model (or nothing), so that their order does not matter."""
+    """True if ``data.targets`` names only targets of the model (or nothing), so that their order does not matter."""
     return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
 
 
@@ -148,7 +148,7 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
         ):
             return dataset
         raise InputError(
-            f"the model predicts {len(names)} targets, and --targets names {len(own_names)}: "
+            f"the model predicts {len(names)} targets, and data.targets names {len(own_names)}: "
             f"name a column for each of {quoted_list(names)}, in this order, or some of these"
         )
     if own_names == names == list(evaluated):
@@ -176,11 +176,11 @@ def _splits_of_run(
     if predictor.is_cross_validation:
         raise InputError(
             f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "
-            "and out_of_fold.csv hold the out-of-fold results; name other data with --dataset"
+            "and out_of_fold.csv hold the out-of-fold results; name other data with data.dataset"
         )
     splits = read_splits(folder) or dataset.splits
     if splits is None and split != "all":
-        raise InputError(f"{folder} has no split.csv with the rows of the test set: give --split all for all rows")
+        raise InputError(f"{folder} has no split.csv with the rows of the test set: give split all for all rows")
     members = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
 
     def is_common(name: str, rows: np.ndarray) -> bool:
@@ -237,7 +237,7 @@ def evaluate(
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
         existing = " or ".join(filter(None, [", ".join(splits or ()), "all"]))
-        raise InputError(f"{dataset.name} has no split {split!r}: give --split {existing}{hint}")
+        raise InputError(f"{dataset.name} has no split {split!r}: give split {existing}{hint}")
     else:
         rows = (splits or {})[split]
     rows = rows[dataset.all_labels.known()[rows]]

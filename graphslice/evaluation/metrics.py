@@ -84,7 +84,7 @@ def check_metric(name: str, tasks: Sequence[Task]) -> None:
     if not any(task.kind in METRICS[name].kinds for task in tasks):
         kinds = " and ".join(sorted({task.kind for task in tasks}))
         raise InputError(
-            f"--metric {name} is for {' and '.join(METRICS[name].kinds)} targets, but the targets are {kinds}"
+            f"trainer.metric {name} is for {' and '.join(METRICS[name].kinds)} targets, but the targets are {kinds}"
         )
 
 

@@ -119,7 +119,7 @@ def predict_file(
     new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
     if isinstance(source, Path) and source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
-            raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out --smiles-column")
+            raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out data.smiles_column")
         return write_rows(_predict_store(predictor, source, workers, options), out, progress)
     if isinstance(source, Path) and predictor.level != MOLECULE and holds_sdf(source):
         raise InputError(
@@ -153,7 +153,7 @@ def featurized_table(
     if isinstance(source, Path):
         opened: AbstractContextManager[TableStream] = open_table(source)
     elif smiles_column is not None:
-        raise InputError("--smiles-column names a column of a table, but the input is SMILES: leave it out")
+        raise InputError("data.smiles_column names a column of a table, but the input is SMILES: leave it out")
     else:
         opened = nullcontext(TableStream(["smiles"], iter([pa.table({"smiles": text_array(source)})]), len(source)))
     with opened as table:

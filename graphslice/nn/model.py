@@ -90,7 +90,7 @@ class GraphTransformer(nn.Module):
         if level != MOLECULE and not all(block.mixer.equivariant for block in self.blocks):
             raise InputError(
                 f"model.mixer {self.config.mixer} is not permutation-equivariant: symmetric {level}s would get "
-                f"different predictions depending on their index; for --level {level} choose another mixer, such as "
+                f"different predictions depending on their index; for data.level {level} choose another mixer, such as "
                 "slice-quantile"
             )
 

@@ -81,12 +81,12 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
         ("baselines", config.trainer.baselines == "on"),
     ):
         if is_set:
-            raise InputError(f"--trainer.{name} cannot be used with pretrain: leave it out")
+            raise InputError(f"trainer.{name} cannot be used with pretrain: leave it out")
     check_tasks(config, [Task("number"), Task("question", BINARY, ("no", "yes"))])
     if config.graph.standardize != "none":
         raise InputError(
-            "pretraining reads molecules as they are written: leave out --graph.standardize, and give --standardize "
-            "parent when you fine-tune the model"
+            "pretraining reads molecules as they are written: leave out graph.standardize, and give it when you "
+            "fine-tune the model"
         )
     for label in labels:
         if re.search(r"[,=\"]", label):

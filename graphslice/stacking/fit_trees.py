@@ -209,7 +209,7 @@ def _import_lightgbm() -> Any:
     except OSError as error:
         raise InputError(
             f"LightGBM cannot be loaded ({error}): install the OpenMP library (libgomp1 on Debian and Ubuntu, libomp "
-            "on macOS) and resume, or train with --baselines off"
+            "on macOS) and resume, or train with trainer.baselines off"
         ) from error
     return lightgbm
 
@@ -319,5 +319,5 @@ def _check_conversion(trees: Trees, x: np.ndarray, expected: np.ndarray, library
 def _unknown_layout(library: str) -> InputError:
     return InputError(
         f"{library} describes trees in a way that GraphSlice {__version__} cannot read: install the version in its "
-        "constraints.txt and resume, or train with --baselines off"
+        "constraints.txt and resume, or train with trainer.baselines off"
     )

@@ -41,7 +41,7 @@ def choose_transforms(config: RunConfig, data: MoleculeData, console: Console) -
     tasks, dataset = data.dataset.tasks, data.dataset
     rows = np.sort(np.concatenate([data.splits["train"], data.splits["valid"]]))
     names = [task.name for task in tasks]
-    given = parse_per_target(config.data.transform, names, TRANSFORMS, "--transform")
+    given = parse_per_target(config.data.transform, names, TRANSFORMS, "data.transform")
     too_many = int((~np.isnan(dataset.targets[rows])).sum()) > _MOST_LABELS or len(rows) > _MOST_ROWS
     if len(given) < len(tasks) and dataset.level == MOLECULE and not too_many:
         origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
@@ -72,7 +72,7 @@ def _choose(
             chosen[task.name] = "log"
             console.out(
                 f"{task.name}: trained on its logarithm (inner validation {METRICS[metric].label} {log.mean():.4g}, "
-                f"otherwise {none.mean():.4g}; --transform none keeps it off)",
+                f"otherwise {none.mean():.4g}; data.transform none keeps it off)",
                 highlight=False,
             )
     return chosen

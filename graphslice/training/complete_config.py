@@ -136,14 +136,14 @@ def check_atom_bond_options(config: RunConfig) -> None:
     """Raise :class:`InputError` for options that are not supported for atom- and bond-level targets."""
     data, trainer = config.data, config.trainer
     options = {
-        "--features": bool(data.descriptors),
-        "--transform": data.transform not in (None, "none"),
-        "--baselines on": trainer.baselines == "on",
-        "--standardize parent": config.graph.standardize != "none",
+        "data.features": bool(data.descriptors),
+        "data.transform": data.transform not in (None, "none"),
+        "trainer.baselines on": trainer.baselines == "on",
+        "graph.standardize parent": config.graph.standardize != "none",
     }
     for option, is_set in options.items():
         if is_set and data.level != MOLECULE:
-            raise InputError(f"{option} needs molecule-level targets: leave it out with --level {data.level}")
+            raise InputError(f"{option} needs molecule-level targets: leave it out with data.level {data.level}")
 
 
 def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
@@ -157,7 +157,7 @@ def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
 def _choose_refit(trainer: TrainerConfig, data: DataConfig, dataset: LabelledDataset) -> str:
     """Decide whether folds of the training set replace the validation set: on or off."""
     obstacles = {
-        "--baselines on": trainer.baselines == "off",
+        "trainer.baselines on": trainer.baselines == "off",
         "molecules without a validation set of their own": "valid" in (dataset.splits or {}),
         "a run that no time limit or patience ends": trainer.max_minutes is not None or trainer.patience is not None,
         "a single device": trainer.devices not in ("auto", "1") or (launched_processes()[0] or 1) > 1,
@@ -165,7 +165,7 @@ def _choose_refit(trainer: TrainerConfig, data: DataConfig, dataset: LabelledDat
     }
     needed = next((name for name, is_met in obstacles.items() if is_met), None)
     if trainer.refit == "on" and needed is not None:
-        raise InputError(f"--refit on needs {needed}: leave it out")
+        raise InputError(f"trainer.refit on needs {needed}: leave it out")
     labelled = int((~np.isnan(dataset.targets)).any(axis=1).sum())
     return trainer.refit if trainer.refit != "auto" else "on" if needed is None and labelled <= _MOST_REFIT else "off"
 

@@ -32,7 +32,7 @@ _FEW_MOLECULES = 50
 def print_data_summary(console: Console, data: MoleculeData) -> None:
     """Print the targets, the number of molecules in each split, and warnings about the data."""
     if (count := data.num_development_rows) < _FEW_MOLECULES:
-        advice = "" if data.config.data.folds else "; --folds 5 evaluates on all molecules"
+        advice = "" if data.config.data.folds else "; data.folds 5 evaluates on all molecules"
         few = f"only {count} molecules for training and validation: predictions and scores are unreliable{advice}"
         console.print(f"[yellow]warning[/]: {few}", highlight=False, soft_wrap=True)
     tasks, labels = data.dataset.tasks, data.dataset.labels(data.usable_rows)
@@ -121,7 +121,7 @@ def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds
         known = [np.unique(labels[~np.isnan(labels[:, t]), t]) for t in range(len(tasks))]
         one = [task.name for task, classes in zip(tasks, known, strict=True) if task.classes and len(classes) == 1]
         if split in ("valid", "test") and one:
-            advice = ": --folds evaluates on all molecules" if folds else ""
+            advice = ": data.folds evaluates on all molecules" if folds else ""
             name = SPLIT_NAMES.get(split, split)
             lines.append(f"the {name} set has only one class of {quoted_list(one, _MOST_NAMES, str)}{advice}")
     return lines
@@ -138,5 +138,5 @@ def _target_warning(known: np.ndarray) -> str | None:
             "subtract a constant first"
         )
     if len(distinct) <= _FEW_VALUES and len(known) > 5 * len(distinct) and (distinct % 1 == 0).all():
-        return f"has {len(distinct)} distinct values and is treated as regression: use --task multiclass for classes"
+        return f"has {len(distinct)} distinct values and is treated as regression: use data.task multiclass for classes"
     return None

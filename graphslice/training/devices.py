@@ -74,7 +74,7 @@ def choose_devices(settings: TrainerConfig) -> Devices:
         elif count < gpus:
             too_small = f"a batch of {settings.batch_size} molecules is too small for more"
             reason = "a notebook trains on one" if interactive else too_small
-            note = f"{count} of {gpus} GPUs used: {reason}; override with --trainer.devices"
+            note = f"{count} of {gpus} GPUs used: {reason}; override with trainer.devices"
     if launched is not None and 1 < count != launched:
         raise InputError(
             f"trainer.devices is {count}, but the number of processes launched on each machine is {launched}: launch "
@@ -88,7 +88,7 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     used = range(min(count, gpus))
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":
-        note = "training on mps is experimental: operators may be missing; use --trainer.accelerator cpu instead"
+        note = "training on mps is experimental: operators may be missing; use trainer.accelerator cpu instead"
     return Devices(accelerator, count, machines, precision, note)
 
 
@@ -113,7 +113,7 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
     weakest = min(capabilities, default=None)
     if wanted == "bf16-mixed" and weakest is not None and weakest < (8, 0):
         raise InputError(
-            f"a GPU of compute capability {weakest[0]}.{weakest[1]} has no bfloat16: leave out --trainer.precision, "
+            f"a GPU of compute capability {weakest[0]}.{weakest[1]} has no bfloat16: leave out trainer.precision, "
             "or set it to 16-mixed or 32"
         )
     kind = fast_dtype(weakest) if wanted == "auto" else wanted.removesuffix("-mixed")

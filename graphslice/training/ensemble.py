@@ -73,7 +73,7 @@ def train_ensemble(
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         reason = "each member of an ensemble or cross-validation trains on a single device"
-        raise InputError(f"{reason}: leave out --trainer.devices")
+        raise InputError(f"{reason}: leave out trainer.devices")
     members = member_configs(config)
     first = next(iter(members.values()))
     data = load_molecule_data(first, dataset, console)

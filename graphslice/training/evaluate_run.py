@@ -53,7 +53,7 @@ def evaluate_split(
     """
     dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
     if not np.isfinite(predictions).all():
-        raise InputError("the training diverged: its predictions are not finite; lower --optimizer.peak_lr")
+        raise InputError("the training diverged: its predictions are not finite; lower optimizer.peak_lr")
     true = dataset.labels(rows)
     scores = score_rows(dataset, rows, predictions)
     title = title or split

@@ -74,7 +74,7 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
     pairs = ", ".join(f"{target} ({match})" for target, match in similar.items())
     return (
         f"the model was pretrained on quantities similar to {pairs}: for a fair comparison with models trained from "
-        "scratch, use --init-from none"
+        "scratch, use init_from none"
     )
 
 
@@ -139,7 +139,7 @@ def load_pretrained_weights(
     for name, value in copied.items():
         if name not in origin.weights or origin.weights[name].shape != value.shape:
             difference = next(iter(differences), "they do not match the configuration of the checkpoint")
-            raise InputError(f"the weights of --init-from do not fit: {difference}")
+            raise InputError(f"the weights of init_from do not fit: {difference}")
     model.load_state_dict(state | {name: torch.from_numpy(origin.weights[name]) for name in copied})
     text = f"all weights copied except {' and '.join(new)}" if new else _ALL_COPIED
     if differences:

@@ -121,7 +121,7 @@ def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
     _loss_names(config.loss, tasks)
     _target_weights(config.target_weights, tasks)
     if config.class_weights == "balanced" and not any(task.classes for task in tasks):
-        raise InputError("--trainer.class_weights balanced needs a target of classes, but all are numbers")
+        raise InputError("trainer.class_weights balanced needs a target of classes, but all are numbers")
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:

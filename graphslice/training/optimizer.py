@@ -90,7 +90,7 @@ def freeze(model: GraphTransformer, frozen: str) -> None:
         return
     count = int(frozen.removeprefix("blocks:")) if frozen.startswith("blocks:") else 0
     if count > len(model.blocks):
-        raise InputError(f"--trainer.freeze blocks:{count}: the model has only {len(model.blocks)} blocks")
+        raise InputError(f"trainer.freeze blocks:{count}: the model has only {len(model.blocks)} blocks")
     for name, parameter in model.named_parameters():
         block = _block_index(name)
         if name.startswith(_EMBEDDINGS) or (block is not None and block < count):

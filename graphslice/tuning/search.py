@@ -103,11 +103,11 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     """
     if config.data.folds is not None:
         raise InputError(
-            "--folds tests on every row, so no row is left for the search: tune without it, then train with --folds "
-            "and --config best.yaml"
+            "data.folds tests on every row, so no row is left for the search: tune without it, then train with it and "
+            "--config best.yaml"
         )
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        raise InputError("each trial of a search trains on a single device: leave out --trainer.devices")
+        raise InputError("each trial of a search trains on a single device: leave out trainer.devices")
     check_options(config)
     for mixer in mixers:
         check_mixer(mixer)

@@ -60,7 +60,7 @@ def search_space(config: RunConfig, tasks: Sequence[Task], epochs: int, mixers: 
     if mixers and config.origin is not None:
         raise InputError(
             f"--mixers needs training from scratch, but the model is fine-tuned from {config.init_from}: add "
-            "--init-from none"
+            "init_from none"
         )
     rate = config.optimizer.max_lr
     choices: dict[str, tuple[Any, ...]] = {}

@@ -145,7 +145,7 @@ def test_a_store_of_other_graphs(store_run, demo_csv, tiny_flags, cli, tmp_path)
     flags = ["--targets", "gap_ev", "--graph.atom_order", "input"]
     assert cli("featurize", demo_csv, *flags, "-o", tmp_path / "s.arrow")[0] == 0
     code, out, err = cli("train", "--dataset", tmp_path / "s.arrow", *tiny_flags, "-o", tmp_path / "run")
-    assert code == 2 and out == "" and "featurize with --graph.atom_order canonical" in err
+    assert code == 2 and out == "" and "featurize with graph.atom_order canonical" in err
     table, store = (
         cli("evaluate", store_run, "--dataset", name, "--split", "all") for name in (demo_csv, tmp_path / "s.arrow")
     )

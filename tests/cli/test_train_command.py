@@ -99,7 +99,7 @@ def test_short_options_reject_words(cli, demo_csv, tmp_path, option):
         (["--metric", "mea"], "'mea'"),
         (["--model.mixer", "slise"], "slise"),
         (["--trainer.accelerator", "quantum"], "quantum"),
-        (["--targets", "gap_ev", "--transform", "gap_ev=exp"], "--transform cannot be 'exp'"),
+        (["--targets", "gap_ev", "--transform", "gap_ev=exp"], "data.transform cannot be 'exp'"),
         ([], "holds a run already: choose another --out"),
     ],
 )

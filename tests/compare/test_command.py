@@ -53,7 +53,7 @@ def test_invalid_budget_is_reported(cli, tiny_yaml, tmp_path):
         ),
         (["--baselines", "on"], "without base models: leave out --baselines"),
         (["--ensemble", 3], "single networks are compared: leave out --ensemble"),
-        (["--folds", 3], "single networks are compared: leave out --ensemble and --folds"),
+        (["--folds", 3], "single networks are compared: leave out trainer.ensemble and data.folds"),
     ],
 )
 def test_fixed_options_are_rejected(words, reason, cli, tiny_yaml, tmp_path):

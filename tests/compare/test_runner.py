@@ -76,7 +76,7 @@ def test_zero_seeds_or_jobs_are_rejected(seeds, jobs, tmp_path, tiny_config, dem
 def test_several_devices_per_run_are_rejected(tmp_path, tiny_config, demo_csv):
     """Lightning would start the command again for each device."""
     config = tiny_config(demo_csv, trainer={"devices": "2"})
-    with pytest.raises(InputError, match=r"uses one device, not --trainer.devices 2: .*--jobs"):
+    with pytest.raises(InputError, match=r"uses one device, not trainer.devices 2: .*--jobs"):
         compare(config, parse_variants("csp"), 1, "1epochs", tmp_path / "c")
     assert not (tmp_path / "c").exists()
 

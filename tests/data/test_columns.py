@@ -58,7 +58,8 @@ def test_non_numeric_cells_are_noted(tmp_path):
     path = str(tmp_path / "t.csv")
     (note,) = load_dataset(DataConfig(path, targets="y", features="t,u")).notes
     assert (
-        "2 cells of the column 't' of --features are not numbers, the first is '20,5' in row 2 (give --decimal" in note
+        "2 cells of the column 't' of data.features are not numbers, the first is '20,5' in row 2 (give data.decimal"
+        in note
     )
     assert load_dataset(DataConfig(path, targets="y", features="u")).notes == ()
     (tmp_path / "main.csv").write_text("smiles,y,t\nCC,1,5\n")
@@ -78,7 +79,9 @@ def test_booleans_become_one_and_zero(suffix, tmp_path):
 def test_column_without_training_values_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y,t,split\nC,1,,train\nN,2,,train\nO,3,5,valid\nF,4,7,test\n")
     config = RunConfig.from_dict({"data": {"dataset": str(tmp_path / "t.csv"), "targets": "y", "features": "t"}})
-    with pytest.raises(InputError, match=r"\(training rows\): the column 't' of --features has no number in any row"):
+    with pytest.raises(
+        InputError, match=r"\(training rows\): the column 't' of data.features has no number in any row"
+    ):
         MoleculeData(load_dataset(config.data), config)
 
 

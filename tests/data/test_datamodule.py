@@ -124,7 +124,7 @@ def test_pyg_graphs_are_loaded():
     data = MoleculeData(dataset_from_pyg(items), config(max_atoms=10))
     assert set(data.rejected) == {10, 11} and "11 atoms" in data.rejected[10]
     assert [data.store[i].num_atoms for i in data.usable_rows] == list(range(1, 11))
-    with pytest.raises(InputError, match="12 rows of 1 scaffold cannot be split: use --split random"):
+    with pytest.raises(InputError, match=r"12 rows of 1 scaffold cannot be split: use data.split random"):
         MoleculeData(dataset_from_pyg(items), config("scaffold"))
 
 

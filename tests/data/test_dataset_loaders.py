@@ -387,7 +387,7 @@ def test_store_without_split_column(tmp_path):
         (
             "y,z",
             {"split": "fold"},
-            "cannot be split by 'fold'.*leave out --split to use it.; or give random, scaffold",
+            "cannot be split by 'fold'.*leave out data.split to use it.; or give random, scaffold",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def test_smiles_column_is_found(columns, requested, expected):
     ("columns", "requested", "reason"),
     [
         (["smiles", "y"], "smile", r"no column 'smile' \(did you mean 'smiles'\?\); it has 'smiles', 'y'"),
-        (["a", "b"], None, "which column holds the SMILES.*--smiles-column.*'a', 'b'"),
+        (["a", "b"], None, "which column holds the SMILES.*data.smiles_column.*'a', 'b'"),
         (["reactant_smiles", "product_smiles", "mol"], None, "'reactant_smiles', 'product_smiles', 'mol'$"),
         (["a title"], None, "the columns are 'a title'; if a later line names them, delete the lines above it"),
         ([f"c{i}" for i in range(20)], None, "and 8 more"),
@@ -188,7 +188,7 @@ def test_only_other_column_is_target_even_if_not_numeric():
 )
 def test_ambiguous_target_is_rejected(table):
     names = ", ".join(repr(name) for name in table if name != "smiles")
-    reason = f"which columns are the targets.*--targets; the columns are {names}"
+    reason = f"which columns are the targets.*data.targets; the columns are {names}"
     with pytest.raises(InputError, match=reason):
         target_of(table)
 

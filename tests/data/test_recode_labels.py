@@ -94,7 +94,7 @@ def test_task_option_of_some_targets_matches_the_table(tmp_path):
     for task, message in (
         ("word=regression", "'word' of .* is binary, not regression"),
         ("word=multiclass", "not multiclass"),
-        ("none=binary", "--task names 'none', which is not a predicted target"),
+        ("none=binary", "data.task names 'none', which is not a predicted target"),
     ):
         with pytest.raises(InputError, match=message):
             load_dataset(replace(data, task=task, dataset=str(tmp_path / "t.arrow")))

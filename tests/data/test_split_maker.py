@@ -93,7 +93,7 @@ def test_cluster_split_has_test_molecules_less_similar_to_training(make, demo_sm
 
 def test_too_many_rows_for_the_cluster_split_raise(make, monkeypatch):
     monkeypatch.setattr(split_maker, "MAX_CLUSTERED", 599)
-    with pytest.raises(InputError, match=r"t\.csv: .* supports at most 599 rows, not 600: use --split scaffold"):
+    with pytest.raises(InputError, match=r"t\.csv: .* supports at most 599 rows, not 600: use data.split scaffold"):
         make(split="cluster")
 
 
@@ -122,12 +122,12 @@ def test_few_rows_fill_every_split(method, rows, make, demo_smiles):
         (
             ["C" * n for n in range(1, 40)],
             "scaffold",
-            "39 rows of 1 scaffold cannot be split: use --split random",
+            "39 rows of 1 scaffold cannot be split: use data.split random",
         ),
         (
             ["C" * n for n in range(20, 40)],
             "cluster",
-            "20 rows of 1 cluster cannot be split: use --split random",
+            "20 rows of 1 cluster cannot be split: use data.split random",
         ),
     ],
 )
@@ -234,16 +234,14 @@ def test_empty_splits_of_the_dataset_raise(own, reason, make):
 
 @pytest.mark.parametrize("config", [{"folds": "3"}, {"split_sizes": "0.7,0.2,0.1"}])
 def test_folds_or_sizes_for_a_dataset_with_a_split_raise(config, make):
-    (option,) = (f"--{name.replace('_', '-')}" for name in config)
-    reason = (
-        rf"t\.csv has its own split, which {option} would replace: leave out {option}.*--split random, scaffold, clus"
-    )
+    (option,) = (f"data.{name}" for name in config)
+    reason = rf"t\.csv has its own split, which {option} would replace: leave out {option}.*data.split random, scaffold"
     with pytest.raises(InputError, match=reason):
         make(own={"train": np.arange(9), "valid": np.arange(9, 12)}, **config)
 
 
 def test_folds_and_a_test_file_exclude_each_other(make):
-    with pytest.raises(InputError, match="--folds and --test-file exclude each other"):
+    with pytest.raises(InputError, match=r"data.folds and data.test_file exclude each other"):
         make(own={"train": np.arange(9), "test": np.arange(9, 12)}, folds="3", test_file="t.csv")
 
 

@@ -196,5 +196,5 @@ def test_numbers_of_other_scales_are_selected_by_the_loss():
 def test_check_metric_rejects_unknown_and_inapplicable_metrics():
     with pytest.raises(InputError, match=r"unknown metric 'aurocc' \(did you mean 'auroc'\?\)"):
         check_metric("aurocc", [ACTIVE])
-    with pytest.raises(InputError, match="--metric auprc is for binary targets, but the targets are multiclass"):
+    with pytest.raises(InputError, match=r"trainer.metric auprc is for binary targets, but the targets are multiclass"):
         check_metric("auprc", [KIND])

@@ -207,13 +207,13 @@ def test_feature_columns_on_the_command_line(described, cli, tiny_flags, tmp_pat
     for command in ("predict", "fingerprint"):
         code, out, err = cli(command, tmp_path / "run", tmp_path / "u.csv")
         assert code == 0 and out.count("\n") == 4
-        assert "note: 2 cells of the column 'size' of --features are not numbers, the first is '2,5' in row 2" in err
+        assert "note: 2 cells of the column 'size' of data.features are not numbers, the first is '2,5' in row 2" in err
     table = pd.read_csv(path)
     sizes = table["size"][table["split"] == "train"]
     pd.DataFrame({"smiles": ["CCO", "", "C"], "size": [sizes.max(), None, 4e6]}).to_csv(tmp_path / "v.csv", index=False)
     _, _, err = cli("predict", tmp_path / "run", tmp_path / "v.csv")
     outside = f"outside the range of the training set ({sizes.min():g} to {sizes.max():g}), the first is 4e+06 in row 3"
-    assert f"note: the column 'size' of --features has 1 value {outside}: the network reads the nearest end" in err
+    assert f"note: the column 'size' of data.features has 1 value {outside}: the network reads the nearest end" in err
     with pytest.warns(UserWarning, match="has 1 value outside the range"):
         gs.load(tmp_path / "run").predict("CCO", columns={"size": [4e6]})
     assert (
@@ -232,7 +232,7 @@ def test_summary_of_a_table_reads_feature_columns(described, cli):
     smiles = pd.read_csv(path).smiles[0]
     expected = load(run).predict(pd.read_csv(path)[:1])[0, 0]
     assert code == 0 and smiles in out and f"  {expected:.4g}" in out, err
-    assert "\nnote: the column 'size' of --features has 1 value outside" in f"\n{err}" and "Warning" not in err
+    assert "\nnote: the column 'size' of data.features has 1 value outside" in f"\n{err}" and "Warning" not in err
 
 
 @pytest.mark.parametrize("remove", [True, False], ids=["from descriptors", "to descriptors"])

@@ -189,7 +189,7 @@ def test_new_model_has_the_original_initialisation():
         ({"readout": "tokens"}, r"did you mean 'token'"),
         ({"readout": "token+maen"}, r"did you mean 'mean'"),
         ({"readout": ""}, r"unknown readout ''"),
-        ({"readout": "mean+atomwise", "level": "atom"}, r"--level atom needs another readout than atomwise"),
+        ({"readout": "mean+atomwise", "level": "atom"}, r"data.level atom needs another readout than atomwise"),
         ({"embedding_layout": "zinc"}, "embedding_layout must be ogb or graphormer"),
         ({"init": "zeros"}, "init must be graphormer or balanced"),
         ({"layers": 0}, "model.layers must be at least 1"),

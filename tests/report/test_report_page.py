@@ -134,7 +134,7 @@ def test_cross_validation_report_uses_out_of_fold_predictions(make_report, demo_
     truth = demo_rows["gap_ev"].to_numpy()[out_of_fold["row"] - 1]
     mae = np.abs(out_of_fold["gap_ev_pred"] - truth).mean()
     assert f"n = 60, MAE {mae:#.3g}" in section(page, "predictions") and "out-of-fold predictions" in page.words
-    assert "--folds 5x3" in section(page, "unsure")
+    assert "data.folds 5x3" in section(page, "unsure")
     # Every molecule is compared with the training set of its own fold, so never with itself.
     assert "compared with 3" in section(page, "errors") and "60 molecules" in section(page, "errors")
 

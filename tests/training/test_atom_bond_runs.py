@@ -293,6 +293,6 @@ def test_molecule_level_options_are_rejected(section, setting, option, table, ti
     data = {"targets": "charge", "level": "atom"}
     sections = {"data": data, "model": {"mixer": "slice-max"}}
     sections[section] = {**sections.get(section, {}), **setting}
-    with pytest.raises(InputError, match=f"{option} needs molecule-level targets: leave it out with --level atom"):
+    with pytest.raises(InputError, match=f"{option} needs molecule-level targets: leave it out with data.level atom"):
         train(tiny_config(table, **sections), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -95,7 +95,7 @@ def test_unused_gpus_are_reported(gpus):
         2,
         1,
         "bf16-mixed",
-        "2 of 8 GPUs used: a batch of 64 molecules is too small for more; override with --trainer.devices",
+        "2 of 8 GPUs used: a batch of 64 molecules is too small for more; override with trainer.devices",
     )
     assert choose_devices(TrainerConfig(batch_size=256)).note is None
 

@@ -89,7 +89,7 @@ def test_validation_split_is_rejected_if_other_members_trained_on_it(ensemble, c
     assert cli("evaluate", ensemble, "--split", "test")[0] == 0
     for split in ("valid", "train"):
         code, _, err = cli("evaluate", ensemble, "--split", split)
-        assert code == 2 and f"no split '{split}': give --split test or all; each member" in " ".join(err.split())
+        assert code == 2 and f"no split '{split}': give split test or all; each member" in " ".join(err.split())
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
 
 
@@ -255,7 +255,7 @@ def test_member_configurations(tiny_config):
 
 
 def test_ensembles_of_cross_validations_are_rejected(tiny_config):
-    with pytest.raises(InputError, match="leave out --ensemble"):
+    with pytest.raises(InputError, match=r"leave out trainer.ensemble"):
         member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
 
 

@@ -107,7 +107,7 @@ def test_frozen_parameters_are_not_trainable():
         freeze(model_of(), "blocks:4")
     with pytest.raises(InputError, match=r"trainer\.freeze must be none, embeddings or blocks:N"):
         RunConfig.from_dict({"trainer": {"freeze": "all"}})
-    with pytest.raises(InputError, match="needs pretrained weights: add --init-from small"):
+    with pytest.raises(InputError, match="needs pretrained weights: add init_from small"):
         RunConfig.from_dict({"trainer": {"freeze": "blocks:1"}})
 
 
@@ -384,4 +384,4 @@ def test_targets_seen_in_pretraining_are_named(tmp_path, name, alike):
     splits = {"train": np.arange(58), "valid": np.array([58]), "test": np.array([59])}
     data = MoleculeData(load_dataset(config), RunConfig(data=config), splits=splits)
     note = seen_in_pretraining(checkpoint_of(model_of(), ["homo", "MolWt", "MolLogP"]), data)
-    assert note is None if alike is None else f"similar to {name} ({alike}): " in note and "--init-from none" in note
+    assert note is None if alike is None else f"similar to {name} ({alike}): " in note and "init_from none" in note

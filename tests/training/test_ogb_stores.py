@@ -41,7 +41,7 @@ def test_a_split_of_ones_own_has_labelled_rows_only_and_is_saved(store, tmp_path
 def test_cross_validation_needs_a_split_of_ones_own(data, store, tmp_path, tiny_config):
     config = tiny_config(str(store), data=data, trainer=TRAINER)
     if "split" not in data:
-        with pytest.raises(InputError, match=r"v2\.arrow has OGB's split: leave out folds, or give --split random"):
+        with pytest.raises(InputError, match=r"v2\.arrow has OGB's split: leave out folds, or give data.split random"):
             train(config, tmp_path / "run")
         return
     assert train(config, tmp_path / "run").metrics["test"]["molecules"] == 30

@@ -311,7 +311,7 @@ def test_warning_about_few_molecules(rows, data, expected, tmp_path, demo_rows, 
     warnings = [line for line in output.getvalue().splitlines() if line.startswith("warning")]
     assert len(warnings) == (expected is not None)
     if expected is not None:
-        assert expected in warnings[0] and ("--folds 5" in warnings[0]) == (not data)
+        assert expected in warnings[0] and ("data.folds 5" in warnings[0]) == (not data)
 
 
 def test_several_targets_with_missing_labels(tmp_path, demo_rows, tiny_config):

@@ -70,7 +70,7 @@ def test_single_fold_of_a_cross_validation(cli, demo_csv, tiny_config, tiny_flag
     assert sorted(tested) == list(range(60))
     assert read_yaml(tmp_path / "2" / "config.yaml")["data"]["folds"] == "3"
     code, _, err = cli("train", "--dataset", demo_csv, "--folds", "3", "--out", tmp_path / "own", *tiny_flags)
-    assert code == 2 and "has its own split, which --folds would replace" in err and not (tmp_path / "own").exists()
+    assert code == 2 and "has its own split, which data.folds would replace" in err and not (tmp_path / "own").exists()
 
 
 @pytest.mark.parametrize("refit", ["on", "off"])
@@ -87,4 +87,4 @@ def test_run_without_a_test_set(refit, cli, demo_rows, tiny_flags, tmp_path):
     code, out, err = cli("predict", folder, "CCO")
     assert code == 0 and "CCO" in out, err
     code, _, err = cli("evaluate", folder, "--split", "test")
-    assert code == 2 and f"table.csv has no split 'test': give --split {', '.join(splits)} or all" in err
+    assert code == 2 and f"table.csv has no split 'test': give split {', '.join(splits)} or all" in err

@@ -132,7 +132,7 @@ def test_a_finished_run_is_not_trained_again(run, tmp_path, monkeypatch):
     [{"max_minutes": 1.0}, {"patience": 3}, {"ensemble": 2}, {"baselines": "off"}, {"devices": "2"}],
 )
 def test_refit_that_is_not_possible_is_refused(configured, tmp_path, settings):
-    with pytest.raises(gs.InputError, match="--refit on needs"):
+    with pytest.raises(gs.InputError, match=r"trainer.refit on needs"):
         train(configured(refit="on", **settings), tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
 

@@ -78,7 +78,7 @@ def test_preprocessed_datasets_know_their_standardization(run, table, cli, tmp_p
         np.testing.assert_allclose(found["gap_ev_pred"], expected, rtol=1e-5)
         assert found["smiles"].tolist() == pd.read_csv(table)["smiles"].tolist()
     code, _, err = cli("train", "--dataset", tmp_path / "none.arrow", "--standardize", "parent", "-o", tmp_path / "run")
-    assert code == 2 and "--standardize parent" in err and not (tmp_path / "run" / "config.yaml").exists()
+    assert code == 2 and "graph.standardize parent" in err and not (tmp_path / "run" / "config.yaml").exists()
 
 
 def test_cache_holds_one_dataset_for_each_standardization(table, tiny_config, tmp_path):
@@ -98,9 +98,13 @@ def test_default_initialisation_is_kept(table, tmp_path):
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("train", ["--level", "atom", "--standardize", "parent"], "leave it out with --level atom"),
-        ("train", ["--level", "bond", "--standardize", "parent"], "leave it out with --level bond"),
-        ("pretrain", ["--graph.standardize", "parent"], "leave out --graph.standardize, and give --standardize parent"),
+        ("train", ["--level", "atom", "--standardize", "parent"], "leave it out with data.level atom"),
+        ("train", ["--level", "bond", "--standardize", "parent"], "leave it out with data.level bond"),
+        (
+            "pretrain",
+            ["--graph.standardize", "parent"],
+            "leave out graph.standardize, and give graph.standardize parent",
+        ),
     ],
 )
 def test_standardization_that_is_not_possible_ends_with_one_sentence(command, options, message, table, cli, tmp_path):

@@ -318,10 +318,10 @@ def test_no_complete_trial_gives_no_choice(make_setup):
 @pytest.mark.parametrize(
     ("sections", "mixers", "message"),
     [
-        ({"data": {"folds": "5"}}, (), "--folds tests on every row"),
+        ({"data": {"folds": "5"}}, (), "data.folds tests on every row"),
         ({"trainer": {"devices": "2"}}, (), "each trial of a search trains on a single device"),
         ({}, ("slice-maxx",), "unknown mixer 'slice-maxx'.*did you mean"),
-        ({"trainer": {"metric": "auroc"}}, (), "--metric auroc is for"),
+        ({"trainer": {"metric": "auroc"}}, (), "trainer.metric auroc is for"),
     ],
 )
 def test_unusable_configuration_raises(demo_csv, tiny_config, sections, mixers, message):

@@ -57,7 +57,7 @@ def test_widths_are_multiples_of_the_heads(tiny_config):
 def test_mixers_of_a_fine_tuned_model_raise(scratch):
     assert search_space(scratch, TASKS, 30, ["csp"])["model.mixer"] == ("slice-max", "csp")
     fine_tuned = RunConfig.from_dict(scratch.to_dict() | {"init_from": "small"})
-    with pytest.raises(InputError, match=r"--mixers needs training from scratch.*--init-from none"):
+    with pytest.raises(InputError, match=r"--mixers needs training from scratch.*init_from none"):
         search_space(fine_tuned, TASKS, 30, ["csp"])
 
 

@@ -223,7 +223,7 @@ def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: Trainin
     identifier, title, uncertainty = "unsure", "Most uncertain molecules", evaluated.uncertainty
     if uncertainty is None or evaluated.stds is None:
         text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
-        text += "models is not available. Repeated cross-validation (--folds 5x3) gives one."
+        text += "models is not available. Repeated cross-validation (data.folds 5x3) gives one."
         return Section(identifier, title, [Text(text)])
     known = np.flatnonzero(np.isfinite(uncertainty))
     uncertain = known[np.argsort(-uncertainty[known], kind="stable")[:_MAX_UNCERTAIN]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import reprlib
 import shlex
 import sys
@@ -53,6 +54,26 @@ def shown(value: object) -> str:
     Its length and the time are bounded, also for nested lists that contain one another many times.
     """
     return _SHORTENED.repr(value)
+
+
+def check_number(name: str, value: float | None, least: float, most: float = math.inf) -> None:
+    """Raise :class:`InputError` for a number outside of a range, or nan; None is allowed."""
+    if value is not None and not least <= value <= most:
+        wanted = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise InputError(f"{name} must be {wanted}, not {value}")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    """Raise :class:`InputError` for a number that is not above 0; None is allowed."""
+    if value is not None and not 0 < value < math.inf:
+        raise InputError(f"{name} must be more than 0, not {value}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str | None]) -> None:
+    """Raise :class:`InputError` for a value that is none of the choices, of which None is not listed."""
+    if value not in (choices := list(choices)):
+        *others, last = known = [choice for choice in choices if choice is not None]
+        raise InputError(f"{name} must be {', '.join(others)} or {last}, not {shown(value)}{nearest(value, known)}")
 
 
 def first_line(error: BaseException) -> str:

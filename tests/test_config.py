@@ -146,11 +146,11 @@ def test_unknown_preset_suggests_the_nearest():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"model: [1, 2", "is not a YAML file: .* in line 1"),
-        (b"model:\n\tlayers: 2", "is not a YAML file: .* in line 2"),
-        (b"\xff\xfe\x00\x80", "is not a YAML file"),
-        (b"model: !!python/object/apply:os.getcwd []", "is not a YAML file"),
-        (b"data: {dataset: 2024-13-45}", "is not a YAML file"), (b"model: {layers: 0x_}", "is not a YAML file"),
+        (b"model: [1, 2", "cannot read .* line 1"),
+        (b"model:\n\tlayers: 2", "cannot read .* line 2"),
+        (b"\xff\xfe\x00\x80", "cannot read"),
+        (b"model: !!python/object/apply:os.getcwd []", "cannot read"),
+        (b"data: {dataset: 2024-13-45}", "cannot read"), (b"model: {layers: 0x_}", "cannot read"),
         (b"", "contains no configuration"), (b"- model", "contains no configuration"),
         (b"just words", "contains no configuration"),
     ],
@@ -163,9 +163,9 @@ def test_file_without_configuration_is_rejected(tmp_path, content, message):
 
 
 def test_missing_file_is_reported(tmp_path):
-    with pytest.raises(InputError, match=r"absent.yaml: No such file"):
+    with pytest.raises(InputError, match=r"absent.yaml: .*No such file"):
         read_yaml(tmp_path / "absent.yaml")
-    with pytest.raises(InputError, match="cannot read the configuration"):
+    with pytest.raises(InputError, match="cannot read"):
         read_yaml(tmp_path)
 
 
@@ -228,7 +228,7 @@ def test_aliases_are_rejected(text, tmp_path):
 @pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int ''", "a: !!timestamp x", "[" * 2000])
 def test_invalid_yaml_tags_are_rejected(text, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"run.yaml is not a YAML file"):
+    with pytest.raises(InputError, match=r"cannot read .*run.yaml"):
         read_yaml(tmp_path / "run.yaml")
 
 

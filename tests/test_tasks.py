@@ -81,18 +81,18 @@ def test_invalid_plain_values_are_rejected(changes):
 
 def test_parse_per_target():
     names = ["a", "b", "a=b"]
-    assert parse_per_target(None, names, TASK_KINDS, "--task") == {}
-    assert parse_per_target("binary", names, TASK_KINDS, "--task") == dict.fromkeys(names, "binary")
-    assert parse_per_target("a=binary, a=b=regression", names, TASK_KINDS, "--task") == {
+    assert parse_per_target(None, names, TASK_KINDS, "data.task") == {}
+    assert parse_per_target("binary", names, TASK_KINDS, "data.task") == dict.fromkeys(names, "binary")
+    assert parse_per_target("a=binary, a=b=regression", names, TASK_KINDS, "data.task") == {
         "a": "binary",
         "a=b": "regression",
     }
-    quoted = parse_per_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], TASK_KINDS, "--task")
+    quoted = parse_per_target('"IC50, nM"=regression,b=binary', ["IC50, nM", "b"], TASK_KINDS, "data.task")
     assert quoted == {"IC50, nM": "regression", "b": "binary"}
     with pytest.raises(InputError, match=r"data.task cannot be 'binaryy' \(did you mean 'binary'\?\)"):
-        parse_per_target("binaryy", names, TASK_KINDS, "--task")
+        parse_per_target("binaryy", names, TASK_KINDS, "data.task")
     with pytest.raises(InputError, match=r"data.task names 'c', which is not a predicted target"):
-        parse_per_target("c=binary", names, TASK_KINDS, "--task")
+        parse_per_target("c=binary", names, TASK_KINDS, "data.task")
 
 
 @pytest.mark.parametrize(

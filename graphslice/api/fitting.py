@@ -156,19 +156,18 @@ def base_config(
     if not isinstance(config, RunConfig | Mapping | None):
         raise InputError(f"config must be a RunConfig or a mapping of its sections, not {shown(config)}")
     if isinstance(config, RunConfig):
-        for name, value in (("preset", preset), ("init_from", init_from)):
-            if value is not None:
-                raise InputError(f"{name} and a RunConfig exclude each other: give one of them")
+        if preset is not None or init_from is not None:
+            raise InputError("a RunConfig holds preset and init_from: leave them out")
         return config
     base = read_preset(preset or "small")
-    if init_from is not None and "init_from" in (config or {}):
-        raise InputError("init_from is also set in config: give it once")
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
             raise InputError("init_from determines the model settings: leave out preset")
         base = fine_tuning_preset(base, init_from)
-    merged = RunConfig.from_dict(merge_sections(base, nested(config or {})))
-    return replace(merged, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else merged
+    sections = nested(config or {})
+    if init_from is not None:
+        sections["init_from"] = init_from if init_from == FROM_SCRATCH else base["init_from"]
+    return RunConfig.from_dict(merge_sections(base, sections))
 
 
 class TrainedRun(RunResult):

@@ -302,8 +302,6 @@ class Model(Predictor):
             InputError: if the directory cannot be written, or is neither empty nor that of a run.
         """
         path = Path(path).expanduser()
-        if path.exists() and not path.is_dir():
-            raise InputError(f"cannot write the run directory {path}: it is a file")
         check_folder(path, overwrite=True)
         try:
             path.mkdir(parents=True, exist_ok=True)

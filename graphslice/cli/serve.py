@@ -9,7 +9,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import reject_pretrained
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_number, check_positive
 from graphslice.package_data import MODELS
 
 # Time limit in seconds for one SMILES: other requests wait for it.
@@ -34,8 +34,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Serve models until the process is stopped; raise InputError for unusable input."""
-    if options.max_molecules < 1 or not options.time_limit > 0:
-        raise InputError("--max-molecules and --time-limit must be greater than 0")
+    check_number("--max-molecules", options.max_molecules, 1)
+    check_positive("--time-limit", options.time_limit)
     try:
         import uvicorn
 

@@ -92,9 +92,6 @@ def parse_variants(mixers: str, varied: Sequence[str] = ()) -> list[Variant]:
     from graphslice.nn.mixers import mixer_class
 
     options = [_parse_option(text) for text in varied]
-    names = [option[0][0] for option in options]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"{repeated[0]} is varied twice: give all values at once, as {repeated[0]}=...,...")
     variants = []
     for text in filter(None, (word.strip() for word in mixers.split(","))):
         name, *settings = text.split(":")
@@ -148,14 +145,13 @@ def parse_budget(text: str) -> dict[str, Any]:
         amount = float(match.group(1)) if match else 0.0
     except ValueError:  # such as 1.2.3
         amount = 0.0
-    if match is None or not 0 < amount < float("inf"):
+    is_time = match is not None and match.group(2) in "smh"
+    if match is None or not 0 < amount < float("inf") or not (is_time or amount.is_integer()):
         raise InputError(f"cannot read the budget {text!r}: write 90s, 10m, 2h, 5000steps or 20epochs")
     limits: dict[str, Any] = {"max_epochs": _UNLIMITED_EPOCHS, "max_steps": None, "max_minutes": None}
     unit = match.group(2)
-    if unit in "smh":
+    if is_time:
         return limits | {"max_minutes": amount * {"s": 1 / 60, "m": 1, "h": 60}[unit]}
-    if amount != int(amount):
-        raise InputError(f"the budget {text!r} must be a whole number of {unit}")
     return limits | {"max_steps" if unit.startswith("step") else "max_epochs": int(amount)}
 
 

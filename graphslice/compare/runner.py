@@ -12,7 +12,7 @@ from rich.console import Console
 from graphslice.compare.plan import Variant, check_runs, parse_budget, plan_runs, uncompiled_mixers
 from graphslice.compare.report import describe_outcome, read_run, summary, write_files
 from graphslice.config import RunConfig
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_number
 from graphslice.folder_lock import ENDING, locked
 from graphslice.hardware import visible_gpus
 from graphslice.processes import in_processes
@@ -65,8 +65,8 @@ def compare(
         raise InputError("single networks are compared: leave out trainer.ensemble and data.folds")
     gpus = visible_gpus(base.trainer.accelerator)
     jobs = max(1, len(gpus)) if jobs is None else jobs
-    if seeds < 1 or jobs < 1:
-        raise InputError(f"seeds and jobs must be at least 1, not {min(seeds, jobs)}")
+    check_number("seeds", seeds, 1)
+    check_number("jobs", jobs, 1)
     # Without base models, which would be the same for all variants, and on one scale for all seeds.
     data = replace(base.data, transform=base.data.transform or "none")
     base = replace(base, data=data, trainer=replace(base.trainer, baselines="off", refit="off", **parse_budget(budget)))

@@ -40,7 +40,7 @@ from graphslice.config.reading import (
     read_preset,
     read_yaml,
 )
-from graphslice.errors import InputError, nearest, shown
+from graphslice.errors import InputError, check_choice, check_number, shown
 from graphslice.hub import is_hub_model, local_path, pinned_name
 from graphslice.package_data import is_packaged_model
 
@@ -148,25 +148,18 @@ class ModelConfig(Section):
 
     def __post_init__(self) -> None:
         for readout in self.readout.split("+"):
-            if readout not in READOUTS:
-                raise InputError(
-                    f"unknown readout {shown(readout)}{nearest(readout, READOUTS)}: choose from {', '.join(READOUTS)}, "
-                    "or join several with '+'"
-                )
+            check_choice("model.readout", readout, READOUTS)
         if "atomwise" in self.readout and self.level != MOLECULE:
             raise InputError(f"data.level {self.level} needs another readout than atomwise: give model.readout mean")
         self._check_choices(init=("graphormer", "balanced"), norm=("pre", "post"), head=("linear", "mlp"))
         self._check_choices(embedding_layout=("ogb", "graphormer"), level=LEVELS)
-        self._check_least(1, "layers", "dim", "heads", "ffn_dim", "tasks", "max_path")
+        self._check_least(1, "layers", "dim", "heads", "ffn_dim", "tasks")
         self._check_least(0, "descriptors")
+        self._check_least(8, "num_distances")
+        self._check_least(2, "num_degrees")
         if self.dim % self.heads:
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
-        if self.max_path > self.num_path_positions:
-            raise InputError(
-                f"model.max_path ({self.max_path}) must not exceed model.num_path_positions ({self.num_path_positions})"
-            )
-        if self.num_distances < 8 or self.num_degrees < 2:
-            raise InputError("model.num_distances must be at least 8 and model.num_degrees at least 2")
+        check_number("model.max_path", self.max_path, 1, self.num_path_positions)
         for name in ("dropout", "input_dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
@@ -285,12 +278,9 @@ class TrainerConfig(Section):
 
     def __post_init__(self) -> None:
         self._check_least(1, "max_epochs", "batch_size", "max_steps", "patience", "ensemble")
-        self._check_least(0, "gradient_clip")
+        self._check_least(0, "gradient_clip", "auxiliary_weight")
         self._check_positive("checkpoint_minutes", "max_minutes")
-        if not 0 <= self.seed < 2**32:  # as numpy and scikit-learn take them
-            raise InputError(f"trainer.seed must be from 0 to {2**32 - 1}, not {self.seed}")
-        if not 0 <= self.auxiliary_weight < float("inf"):
-            raise InputError(f"trainer.auxiliary_weight must be a number from 0 up, not {self.auxiliary_weight}")
+        check_number("trainer.seed", self.seed, 0, 2**32 - 1)  # as numpy and scikit-learn take them
         if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
             raise InputError(f"trainer.freeze must be none, embeddings or blocks:N, not {shown(self.freeze)}")
         if self.workers != "auto" and not (self.workers.isascii() and self.workers.isdigit()):

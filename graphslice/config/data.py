@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphslice.config.reading import Section
-from graphslice.errors import InputError, shown
+from graphslice.errors import InputError, check_number, shown
 
 #: Levels of targets: molecule-level, atom-level (node) or bond-level (edge) predictions.
 LEVELS = MOLECULE, ATOM, BOND = ("molecule", "atom", "bond")
@@ -131,8 +131,7 @@ class DataConfig(Section):
             raise InputError(f"data.folds must be a number from 2, or such as 5x3 (repeats), not {shown(self.folds)}")
         if self.folds is None and self.fold is not None:
             raise InputError(f"data.fold {self.fold} selects the fold that is the test set: set data.folds too")
-        if self.fold is not None and not 0 <= self.fold < folds * repeats:
-            raise InputError(f"data.fold must be from 0 to {folds * repeats - 1} if data.folds is {self.folds}")
+        check_number("data.fold", self.fold, 0, folds * repeats - 1)
 
     def _check_split_sizes(self) -> None:
         if self.split_sizes is None:
@@ -198,5 +197,4 @@ class GraphConfig(Section):
     def __post_init__(self) -> None:
         self._check_choices(atom_order=("canonical", "input"), path_ties=("mean", "floyd-warshall"))
         self._check_choices(standardize=("none", "parent"))
-        if not 1 <= self.max_atoms <= 65_535:
-            raise InputError(f"graph.max_atoms must be from 1 to 65535, not {self.max_atoms}")
+        check_number("graph.max_atoms", self.max_atoms, 1, 65_535)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from graphslice.errors import InputError, nearest, shown
+from graphslice.errors import InputError, check_choice, check_number, check_positive, nearest, shown
 from graphslice.package_data import CONFIGS
 
 #: The names of the presets, each a YAML file in ``configs``.
@@ -40,24 +40,16 @@ class Section:
         return type(self).__name__.removesuffix("Config").lower()
 
     def _check_choices(self, **choices: Sequence[str | None]) -> None:
-        """Raise :class:`InputError` for a setting that is none of its allowed values; None is not listed."""
         for name, allowed in choices.items():
-            if (value := getattr(self, name)) not in allowed:
-                *others, last = known = [choice for choice in allowed if choice is not None]
-                choice = f"{', '.join(others)} or {last}" if others else last
-                raise InputError(f"{self._section}.{name} must be {choice}, not {shown(value)}{nearest(value, known)}")
+            check_choice(f"{self._section}.{name}", getattr(self, name), allowed)
 
     def _check_least(self, least: float, *names: str) -> None:
-        """Raise :class:`InputError` for a number below ``least`` or nan; None is allowed."""
         for name in names:
-            if (value := getattr(self, name)) is not None and not value >= least:
-                raise InputError(f"{self._section}.{name} must be at least {least}, not {value}")
+            check_number(f"{self._section}.{name}", getattr(self, name), least)
 
     def _check_positive(self, *names: str) -> None:
-        """Raise :class:`InputError` for a number that is not above 0; None is allowed."""
         for name in names:
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise InputError(f"{self._section}.{name} must be more than 0, not {value}")
+            check_positive(f"{self._section}.{name}", getattr(self, name))
 
 
 def meanings(kind: type) -> dict[str, str]:
@@ -73,8 +65,7 @@ def read_preset(name: str) -> dict[str, Any]:
     Raises:
         InputError: if the preset does not exist.
     """
-    if name not in PRESETS:
-        raise InputError(f"unknown preset {shown(name)}{nearest(name, PRESETS)}: choose from {', '.join(PRESETS)}")
+    check_choice("the preset", name, PRESETS)
     return read_yaml(CONFIGS / f"{name}.yaml")
 
 
@@ -86,15 +77,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         values = _load_yaml(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except InputError as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path} is not a YAML file: {error.problem or error.context}{line}") from None
-    except Exception:  # PyYAML raises many types of errors for tags that do not match their values
-        raise InputError(f"{path} is not a YAML file") from None
+    except Exception as error:  # PyYAML raises many types of errors for tags that do not match their values
+        raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} contains no configuration: expected sections such as model: and trainer:")
     return values

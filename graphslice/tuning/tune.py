@@ -14,7 +14,7 @@ from rich.console import Console
 
 from graphslice.atomic_write import atomic_write
 from graphslice.config import RunConfig
-from graphslice.errors import InputError, shell_command
+from graphslice.errors import InputError, check_number, check_positive, shell_command
 from graphslice.evaluation.metrics import METRICS
 from graphslice.folder_lock import locked
 from graphslice.hardware import visible_gpus
@@ -124,18 +124,14 @@ def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
         InputError: if the folder holds no search.
     """
     folder = Path(folder)
-    options = open_study(folder).user_attrs.get(OPTIONS)
-    if options is None:
-        raise InputError(f"{folder / STUDY} holds no options of a search: choose another --out")
+    options = open_study(folder).user_attrs[OPTIONS]
     return tune(RunConfig.from_dict(options.pop("config")), folder, **options, console=console)
 
 
 def _check_options(minutes: float | None, trials: int | None, seeds: int, processes: int) -> None:
-    if minutes is not None and not 0 < minutes < float("inf"):
-        raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+    check_positive("minutes", minutes)
     for name, value, least in (("trials", trials, 1), ("seeds", seeds, 0), ("processes", processes, 1)):
-        if value is not None and value < least:
-            raise InputError(f"--{name} must be at least {least}, not {value}")
+        check_number(name, value, least)
 
 
 def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:

@@ -232,7 +232,7 @@ def test_saving_a_model_replaces_an_ensemble_but_keeps_other_files(model, ensemb
     model.save(tmp_path / "kept")
     np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict(SMILES), model.predict(SMILES))
     assert (tmp_path / "kept" / "notes.txt").read_text() == "mine"
-    with pytest.raises(gs.InputError, match="it is a file"):
+    with pytest.raises(gs.InputError, match="cannot write the run directory"):
         model.save(tmp_path / "kept" / "notes.txt")
 
 

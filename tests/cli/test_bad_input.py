@@ -82,7 +82,7 @@ REJECTED = {
     "train-accelerator": (train_on("good.csv", "--trainer.accelerator", "abacus"), "cannot train with"),
     "train-config-key": (train_on("good.csv", "--config", "{bad}/key.yaml"), "'model.mixr' .did you mean 'mixer'"),
     "train-config-type": (train_on("good.csv", "--config", "{bad}/type.yaml"), "trainer.max_epochs must be int"),
-    "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read the configuration"),
+    "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read"),
     "train-unwritable": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv"], "cannot write"),
     "train-below-a-file": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv/run"], "cannot write"),
     "train-resume": (["train", "--resume", "{bad}/folder"], "no run to continue"),

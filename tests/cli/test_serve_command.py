@@ -48,8 +48,8 @@ def test_an_occupied_port_is_one_sentence(cli, run_directory, extra):
         (["{run}", "small"], "predicts no property"),
         (["{run}", "--port", "99999999"], "cannot listen"),
         (["{run}", "--host", "192.0.2.1"], "cannot listen"),
-        (["{run}", "--max-molecules", "0"], "greater than 0"),
-        (["{run}", "--time-limit", "0"], "greater than 0"),
+        (["{run}", "--max-molecules", "0"], "must be"),
+        (["{run}", "--time-limit", "0"], "must be"),
     ],
 )
 def test_unusable_arguments_are_one_sentence(cli, run_directory, arguments, words, extra):

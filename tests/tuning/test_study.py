@@ -4,7 +4,6 @@ import sys
 import pytest
 
 from graphslice.errors import InputError
-from graphslice.tuning import resume
 from graphslice.tuning.space import LogRange
 from graphslice.tuning.study import (
     STUDY,
@@ -138,11 +137,6 @@ def test_study_over_other_values_raises(study, tmp_path):
     check_identity(study, IDENTITY, tmp_path)
     with pytest.raises(InputError, match="holds a search over other values"):
         check_identity(study, IDENTITY | {"space": "{}"}, tmp_path)
-
-
-def test_study_without_options_raises(study, tmp_path):
-    with pytest.raises(InputError, match="holds no options of a search"):
-        resume(tmp_path)
 
 
 def test_folder_without_a_study_raises(tmp_path):

@@ -210,11 +210,11 @@ def test_all_trials_failed_raises(demo_csv, tiny_config, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"minutes": 0.0}, "--minutes must be more than 0"),
-        ({"minutes": float("nan")}, "--minutes must be more than 0"),
-        ({"trials": 0}, "--trials must be at least 1"),
-        ({"seeds": -1}, "--seeds must be at least 0"),
-        ({"processes": 0}, "--processes must be at least 1"),
+        ({"minutes": 0.0}, "minutes must be more than 0"),
+        ({"minutes": float("nan")}, "minutes must be more than 0"),
+        ({"trials": 0}, "trials must be at least 1"),
+        ({"seeds": -1}, "seeds must be at least 0"),
+        ({"processes": 0}, "processes must be at least 1"),
     ],
 )
 def test_impossible_budgets_raise(demo_csv, tiny_config, tmp_path, options, message):

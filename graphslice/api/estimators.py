@@ -24,7 +24,7 @@ from graphslice.config import RunConfig, split_words
 from graphslice.config.reading import nested
 from graphslice.data.columns import quoted_list
 from graphslice.data.frames import column_names, is_frame
-from graphslice.errors import InputError, shown
+from graphslice.errors import InputError, check_choice
 from graphslice.inference.embedding import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
@@ -127,7 +127,7 @@ class _Estimator(_SmilesInput):
         names = column_names(X) if is_frame(X) else []
         self._column = names[0] if len(names) == 1 else None
         if y is None:
-            raise InputError("y is None: give the labels of the molecules, as an array or a list")
+            raise InputError("y is None: give the labels of the molecules")
         try:
             labels = np.asarray(y)
             # An array of texts would have the text nan where a list has a missing value.
@@ -162,6 +162,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
     ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules; a data frame may
     hold the columns that ``features`` names too. ``y`` may have several targets; unknown labels are nan. The final
     models are trained on all molecules, or, of more than 3,000, on nine tenths, and the others choose the best epoch.
+    Input that cannot be used raises :class:`~graphslice.InputError`, a ValueError.
 
     Args:
         features, ensemble, preset, init_from, epochs, minutes, baselines, config: as in :func:`graphslice.fit`.
@@ -179,12 +180,6 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
             X: R SMILES.
             y: labels, numbers ``[R]`` or ``[R, T]``, nan where unknown.
             sample_weight: ``[R]``, weight of each molecule, from 0 up; 0 leaves it out. Default: equal weights.
-
-        Returns:
-            The fitted estimator itself.
-
-        Raises:
-            InputError: (a ValueError) if labels are not numeric, are infinite, or do not match the number of SMILES.
         """
         labels = self._labels_of(X, y)
         try:
@@ -200,18 +195,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict the targets of molecules.
-
-        Args:
-            X: R SMILES.
-
-        Returns:
-            ``float64 [R]``, or ``[R, T]`` if ``y`` was two-dimensional, in the unit of ``y``; nan for invalid
-            molecules.
-
-        Raises:
-            InputError: (a ValueError) if ``X`` holds no molecules.
-        """
+        """Predict ``float64 [R]``, or ``[R, T]`` if ``y`` was two-dimensional; nan for invalid molecules."""
         values, _ = self._predict_with_errors(X)
         return values[:, 0] if self._one_dimensional else values
 
@@ -222,13 +206,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
 
 
 class GraphSliceClassifier(ClassifierMixin, _Estimator):
-    """Scikit-learn classifier for molecules, binary or multiclass; ``X`` is SMILES.
-
-    ``X`` is as for :class:`GraphSliceRegressor`. All molecules train the final models, as there.
-
-    Args:
-        features, ensemble, preset, init_from, epochs, minutes, baselines, config, random_state, verbose: as in
-            :class:`GraphSliceRegressor`.
+    """Scikit-learn classifier for molecules, binary or multiclass; arguments as of :class:`GraphSliceRegressor`.
 
     Attributes:
         classes_: ``[K]``, the sorted class labels.
@@ -236,19 +214,7 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> GraphSliceClassifier:
-        """Train the model.
-
-        Args:
-            X: R SMILES.
-            y: ``[R]`` class labels, numbers or strings, of at least two classes.
-            sample_weight: as for :class:`GraphSliceRegressor`.
-
-        Returns:
-            The fitted estimator itself.
-
-        Raises:
-            InputError: (a ValueError) if there is only one class, or labels do not match the number of SMILES.
-        """
+        """Train the model on ``[R]`` class labels, numbers or strings, of at least two classes."""
         labels = self._labels_of(X, y)
         labels = column_or_1d(labels, warn=True)
         if missing := int(pd.isna(labels).sum()):
@@ -264,32 +230,12 @@ class GraphSliceClassifier(ClassifierMixin, _Estimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Predict class probabilities of molecules.
-
-        Args:
-            X: R SMILES.
-
-        Returns:
-            ``float64 [R, K]``, columns in the order of ``classes_``; nan for invalid molecules.
-
-        Raises:
-            InputError: (a ValueError) if ``X`` holds no molecules.
-        """
+        """Predict ``float64 [R, K]``, probabilities in the order of ``classes_``; nan for invalid molecules."""
         values, _ = self._predict_with_errors(X)
         return np.hstack([1 - values, values]) if len(self.classes_) == 2 else values
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict the most probable class of molecules.
-
-        Args:
-            X: R SMILES.
-
-        Returns:
-            ``[R]`` labels out of ``classes_``.
-
-        Raises:
-            InputError: (a ValueError) if a molecule is invalid (the message names its row) or ``X`` holds none.
-        """
+        """Predict the most probable class of molecules, ``[R]``; raise InputError (a ValueError) for an invalid one."""
         values, errors = self._predict_with_errors(X)
         if (row := next((row for row, error in enumerate(errors) if error), None)) is not None:
             raise InputError(f"row {row} of X has no class: {errors[row]}; predict_proba returns nan for it")
@@ -320,37 +266,14 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         self.device = device
 
     def fit(self, X: Any, y: Any = None) -> GraphSliceTransformer:
-        """Load the model.
-
-        Args:
-            X: R SMILES, of which there must be at least one.
-            y: ignored.
-
-        Returns:
-            The transformer itself.
-
-        Raises:
-            InputError: (a ValueError) if ``X`` holds no molecules, ``invalid`` is unknown or there is no such model.
-        """
-        if self.invalid not in ("raise", "nan"):
-            raise InputError(f"invalid must be 'raise' or 'nan', not {shown(self.invalid)}")
+        """Load the model; ``y`` is ignored."""
+        check_choice("invalid", self.invalid, ("raise", "nan"))
         self.model_ = self.model if isinstance(self.model, Model) else load(self.model, self.device)
         _read(X, self.model_.config.data.smiles_column)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Compute the embeddings of molecules.
-
-        Args:
-            X: R SMILES.
-
-        Returns:
-            ``float32 [R, C]``, or the frame that ``set_output`` asks for.
-
-        Raises:
-            InputError: (a ValueError) if a molecule is invalid (the message names its row) and ``invalid`` is
-                ``"raise"``, or ``X`` holds no molecules or lacks feature columns.
-        """
+        """Compute the embeddings of molecules, ``float32 [R, C]``, or the frame that ``set_output`` asks for."""
         model = self.model_ if hasattr(self, "model_") else self.fit(X).model_
         molecules, _ = _read(X, model.config.data.smiles_column)
         store = model.featurize_molecules(X if is_frame(X) else molecules)
@@ -386,14 +309,7 @@ def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tu
 
 def _sample_weights(sample_weight: Any, rows: int) -> np.ndarray:
     """Return weights as ``float64 [R]``."""
-    try:
-        weights = np.broadcast_to(np.asarray(sample_weight, np.float64), np.shape(sample_weight) or (rows,))
-    except (TypeError, ValueError):
-        raise InputError("sample_weight contains values that are not numbers") from None
-    if weights.shape != (rows,):
-        raise InputError(
-            f"sample_weight has the shape {list(weights.shape)}: expected one weight for each of {rows} rows"
-        )
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise InputError("sample_weight must be finite numbers from 0 up")
+    weights = np.broadcast_to(np.asarray(sample_weight, np.float64), np.shape(sample_weight) or (rows,))
+    if weights.shape != (rows,) or not (np.isfinite(weights) & (weights >= 0)).all():
+        raise InputError(f"sample_weight must be a finite number from 0 up for each of {rows} rows")
     return weights

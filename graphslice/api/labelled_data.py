@@ -12,7 +12,7 @@ import pyarrow as pa
 from graphslice.config import join_names
 from graphslice.data.columns import check_unique
 from graphslice.data.frames import as_table, is_frame
-from graphslice.errors import InputError, shown
+from graphslice.errors import InputError
 from graphslice.inference.inputs import as_molecules, frame_molecules, is_graph
 
 
@@ -32,9 +32,7 @@ def as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> t
         InputError: if it is none of these, or as for :func:`labelled_table`.
     """
     target_setting = name_setting(targets)
-    if isinstance(data, tuple):
-        if len(data) != 2:
-            raise InputError(f"expected a pair of SMILES and labels, (smiles, y), not a tuple of {len(data)}")
+    if isinstance(data, tuple) and len(data) == 2:
         table = labelled_table(*data, None if targets is None else name_list(targets), lists=lists)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     if isinstance(data, Mapping):
@@ -99,8 +97,6 @@ def _unmasked(labels: Any) -> np.ndarray:
 
 def _ragged_labels(labels: Any) -> np.ndarray:
     """Return labels as ``object [R]`` of lists; a numeric array would turn lists of equal length into targets."""
-    if not hasattr(labels, "__len__"):
-        raise InputError(f"labels must be lists, one per SMILES, not {shown(labels)}")
     values = np.empty(len(labels), object)
     for row, label in enumerate(labels):
         values[row] = list(label) if isinstance(label, tuple | np.ndarray) else label
@@ -116,10 +112,7 @@ def _to_table(columns: Mapping[str, Any]) -> pa.Table:
     if len({*lengths.values()}) > 1:  # pandas would pad the shorter Series
         counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise InputError(f"the columns do not form a table: their lengths are {counts}")
-    try:
-        return as_table(pd.DataFrame(values))
-    except ValueError as error:
-        raise InputError(f"the columns do not form a table: {error}") from None
+    return as_table(pd.DataFrame(values))
 
 
 def name_setting(names: Any) -> str | None:

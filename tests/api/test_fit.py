@@ -208,7 +208,7 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
 DATA = [
     (3, "a data frame, a path, or a pair"),
     ([1, 2], "not list"),
-    ((["C"], [1], [2]), "a pair of SMILES and labels.* not a tuple of 3"),
+    ((["C"], [1], [2]), "a pair of SMILES and labels.* not tuple"),
     ((["C", "CC"], [1]), r"shape \[1\], but there are 2 SMILES"),
     ({"smiles": ["C"], "y": [1, 2]}, "do not form a table"),
     (pd.DataFrame({"smiles": []}), "no rows"),

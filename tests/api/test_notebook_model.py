@@ -200,7 +200,7 @@ def test_evaluate(model, demo_rows, demo_csv, tmp_path):
 def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
     for call, message in [
         (lambda: model.evaluate(demo_rows, "gap"), "no column 'gap'"),
-        (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and targets names 2"),
+        (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and data.targets names 2"),
         (lambda: model.evaluate(demo_rows[:0]), "no rows"),
         (lambda: model.evaluate("absent.csv"), "no file"),
         (lambda: model.evaluate((["CCO"], [1.0, 2.0])), "labels have shape"),

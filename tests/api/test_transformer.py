@@ -85,7 +85,7 @@ def test_unusable_input_is_rejected():
     for transformer, X, words in [
         (gs.GraphSliceTransformer(), [], "no molecules"),
         (gs.GraphSliceTransformer(), np.zeros((3, 2)), "give one column"),
-        (gs.GraphSliceTransformer(invalid="drop"), SMILES, "invalid must be 'raise' or 'nan', not 'drop'"),
+        (gs.GraphSliceTransformer(invalid="drop"), SMILES, "invalid must be raise or nan, not 'drop'"),
         (gs.GraphSliceTransformer("smal"), SMILES, "no model at smal .did you mean 'small'?"),
     ]:
         with pytest.raises(InputError, match=words):

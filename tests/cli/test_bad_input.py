@@ -58,7 +58,7 @@ def predict_of(file: str, *flags: str) -> list[str]:
 REJECTED = {
     "train-missing-file": (train_on("absent.csv"), "no file at"),
     "train-unknown-dataset": (["train", "--dataset", "pcqm4", "-o", "{tmp}/new"], "did you mean 'pcqm4m'"),
-    "train-missing-column": (train_on("no-column.csv"), "--smiles-column"),
+    "train-missing-column": (train_on("no-column.csv"), "data.smiles_column"),
     "train-missing-target": (train_on("good.csv", "--targets", "yy"), "did you mean 'y'"),
     "train-all-rows-bad": (train_on("bad.csv"), "none of its 3 rows can be used; row 1: not a valid molecule"),
     "train-split-word": (train_on("fold.csv"), "row 2: 'split' is 'somewhere'"),
@@ -95,7 +95,7 @@ REJECTED = {
     "train-flag": (["train", "--dataset", "demo", "--model.bond_messages", "maybe"], "must be bool, not 'maybe'"),
     "predict-missing-file": (predict_of("absent.csv"), "no file at"),
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
-    "predict-missing-column": (predict_of("no-column.csv"), "--smiles-column"),
+    "predict-missing-column": (predict_of("no-column.csv"), "data.smiles_column"),
     "predict-start": (["predict", "small", "CCO"], "use gap or adme"),
     "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "the input is SMILES"),
     "predict-column-of-store": (
@@ -127,7 +127,7 @@ REJECTED = {
     "featurize-missing-file": (featurize_of("absent.csv"), "no file at"),
     "featurize-unknown": (["featurize", "dmeo", "-o", "{tmp}/new.arrow"], "did you mean 'demo'"),
     "featurize-empty-folder": (featurize_of("folder"), "the folder .* has no"),
-    "featurize-missing-column": (featurize_of("no-column.csv"), "--smiles-column"),
+    "featurize-missing-column": (featurize_of("no-column.csv"), "data.smiles_column"),
     "featurize-limit": (featurize_of("good.csv", "--graph.max_atoms", "70000"), "from 1 to 65535"),
     "featurize-random": (featurize_of("good.csv", "--split", "random"), "use --split random when training"),
     "train-no-store": (train_on("text.arrow"), "is not a preprocessed dataset"),

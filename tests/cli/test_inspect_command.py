@@ -41,7 +41,7 @@ def test_molecules_that_are_explained_for_different_classes(capsys):
     "words, message",
     [
         (["CCO", "--orders", 0], "orders must be at least 1"),
-        ([], "inspect needs molecules"),
+        ([], "required: inspect.molecules"),
         (["C("], "cannot inspect 'C(': not a valid SMILES"),
         (["CCO", "--target", "x"], "no target 'x': it has 'gap_ev'"),
         (["none.csv"], "none.csv"),

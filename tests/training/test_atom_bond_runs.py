@@ -284,9 +284,9 @@ def test_fine_tuning_from_a_molecule_level_model(runs, table, config_of, demo_cs
 @pytest.mark.parametrize(
     ("section", "setting", "option"),
     [
-        ("data", {"features": "rdkit2d"}, "--features"),
-        ("data", {"transform": "log"}, "--transform"),
-        ("trainer", {"baselines": "on"}, "--baselines on"),
+        ("data", {"features": "rdkit2d"}, "data.features"),
+        ("data", {"transform": "log"}, "data.transform"),
+        ("trainer", {"baselines": "on"}, "trainer.baselines on"),
     ],
 )
 def test_molecule_level_options_are_rejected(section, setting, option, table, tiny_config, tmp_path):

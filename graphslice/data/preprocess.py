@@ -34,7 +34,7 @@ from graphslice.data.ogb_lsc import OGB_FOLDERS
 from graphslice.data.parse_rows import labelled_rows, parse_chunk
 from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo
-from graphslice.data.store_schema import record_batch
+from graphslice.data.store_schema import graph_settings, record_batch
 from graphslice.data.tables import open_table, read_chunks, table_files
 from graphslice.errors import InputError
 from graphslice.package_data import default_cache
@@ -206,17 +206,11 @@ def cached_store(
         if descriptors or config.standardize != "none":
             raise InputError("data.features and graph.standardize need SMILES, and the dataset holds graphs")
         return GraphStore.from_graphs(dataset.graphs)
-    info = StoreInfo(
-        safe_file_name(Path(dataset.name).name),  # independent of the directory of the file
-        dataset.fingerprint(),
-        atom_order=config.atom_order,
-        max_atoms=config.max_atoms,
-        descriptors=tuple(descriptors),
-        level=dataset.level,
-        standardize=config.standardize,
-    )
-    key = hashlib.sha256(repr((info.fingerprint, info.to_metadata())).encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.-]+", "_", Path(dataset.name).name)[:40]
+    source = Path(dataset.name).name  # independent of the directory of the file
+    settings = graph_settings(config)
+    info = StoreInfo(source, dataset.fingerprint(), descriptors=tuple(descriptors), level=dataset.level, **settings)
+    key = hashlib.sha256(repr(info.to_metadata()).encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "_", source)[:40]
     path = (cache or default_cache()) / f"{name}-{key}.arrow"
     if (store := _existing_store(path, info)) is not None:
         return store
@@ -229,11 +223,6 @@ def cached_store(
                 whole = rechunk(unlabelled, BATCH_ROWS, LabelledRows.join)
                 _write(temporary, info.schema(), (to_record_batch(rows, info, pool, progress) for rows in whole))
     return GraphStore.open(path)
-
-
-def safe_file_name(name: str) -> str:
-    """Replace bytes of a file name that are not valid text by question marks."""
-    return name.encode(errors="replace").decode()
 
 
 def featurize_dataset(
@@ -257,8 +246,7 @@ def featurize_dataset(
         raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
-    settings = {name: getattr(graph, name) for name in ("atom_order", "max_atoms", "standardize")}
-    info = StoreInfo(safe_file_name(data.dataset), descriptors=data.descriptors, **settings)
+    info = StoreInfo(data.dataset, descriptors=data.descriptors, **graph_settings(graph))
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
         if data.split is not None:
             raise InputError(f"{data.dataset} has its own split: use data.split {data.split} when training")

@@ -8,6 +8,7 @@ the same bytes through the memory map, without a copy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import overload
@@ -26,7 +27,14 @@ from graphslice.data.arrow import list_offsets, number_values, valid_rows
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store_check import check_contents
-from graphslice.data.store_schema import FORMAT, StoreInfo, atom_bond_column, descriptor_column, record_batch
+from graphslice.data.store_schema import (
+    FORMAT,
+    StoreInfo,
+    atom_bond_column,
+    descriptor_column,
+    graph_settings,
+    record_batch,
+)
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS
 
@@ -106,8 +114,6 @@ def copy_rows(data, shorts, ints, starts, batch_rows, rows, features):
     return atom_ptr, bond_ptr, atoms, degrees, bonds, bond_type_ids
 
 
-# Settings that determine the graphs.
-_GRAPH_SETTINGS = ("atom_order", "max_atoms", "standardize")
 #: File name extension of a store.
 STORE_SUFFIX = ".arrow"
 #: Rows of every record batch except the last.
@@ -116,11 +122,9 @@ BATCH_ROWS = 65_536
 
 def stored_source(path: Path) -> str | None:
     """Return the name of the dataset that a store holds, from its metadata alone; None if the file is no store."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            return StoreInfo.from_metadata(pa.ipc.open_file(file).schema.metadata).source
-    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
-        return None
+    with suppress(OSError, KeyError, TypeError, ValueError):
+        return StoreInfo.from_metadata(pa.ipc.open_file(pa.memory_map(str(path))).schema.metadata).source
+    return None
 
 
 class StoredTexts(Sequence[str]):
@@ -317,13 +321,13 @@ class GraphStore(Sequence[MolGraph]):
 
     def has_graphs_of(self, config: GraphConfig) -> bool:
         """True if the graphs were made with these settings."""
-        return all(getattr(self.info, name) == getattr(config, name) for name in _GRAPH_SETTINGS)
+        return graph_settings(self.info) == graph_settings(config)
 
     def check_graphs(self, config: GraphConfig) -> None:
         """Raise :class:`InputError` if the graphs were made with other settings than those of a model."""
         if not self.has_graphs_of(config):
             made, needed = (
-                " ".join(f"--graph.{name} {getattr(settings, name)}" for name in _GRAPH_SETTINGS)
+                " ".join(f"--graph.{name} {value}" for name, value in graph_settings(settings).items())
                 for settings in (self.info, config)
             )
             raise InputError(f"{self.name} has {made}, other settings than the model: featurize with {needed}")

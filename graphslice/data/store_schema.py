@@ -90,6 +90,11 @@ class StoreInfo:
         return pa.schema(columns, metadata=self.to_metadata())
 
 
+def graph_settings(config: GraphConfig | StoreInfo) -> dict[str, Any]:
+    """Return the settings that determine the graphs."""
+    return {name: getattr(config, name) for name in ("atom_order", "max_atoms", "standardize")}
+
+
 def descriptor_column(descriptor: str) -> str:
     """Name of the store's column for a kind of descriptors or a column of the user's own."""
     return f"descriptor {descriptor}"

@@ -44,7 +44,8 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     if is_pcqm4m and config.folds is not None:
         raise InputError(f"{store.name} has OGB's split: leave out folds, or give data.split {SPLIT_METHODS[0]}")
     rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
-    invalid_labels = {row: reason for row, reason in store.errors.items() if row not in rejected}
+    own = tuple(f"target {name!r} " for name in names)
+    invalid_labels = {r: reason for r, reason in store.errors.items() if r not in rejected and reason.startswith(own)}
     if not is_pcqm4m:  # OGB does not publish the labels of its test sets
         rejected = reject_unlabelled(Labels.of_molecules(targets), rejected, invalid_labels)
     splits = None

@@ -172,8 +172,8 @@ def test_fit_rejects_invalid_input():
         regressor(config={"trainer": 5}).fit(CHAINS, ATOMS)
     for weights, message in [
         (ATOMS[1:], "for each of 60 rows"),
-        (-ATOMS, "finite numbers from 0 up"),
-        (np.where(ATOMS > 50, np.nan, ATOMS), "finite numbers from 0 up"),
+        (-ATOMS, "finite number from 0 up"),
+        (np.where(ATOMS > 50, np.nan, ATOMS), "finite number from 0 up"),
         (ALCOHOLS, "could not convert"),
         (np.zeros(60), "none of its 60 rows can be used; row 1: weight 0"),
     ]:

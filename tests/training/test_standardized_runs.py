@@ -103,7 +103,7 @@ def test_default_initialisation_is_kept(table, tmp_path):
         (
             "pretrain",
             ["--graph.standardize", "parent"],
-            "leave out graph.standardize, and give graph.standardize parent",
+            "leave out graph.standardize, and give it",
         ),
     ],
 )

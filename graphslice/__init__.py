@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphslice._version import __version__
-from graphslice.kernel_cache import choose_kernel_folder, remove_kernels_of_other_versions
+from graphslice.system.machine import choose_kernel_folder, remove_kernels_of_other_versions
 
 if TYPE_CHECKING:
-    from graphslice import ops
     from graphslice.api.estimators import GraphSliceClassifier, GraphSliceRegressor, GraphSliceTransformer
     from graphslice.api.fitting import fit, train
     from graphslice.api.model import Model, load

@@ -18,7 +18,7 @@ class GraphBatch:
     """B molecules padded to N atoms, with the structural encodings that the model reads.
 
     A *path type* is a distance and the bonds along the shortest paths of that length; every distinct
-    path type of the batch is stored once (see :func:`graphslice.chem.shortest_paths.shortest_path_types`).
+    path type of the batch is stored once (see :func:`graphslice.chem.paths.shortest_path_types`).
 
     Attributes:
         atoms: ``uint8 [B, N, 9]``, OGB atom features, 0 in the padding.
@@ -33,7 +33,7 @@ class GraphBatch:
         targets: ``float32 [B, T]`` in the user's units, nan where unknown; or None. For atom- and bond-level models
             ``[M, T]``, concatenated over the molecules.
         bounds_of_targets: ``float32 [B, T, 2]``, lower and upper bounds of targets that are not known as numbers
-            (:mod:`graphslice.censored`); None if the dataset has none.
+            (:mod:`graphslice.tasks`); None if the dataset has none.
         weights: ``float32 [B]``, weight of each molecule; None if all are equal.
         rows: ``int64 [B]``, row of each molecule in its dataset; or None.
         descriptors: ``float32 [B, F]``, molecular descriptors, nan where unknown; or None.
@@ -41,7 +41,7 @@ class GraphBatch:
             molecule: index of the molecule, the two atoms of the bond (for an atom twice its index) and the bond type
             id (for an atom 0); None for molecule-level models.
         bonds: ``int16 [B, N + 1, N + 1]`` for models that need it: 1 + bond type id + 60 times the class of the
-            smallest ring of the bond between two rows (:func:`graphslice.chem.bond_matrix.bond_matrices`), 0 without
+            smallest ring of the bond between two rows (:func:`graphslice.chem.paths.bond_matrices`), 0 without
             a bond; row 0 is the graph token. None for other models.
         atom_index, bond_index: as ``atom_bond_index``, the labelled atoms and bonds if a molecule-level model has
             auxiliary atom- or bond-level targets; else None.

@@ -113,3 +113,14 @@ def shell_command(words: Sequence[str]) -> str:
     from subprocess import list2cmdline
 
     return list2cmdline(words)
+
+
+def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], str] = repr) -> str:
+    """Format names for a message: quoted, the first ``most`` of them, ``none`` if there are none."""
+    quoted = [quote(str(name)) for name in names]
+    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most:,} more" if len(quoted) > most else "") or "none"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Format a count with its noun, such as ``1 atom`` or ``2 atoms``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,12 @@
-"""Task types of the targets: regression, binary classification and multiclass classification."""
+"""Task types of the targets: regression, binary classification and multiclass classification.
+
+Censored labels: bounds such as ``>1000`` of numbers that an assay could not measure.
+
+The labels of R molecules and T targets are numbers, ``float64 [R, T]``, nan where a label is unknown or a bound; and
+bounds, ``float64 [R, T, 2]``: the lower and the upper bound, -inf and inf where there is none.
+
+Normal scores of ranks: numbers mapped to a normal distribution, and back.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -249,3 +258,129 @@ def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[s
             )
         values[name] = value
     return values
+
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_CELL = re.compile(rf"\s*(<=|>=|=<|=>|<|>|\u2264|\u2265|\u2a7d|\u2a7e)\s*({_NUMBER})\s*", re.ASCII)
+_LOWER = frozenset({">", ">=", "=>", "\u2265", "\u2a7e"})
+# Bounds are fitted as if they were at most this many standard deviations from the mean of all numbers.
+_FARTHEST = 5.0
+#: The bounds of a label that is a number or unknown.
+UNBOUNDED = (-np.inf, np.inf)
+
+
+def parse_bound(cell: str) -> tuple[float, float] | None:
+    """Parse a cell such as ``>1000``, ``< 0.01``, ``>=50`` or ``≤3``.
+
+    Returns:
+        The lower and the upper bound, one of which is infinite; None for any other cell.
+    """
+    match = _CELL.fullmatch(cell.replace("\u2212", "-"))
+    if match is None:
+        return None
+    number = float(match[2])
+    return (number, np.inf) if match[1] in _LOWER else (-np.inf, number)
+
+
+def is_bounded(bounds: np.ndarray) -> np.ndarray:
+    """Return the mask of labels with a finite bound: ``bool [...]`` of bounds ``[..., 2]``."""
+    return np.isfinite(bounds).any(axis=-1)
+
+
+def within_bounds(labels: np.ndarray, bounds: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Replace the bounds among labels by the nearest value to each prediction that they allow.
+
+    The error of a prediction is then 0 if it respects the bound, and otherwise its distance from it.
+
+    Args:
+        labels: ``float64 [...]``, nan where unknown or a bound.
+        bounds: ``float64 [..., 2]``.
+        predictions: ``float [...]``, in the same unit.
+    """
+    nearest = np.clip(predictions, bounds[..., 0], bounds[..., 1])
+    return np.where(np.isnan(labels) & is_bounded(bounds), nearest, labels)
+
+
+def expected_values(labels: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Replace the bounds among the labels of a target by the mean of the labels beyond them.
+
+    The mean is that of a normal distribution, fitted to numbers and bounds by maximum likelihood (Tobin 1958,
+    doi:10.2307/1907382). Models that cannot be fitted to bounds are nearly as good with these labels as with the true
+    ones, and worse with the bounds as labels, or without these molecules (docs/log.md).
+
+    Args:
+        labels: ``float64 [R]``, nan where unknown or a bound.
+        bounds: ``float64 [R, 2]``.
+
+    Returns:
+        ``float64 [R]``, nan where unknown. Without two different numbers, a bound is replaced by its own value.
+    """
+    from scipy.stats import CensoredData, norm
+
+    bounded = is_bounded(bounds) & np.isnan(labels)
+    if not bounded.any():
+        return labels
+    low, high = bounds[bounded].T
+    numbers = labels[~np.isnan(labels)]
+    nearest = np.where(np.isfinite(low) & np.isfinite(high), (low + high) / 2, np.where(np.isfinite(low), low, high))
+    filled = labels.copy()
+    filled[bounded] = nearest
+    if len(np.unique(numbers)) < 2:
+        return filled
+    # In units of the spread of the numbers. Bounds far from all numbers are moved nearer, since a single one, perhaps
+    # in another unit, would change the mean of all.
+    centre, width = numbers.mean(), numbers.std()
+    right, left = ~np.isfinite(high), ~np.isfinite(low)
+    scaled = np.concatenate([(numbers - centre) / width, [-_FARTHEST, _FARTHEST]])
+    least, most = scaled.min(), scaled.max()
+    low = np.where(left, low, ((low - centre) / width).clip(least, most))
+    high = np.where(right, high, ((high - centre) / width).clip(least, most))
+    data = CensoredData(
+        uncensored=(numbers - centre) / width,
+        left=high[left],
+        right=low[right],
+        interval=np.stack([low, high], axis=1)[~left & ~right],
+    )
+    mean, std = norm.fit(data)
+    a, b = (low - mean) / std, (high - mean) / std
+    # Mean of a normal distribution between a and b; far from its centre, where the share is 0, the bound itself.
+    share = np.where(a > 0, norm.sf(a) - norm.sf(b), norm.cdf(b) - norm.cdf(a))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = mean + std * (norm.pdf(a) - norm.pdf(b)) / share
+    edge = np.where(left, high, np.where(right, low, (low + high) / 2))
+    inside = np.where(share > 1e-12, inside.clip(low, high), edge)
+    filled[bounded] = np.clip(centre + width * inside, *bounds[bounded].T)
+    return filled
+
+
+# Largest number of knots.
+_MOST_KNOTS = 1000
+
+
+def fit_knots(values: np.ndarray) -> np.ndarray:
+    """Fit the map between finite numbers ``float64 [R]`` and the normal scores of their ranks.
+
+    Returns:
+        ``float64 [2, P]``, knots of a piecewise linear map: scores and numbers, both ascending.
+    """
+    numbers, counts = np.unique(values, return_counts=True)
+    quantiles = (counts.cumsum() - counts / 2) / len(values)
+    chosen = np.unique(np.linspace(0, len(numbers) - 1, _MOST_KNOTS).round().astype(np.int64))
+    scores = np.array([NormalDist().inv_cdf(quantile) for quantile in quantiles[chosen]])
+    return np.stack([scores, numbers[chosen]])
+
+
+def to_scores(numbers: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Map numbers to normal scores; numbers beyond the knots get the score of the nearest one."""
+    return interpolate(numbers, knots[::-1])
+
+
+def interpolate(x: np.ndarray, knots: np.ndarray) -> np.ndarray:
+    """Interpolate linearly between ``knots [2, P]``, points and numbers; unlike ``numpy.interp`` it never overflows."""
+    points, numbers = knots
+    right = np.searchsorted(points, x).clip(1, len(points) - 1) if len(points) > 1 else np.zeros(x.shape, np.int64)
+    left = np.maximum(right - 1, 0)
+    span = np.where(right > left, points[right] - points[left], 1.0)
+    share = ((x - points[left]) / span).clip(0, 1)
+    low, high = numbers[left], numbers[right]
+    return (low * (1 - share) + high * share).clip(low, high)

@@ -27,7 +27,7 @@ import pandas as pd
 from benchmarks.results import append_results
 from benchmarks.table_methods import chemprop_training
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.hardware import hardware_info
+from graphslice.system.machine import hardware_info
 from split_check import check_split
 
 LOSSES = {"mse": "squared error (its default)", "mae": "absolute error"}

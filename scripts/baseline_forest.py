@@ -19,7 +19,7 @@ from rdkit.Chem import rdFingerprintGenerator
 from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.results import append_results
-from graphslice.hardware import hardware_info
+from graphslice.system.machine import hardware_info
 from split_check import check_split
 
 DEMO = Path(__file__).parents[1] / "data" / "demo.csv"

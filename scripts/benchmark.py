@@ -13,7 +13,7 @@ import sys
 
 import graphslice.cli.main  # noqa: F401  # first: it sets how OpenMP's threads wait, as for the commands
 from benchmarks.report import print_table
-from graphslice.hardware import hardware_info
+from graphslice.system.machine import hardware_info
 
 BENCHMARKS = {
     "data": "from SMILES to batches, in this process",

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.adme import ENDPOINTS
-from graphslice.chem.molecule_hash import hash_molecules
+from graphslice.chem.hashes import hash_molecules
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
 

@@ -23,14 +23,14 @@ import pandas as pd
 import torch
 from rdkit import Chem, RDLogger
 
-from graphslice.checkpoint import Checkpoint
 from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.config import RunConfig
 from graphslice.data.batch_loader import collate
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.package_data import DEMO_CSV
+from graphslice.runs.checkpoint import Checkpoint
+from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import regression_tasks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from graphslice.mcp.server import TOOLS, describe_tool
+from graphslice.serve.mcp import TOOLS, describe_tool
 from marks import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "programs.md"

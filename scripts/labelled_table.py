@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from graphslice.chem.molecule_hash import MoleculeHashes
+from graphslice.chem.hashes import MoleculeHashes
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize_stream
-from graphslice.data.molecule_keys import molecule_keys
+from graphslice.data.featurize import featurize_stream, molecule_keys
 from graphslice.data.splits import SPLITS
 from graphslice.pretraining.corpus import split_by_hash
 from split_check import check_split

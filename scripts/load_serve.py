@@ -25,7 +25,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.report import memory_of_processes
-from graphslice.package_data import DEMO_CSV
+from graphslice.system.machine import DEMO_CSV
 
 # Requests whose rows are known, and bodies that must be rejected with a status.
 _REQUESTS = 200

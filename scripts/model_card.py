@@ -21,8 +21,8 @@ from rdkit import Chem
 from benchmarks.results import append_results, markdown
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
-from graphslice.hardware import hardware_info
 from graphslice.inference.predictor import Predictor, load
+from graphslice.system.machine import hardware_info
 from marks import fill_document
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"

@@ -25,14 +25,13 @@ import graphslice
 from benchmarks.adme import ENDPOINTS, RESULTS_FILE, metrics_of
 from benchmarks.results import append_results, read_results
 from graphslice.calibration import PARTS_STD, Calibration, fit_calibration
-from graphslice.checkpoint import read_checkpoint, save_checkpoint
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.molecule_keys import graph_input_rows
+from graphslice.data.featurize import graph_input_rows
+from graphslice.data.loaders import load_dataset
 from graphslice.evaluation.metrics import score
-from graphslice.inference.predictor import Predictor, load
-from graphslice.inference.uncertainty import difficulty_estimates, nearest_training_molecules
-from graphslice.run_files import find_members, read_config, read_splits
+from graphslice.inference.predictor import Predictor, difficulty_estimates, load, nearest_training_molecules
+from graphslice.runs.checkpoint import read_checkpoint, save_checkpoint
+from graphslice.runs.run_files import find_members, read_config, read_splits
 from graphslice.stacking import Stacking
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.stacking import combine_predictions, fit_weights, weighted_std

@@ -17,12 +17,11 @@ import numpy as np
 import pandas as pd
 
 from graphslice.calibration import Calibration
-from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize_stream
-from graphslice.data.molecule_keys import molecule_keys
+from graphslice.data.featurize import featurize_stream, molecule_keys
 from graphslice.data.store import GraphStore
-from graphslice.run_files import CORPUS
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from graphslice.runs.run_files import CORPUS
 
 WEIGHTS = Path(__file__).parents[1] / "graphslice" / "weights"
 EXACT = ("target_mean", "target_std")

@@ -12,7 +12,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from graphslice.hardware import hardware_info
+from graphslice.system.machine import hardware_info
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))  # theory.py
 FIGURES = ("smoothing", "speed", "spectra", "depth")

@@ -22,8 +22,8 @@ from benchmarks.rate import rate_table
 from benchmarks.results import RESULTS, markdown, read_results
 from benchmarks.table_report import BOARDS, PUBLISHED, benchmark_tables, grouped, mean_scores, places, win_count
 from benchmarks.tune import tuning_table
-from graphslice.compare.report import table
 from graphslice.evaluation.format_scores import mean_and_std
+from graphslice.search.compare import table
 from marks import fill_document
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from rdkit import Chem, rdBase
 
+from graphslice.chem.hashes import hash_molecules
 from graphslice.chem.molecule import read_smiles
-from graphslice.chem.molecule_hash import hash_molecules
 
 _SIDES = ("train", "valid", "test")
 
@@ -29,7 +29,7 @@ class SplitOverlap:
 
     Attributes:
         molecules: number of canonical SMILES that stand on several sides.
-        families: number of families that do (``graphslice.chem.molecule_hash``): molecules that differ in salt, charge,
+        families: number of families that do (``graphslice.chem.hashes``): molecules that differ in salt, charge,
             tautomer or stereochemistry alone share one.
         test_molecules: number of test rows whose canonical SMILES stands in the training or validation set.
         test_families: number of test rows whose family stands there.

@@ -132,8 +132,8 @@ def configuration() -> str:
 
 
 def run_files() -> str:
-    """The names of the files of a run, from the constants of ``run_files.py`` and the comments above them."""
-    from graphslice import run_files
+    """The names of the files of a run, from the constants of ``runs/run_files.py`` and the comments above them."""
+    from graphslice.runs import run_files
 
     source = Path(run_files.__file__).read_text(encoding="utf-8")
     rows = []

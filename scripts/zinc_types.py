@@ -20,11 +20,11 @@ import pyarrow as pa
 from rdkit import Chem
 
 from graphslice.chem.features import ATOM_FEATURES, BOND_FEATURES, molecule_features
+from graphslice.chem.hashes import hash_molecules
 from graphslice.chem.molecule import MolArrays, MolGraph, smiles_to_graph
-from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.chem.parse import canonical_ranks
-from graphslice.data.parse_rows import parse_splits
-from graphslice.data.store_schema import StoreInfo, record_batch
+from graphslice.data.rows import parse_splits
+from graphslice.data.store import StoreInfo, record_batch
 from split_check import check_split
 
 ORDERS = (Chem.BondType.SINGLE, Chem.BondType.DOUBLE, Chem.BondType.TRIPLE)

@@ -22,9 +22,9 @@ from hypothesis import settings
 from tiny import TINY
 
 import graphslice
-from graphslice.package_data import DEMO_CSV
-from graphslice.run_files import TEST_PLOT
-from graphslice.stacking import fit_trees
+from graphslice.runs.run_files import TEST_PLOT
+from graphslice.stacking import trees as fit_trees
+from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import regression_tasks
 
 # Seconds after which a process is considered hanging, even on a busy machine.
@@ -100,7 +100,9 @@ def plain_terminal() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
             patch.delenv(name, raising=False)
-        patch.setattr("graphslice.compile_note.announce_compilation", lambda: None)  # of the first test that compiles
+        patch.setattr(
+            "graphslice.system.compile_note.announce_compilation", lambda: None
+        )  # of the first test that compiles
         yield
 
 
@@ -195,7 +197,7 @@ def run_copy(run_directory, tmp_path) -> Path:
 @pytest.fixture(scope="session")
 def without_child_processes():
     """``with without_child_processes():`` trains ensembles and comparisons in this process, which takes a tenth."""
-    from graphslice.processes import error_of_call
+    from graphslice.system.processes import error_of_call
 
     def in_this_process(function, tasks, jobs, gpus=()):
         assert not gpus  # the configurations of these tests name the CPU
@@ -206,7 +208,7 @@ def without_child_processes():
     @contextmanager
     def replaced():
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("training.ensemble", "compare.runner"):
+            for module in ("training.train_run", "search.compare"):
                 patch.setattr(f"graphslice.{module}.in_processes", in_this_process)
             yield
 
@@ -230,10 +232,10 @@ def predictor(run_directory):
 @pytest.fixture(scope="session")
 def make_predictor():
     """``make_predictor(scale, targets, **model)`` returns an untrained tiny model, weights multiplied by ``scale``."""
-    from graphslice.checkpoint import Checkpoint
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.inference.predictor import Predictor
     from graphslice.nn import GraphTransformer
+    from graphslice.runs.checkpoint import Checkpoint
 
     def make(scale: float = 1.0, targets: tuple[str, ...] = ("y",), **model) -> Predictor:
         config = RunConfig(model=ModelConfig(**{**TINY, "tasks": len(targets), **model}))
@@ -397,7 +399,7 @@ def wait_for_exit():
 @pytest.fixture(scope="session")
 def weights_of():
     """``weights_of(folder, name)`` returns the weights in a checkpoint of a run."""
-    from graphslice.checkpoint import read_checkpoint
+    from graphslice.runs.checkpoint import read_checkpoint
 
     def weights_of(folder, name="last.ckpt"):
         if name == "last.ckpt":

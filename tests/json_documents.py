@@ -22,7 +22,7 @@ def validate(document: dict[str, Any], tool: str) -> None:
     """Fail unless a document has the keys of the result of a tool."""
     import jsonschema
 
-    from graphslice.mcp.server import describe_tool
+    from graphslice.serve.mcp import describe_tool
 
     jsonschema.validate(document, describe_tool(tool).output_schema, jsonschema.Draft202012Validator)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphslice.errors import InputError
-from graphslice.processes import in_processes
+from graphslice.system.processes import in_processes
 
 
 def run(function: Callable[[], None]) -> None:

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
-from graphslice.checkpoint_file import read_values
-from graphslice.package_data import MODELS
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.checkpoint_file import read_values
+from graphslice.system.machine import MODELS
 
 ROOT = Path(__file__).parents[1]
 ENDPOINTS = pd.read_csv(ROOT / "graphslice" / "weights" / "adme_endpoints.csv", keep_default_na=False)

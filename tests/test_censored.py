@@ -7,7 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from graphslice.censored import expected_values, is_bounded, parse_bound, within_bounds
+from graphslice.tasks import expected_values, is_bounded, parse_bound, within_bounds
 
 INF = np.inf
 

@@ -8,7 +8,7 @@ import yaml
 from graphslice import InputError, RunConfig
 from graphslice.config import PRESETS, read_yaml, split_words
 from graphslice.config.reading import parse_value, read_preset
-from graphslice.package_data import CONFIGS
+from graphslice.system.machine import CONFIGS
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -11,8 +11,8 @@ import torch
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.data.batch_loader import collate
-from graphslice.inference.gpu import TF32_MIXERS
 from graphslice.inference.predictor import Predictor, load
+from graphslice.inference.torch_networks import TF32_MIXERS
 from graphslice.nn import GraphTransformer
 from graphslice.nn.compiled import UncompiledWarning
 from graphslice.nn.mixers import MIXERS

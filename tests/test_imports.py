@@ -12,13 +12,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graphslice"
 
 #: The packages. Each may import from itself and from those before it, but not from others of the same rank.
-ORDER = """_version errors feature_dims hardware signals package_data model_averaging normal_scores censored
-compile_note documents
-< kernel_cache progress hub processes atomic_write folder_lock threads < torch_io checkpoint_file < config
-< run_files tasks < chem engines < batch
-< program < ops < nn < network < stacking < calibration < checkpoint < ensemble_check < originals < data
-< inference < evaluation < doctor < training < pretraining < report < analysis
-< compare tuning < api < mcp serve < cli < __main__"""
+ORDER = """_version errors feature_dims < system < config < tasks < chem < batch < program < ops < nn
+< stacking < calibration < runs < originals < data < inference < evaluation < doctor < training < pretraining
+< report < explain < search < api < serve < cli < __main__"""
 RANK = {package: rank for rank, names in enumerate(ORDER.split("<")) for package in names.split()}
 
 #: Third-party packages that a package must not import at module level.
@@ -129,9 +125,9 @@ PREDICTION = [
     ("from graphslice.cli.main import main; main(['--version'])", "torch numba numpy rdkit pandas"),
     ("import graphslice.config", "torch numba rdkit pandas"),
     ("main(['train', '--help'])", "torch numba rdkit pandas"),
-    ("import graphslice.program.kernels, graphslice.program.run, graphslice.threads as t; t.cores()", "torch"),
+    ("import graphslice.program.kernels, graphslice.program.run, graphslice.system.threads as t; t.cores()", "torch"),
     ("import graphslice as gs; gs.smiles_to_graph('CCO')", "torch pandas"),
-    ("from graphslice.ensemble_check import read_checkpoints; read_checkpoints(sys.argv[1])", "torch pandas sklearn"),
+    ("from graphslice.runs.ensemble import read_checkpoints; read_checkpoints(sys.argv[1])", "torch pandas sklearn"),
     *[("import graphslice.serve.app", "torch pandas lightning_fabric matplotlib")] * bool(find_spec("fastapi_offline")),
     ("from graphslice import Model, Predictor", "torch pandas lightning_fabric ogb sklearn"),
     (

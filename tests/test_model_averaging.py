@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from graphslice.model_averaging import simplex_grid, within_standard_errors
+from graphslice.stacking.stacking import simplex_grid, within_standard_errors
 
 
 @pytest.mark.parametrize(("steps", "parts"), [(0, 1), (3, 1), (0, 3), (4, 2), (5, 4)])

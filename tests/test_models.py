@@ -10,9 +10,9 @@ from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 from rdkit.DataStructs import TanimotoSimilarity
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
-from graphslice.package_data import DEMO_CSV, MODELS, PRETRAINED_MODEL
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.system.machine import DEMO_CSV, MODELS, PRETRAINED_MODEL
 from graphslice.training import train
 
 

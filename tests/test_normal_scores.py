@@ -3,7 +3,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from graphslice.normal_scores import fit_knots, interpolate, to_scores
+from graphslice.tasks import fit_knots, interpolate, to_scores
 
 
 @pytest.mark.parametrize("values", [np.random.default_rng(0).lognormal(size=50), np.arange(4.0), np.full(3, 2.0)])

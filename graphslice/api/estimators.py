@@ -16,16 +16,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from graphslice.api.arguments import labelled_table, name_setting
 from graphslice.api.fitting import base_config, fit
-from graphslice.api.labelled_data import labelled_table, name_setting
 from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import RunConfig, split_words
 from graphslice.config.reading import nested
-from graphslice.data.columns import quoted_list
-from graphslice.data.frames import column_names, is_frame
-from graphslice.errors import InputError, check_choice
-from graphslice.inference.embedding import compute_embeddings, embedding_column
+from graphslice.data.loaders import column_names, is_frame
+from graphslice.errors import InputError, check_choice, quoted_list
+from graphslice.inference.files import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_molecules
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from graphslice import compile_note
-from graphslice.api.labelled_data import as_dataset, name_setting
+from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.api.model import Model, load
-from graphslice.checkpoint import fine_tuning_preset
 from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
 from graphslice.config.reading import merge_sections, nested, read_preset
 from graphslice.errors import InputError, shown
 from graphslice.report.write import report_after_training
-from graphslice.run_files import read_config
+from graphslice.runs.checkpoint import fine_tuning_preset
+from graphslice.runs.run_files import read_config
+from graphslice.system import compile_note
 from graphslice.training import train_run
 from graphslice.training.loop import Interrupted
 from graphslice.training.run import RunResult

@@ -1,4 +1,7 @@
-"""Model: the notebook interface to a trained model, and :func:`load`."""
+"""Model: the notebook interface to a trained model, and :func:`load`.
+
+Pictures of molecules that notebooks display.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,25 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphslice import compile_note
-from graphslice.api.labelled_data import as_dataset, name_setting
+from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.calibration import Calibration
-from graphslice.checkpoint import Checkpoint, save_ensemble_calibration, write_run_directory
 from graphslice.config import MOLECULE
-from graphslice.data.frames import column_names
+from graphslice.data.loaders import column_names
 from graphslice.data.splits import Splits
-from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
-from graphslice.folder_lock import locked
-from graphslice.hub import pinned_name
-from graphslice.inference.embedding import compute_embeddings
+from graphslice.inference.files import compute_embeddings
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import (
+from graphslice.runs.checkpoint import Checkpoint, save_ensemble_calibration, write_run_directory
+from graphslice.runs.ensemble import read_calibration, read_checkpoints
+from graphslice.runs.run_files import (
     CONFIG,
     CORPUS,
     MEMBER,
@@ -41,15 +41,18 @@ from graphslice.run_files import (
     unfinished_note,
     write_start,
 )
-from graphslice.signals import interrupts_deferred
+from graphslice.system import compile_note
+from graphslice.system.console import interrupts_deferred
+from graphslice.system.files import locked
+from graphslice.system.hub import pinned_name
 from graphslice.tasks import Task, output_slices
 
 if TYPE_CHECKING:
     import torch
     from pandas import DataFrame
 
-    from graphslice.api.picture import Picture
     from graphslice.data.dataset import LabelledDataset
+    from graphslice.explain.attribution import Explanation
     from graphslice.inference.predictor import Molecules
 
 
@@ -170,7 +173,7 @@ class Model(Predictor):
     def attribute(
         self, smiles: str, target: str | None = None, *, orders: int = 256, columns: Columns | None = None
     ) -> np.ndarray:
-        """Compute Shapley values of the atoms: see :func:`graphslice.analysis.attribute`.
+        """Compute Shapley values of the atoms: see :func:`graphslice.explain.attribution.attribute`.
 
         Classification targets are explained on the logit, log-transformed targets on the logarithm. If base models
         are stacked with the network, only the network is explained, with a warning if its weight is small. Ensemble
@@ -189,14 +192,13 @@ class Model(Predictor):
         Raises:
             InputError: if the SMILES is invalid, the target is unknown or feature columns are missing.
         """
-        from graphslice.analysis.attribution import attribute
-        from graphslice.analysis.formatting import match_target, weight_warning
+        from graphslice.explain.attribution import attribute, match_target, weight_warning
 
         if target is None and len(self.tasks) > 1:
             raise InputError(f"the model has several targets: choose one with target=, of {', '.join(self.targets)}")
         index = match_target(target, self.targets)
         if not isinstance(smiles, str):
-            raise InputError(f"attribute takes one SMILES, not {type(smiles).__name__}: analysis.attribute takes many")
+            raise InputError(f"attribute takes one SMILES, not {type(smiles).__name__}: call it once for each molecule")
         result, where = attribute(self, smiles, orders=orders, columns=columns), output_slices(self.tasks)[index]
         if note := weight_warning(float(result.network_weight[where].min())):
             warnings.warn(note, stacklevel=2)
@@ -218,7 +220,6 @@ class Model(Predictor):
         Raises:
             InputError: as in :meth:`attribute`.
         """
-        from graphslice.api.picture import explain_molecule
 
         return explain_molecule(self, smiles, target, orders, columns)[1]
 
@@ -275,7 +276,7 @@ class Model(Predictor):
 
         ``overrides`` are fields of :class:`DataConfig`.
         """
-        from graphslice.data.dataset_loaders import dataset_from_frame
+        from graphslice.data.loaders import dataset_from_frame
         from graphslice.evaluation.evaluate import align_targets, data_to_evaluate, load_evaluation_data, select_tasks
 
         if frame is None:
@@ -392,3 +393,53 @@ def _kind(task: Task) -> str:
     """Task type with its first four classes, for ``repr``."""
     classes = f" ({', '.join(task.classes[:4])}{', ...' * (len(task.classes) > 4)})" if task.classes else ""
     return task.kind + classes
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as SVG and PNG, displayed by notebooks.
+
+    Attributes:
+        svg: the SVG document.
+        png: the PNG file, as bytes.
+    """
+
+    svg: str
+    png: bytes
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture to a file.
+
+        Args:
+            path: a file name that ends in ``.svg`` or ``.png``.
+
+        Raises:
+            InputError: if the suffix is another one, or the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix not in (".svg", ".png"):
+            raise InputError(f"a picture is written as .svg or .png, not as {path.name}")
+        try:
+            path.write_bytes(self.png if path.suffix == ".png" else self.svg.encode())
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+    def __repr__(self) -> str:
+        return "Picture(displayed in a notebook; save('atoms.svg') writes it)"
+
+
+def explain_molecule(
+    model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
+) -> tuple[Explanation, Picture]:
+    """Return the atom contributions to one target, and their picture; arguments and errors as in :meth:`Model.draw`."""
+    from graphslice.explain.attribution import explain_targets, match_target
+    from graphslice.explain.pictures import draw_atoms
+
+    if not isinstance(smiles, str):
+        raise InputError(f"draw takes one SMILES, not {type(smiles).__name__}")
+    index = match_target(target, model.targets)
+    explanation = explain_targets(model, smiles, orders=orders, columns=columns)[index]
+    return explanation, Picture(*draw_atoms(smiles, explanation))

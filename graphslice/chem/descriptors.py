@@ -14,8 +14,14 @@ from itertools import chain
 import numpy as np
 from rdkit import Chem
 
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, parse_molecule, reparse_canonical
-from graphslice.chem.quiet import rdkit_messages_blocked
+from graphslice.chem.parse import (
+    MAX_ATOMS,
+    MoleculeError,
+    canonical_ranks,
+    parse_molecule,
+    rdkit_messages_blocked,
+    reparse_canonical,
+)
 
 # The largest magnitude of an RDKit descriptor.
 _LARGEST = 1e6

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from graphslice.chem.hashes import IDS_PER_TYPE, MIX1, ODD, mix
 from graphslice.chem.molecule import MolArrays
-from graphslice.chem.molecule_hash import IDS_PER_TYPE, MIX1, ODD, mix
 
 #: Bits of a fingerprint.
 FINGERPRINT_BITS = 2_048

@@ -10,6 +10,11 @@ definition is simpler than that of RDKit (functional groups, acceptors, charges 
 J without bond orders), or another (kappa3 exchanges the factors of odd and even numbers of atoms), values differ for
 some molecules; tests/chem/test_graph_descriptors.py says which are equal. Isotopes are not distinguished. Hydrogens
 that are atoms of the graph count as atoms.
+
+Tables of the elements for :mod:`~graphslice.chem.graph_descriptors`, by OGB's index: the atomic number less 1.
+
+The last index of each OGB feature stands for all values that are not listed, so every table has a value for it. Numbers
+are written here and not read from RDKit, so that descriptors are the same with every version of it.
 """
 
 from __future__ import annotations
@@ -20,14 +25,130 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from graphslice.chem import element_tables as el
 from graphslice.chem.fingerprints import morgan_counts
 from graphslice.chem.molecule import MolArrays
-from graphslice.chem.path_search import set_neighbours
+from graphslice.chem.paths import set_neighbours
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
-_ELEMENTS = {"C": el.C, "N": el.N, "O": el.O, "F": el.F, "Si": el.SI, "P": el.P, "S": el.S, "Cl": el.CL, "Br": el.BR}
-_ELEMENTS |= {"I": el.I, "B": el.B}
+#: OGB's index of elements that descriptors distinguish.
+H, B, C, N, O, F, SI, P, S, CL, BR, I = 0, 4, 5, 6, 7, 8, 13, 14, 15, 16, 34, 52  # noqa: E741
+
+
+def table(values: dict[int, float], default: float, dtype: type = np.float64) -> np.ndarray:
+    """Return an array of all elements from values by OGB's index, and the value of all other elements."""
+    array: np.ndarray = np.full(ATOM_DIMS[0], default, dtype)
+    array[list(values)] = list(values.values())
+    return array
+
+
+# Standard atomic weights (g/mol), or the mass number of the longest-lived isotope, as in RDKit.
+_MASSES = """
+    1.008 4.003 6.941 9.012 10.812 12.011 14.007 15.999 18.998 20.18 22.99 24.305 26.982 28.086 30.974 32.067 35.453
+    39.948 39.098 40.078 44.956 47.867 50.944 51.996 54.938 55.845 58.933 58.693 63.546 65.39 69.723 72.61 74.922 78.96
+    79.904 83.8 85.468 87.62 88.906 91.224 92.906 95.94 98 101.07 102.906 106.42 107.868 112.412 114.818 118.711 121.76
+    127.6 126.904 131.29 132.905 137.328 138.906 140.116 140.908 144.24 145 150.36 151.964 157.25 158.925 162.5 164.93
+    167.26 168.934 173.04 174.967 178.49 180.948 183.84 186.207 190.23 192.217 195.078 196.967 200.59 204.383 207.2
+    208.98 209 210 222 223 226 227 232.038 231.036 238.029 237 244 243 247 247 251 252 257 258 259 262 267 268 269 270
+    269 278 281 281 285 284 289 288 293 292 294
+"""
+#: Atomic weight (g/mol); 100 for an unknown element.
+MASS = table(dict(enumerate(map(float, _MASSES.split()))), 100.0)
+#: True for fluorine, chlorine, bromine and iodine.
+IS_HALOGEN = table(dict.fromkeys((F, CL, BR, I), True), False, np.bool_)
+
+# Elements by their number of valence electrons: the atomic numbers of the main groups.
+_GROUPS = {
+    1: (1, 3, 11, 19, 37, 55, 87),
+    2: (2, 4, 12, 20, 30, 38, 48, 56, 80, 88),
+    3: (5, 13, 31, 49, 81),
+    4: (6, 14, 32, 50, 82),
+    5: (7, 15, 33, 51, 83),
+    6: (8, 16, 34, 52, 84),
+    7: (9, 17, 35, 53, 85),
+    8: (10, 18, 36, 54, 86),
+}
+#: Number of valence electrons; 4 for transition metals.
+VALENCE_ELECTRONS = table({number - 1: group for group, numbers in _GROUPS.items() for number in numbers}, 4.0)
+#: Number of inner electrons; at least 1, since connectivity indices divide by it.
+INNER_ELECTRONS = np.maximum(1.0, np.arange(1, ATOM_DIMS[0] + 1) - VALENCE_ELECTRONS - 1)
+#: Principal quantum number of the valence shell: 1 and the number of noble gases before the element.
+QUANTUM_NUMBER = 1.0 + (np.arange(1, ATOM_DIMS[0] + 1)[:, None] > [2, 10, 18, 36, 54, 86]).sum(axis=1)
+
+#: Van der Waals radius (Angstrom).
+RADIUS = table(
+    {H: 1.2, B: 1.85, C: 1.95, N: 1.8, O: 1.7, F: 1.55, SI: 2.1, P: 2.05, S: 2.05, CL: 1.95, BR: 2.05, I: 2.25}, 2.1
+)
+#: Covalent radius (Angstrom): half the length of a single bond.
+COVALENT_RADIUS = table(
+    {H: 0.33, B: 0.83, C: 0.77, N: 0.7, O: 0.66, F: 0.64, SI: 1.17, P: 1.1, S: 1.04, CL: 0.99, BR: 1.14, I: 1.33}, 1.3
+)
+
+# Electronegativity a + b q + c q^2 of an orbital with charge q (eV; Gasteiger and Marsili 1980): a, b and c of sp, sp2
+# and sp3. An element with one row has it for all three.
+_ORBITALS = {
+    H: ((7.17, 6.24, -0.56),),
+    B: ((6.42, 6.807, 1.322), (6.42, 6.807, 1.322), (5.98, 6.82, 1.605)),
+    C: ((10.39, 9.45, 0.73), (8.79, 9.32, 1.51), (7.98, 9.18, 1.88)),
+    N: ((15.68, 11.7, -0.27), (12.87, 11.15, 0.85), (11.54, 10.82, 1.36)),
+    O: ((17.07, 13.79, 0.47), (17.07, 13.79, 0.47), (14.18, 12.92, 1.39)),
+    F: ((14.66, 13.85, 2.31),),
+    SI: ((9.065, 7.027, -0.002), (7.905, 6.748, 0.443), (7.30, 6.567, 0.657)),
+    P: ((9.665, 8.53, 0.735), (9.665, 8.53, 0.735), (8.90, 8.24, 0.96)),
+    S: ((10.88, 9.485, 1.325), (10.88, 9.485, 1.325), (10.14, 9.13, 1.38)),
+    CL: ((11.0, 9.69, 1.35),),
+    BR: ((10.08, 8.47, 1.16),),
+    I: ((9.9, 7.96, 0.96),),
+}
+#: a, b and c by element and hybridization: ``float64 [119, 3, 3]``; of other hybridizations, those of sp3.
+ORBITALS = np.full((ATOM_DIMS[0], 3, 3), (8.0, 9.0, 1.5))
+for _element, _rows in _ORBITALS.items():
+    ORBITALS[_element] = _rows
+#: Electronegativity of the cation (eV), by which charge transferred from an atom is divided; measured for hydrogen.
+CATION = ORBITALS.sum(axis=2)
+CATION[H] = 20.02
+
+# Topological polar surface area (Angstrom^2; Ertl et al. 2000) of N and O, by the numbers of heavy neighbours and of
+# hydrogens, the formal charge, and the numbers of double, triple and aromatic bonds.
+_POLAR_AREAS: dict[int, dict[tuple[int, ...], float]] = {
+    N: {
+        (1, 0, 0, 0, 1, 0): 23.79, (1, 1, 0, 1, 0, 0): 23.85, (1, 2, 0, 0, 0, 0): 26.02, (1, 2, 1, 1, 0, 0): 25.59,
+        (1, 3, 1, 0, 0, 0): 27.64, (2, 0, 0, 1, 0, 0): 12.36, (2, 0, 0, 1, 1, 0): 13.60, (2, 1, 0, 0, 0, 0): 12.03,
+        (2, 0, 1, 0, 1, 0): 4.36, (2, 1, 1, 1, 0, 0): 13.97, (2, 2, 1, 0, 0, 0): 16.61, (2, 0, 0, 0, 0, 2): 12.89,
+        (2, 1, 0, 0, 0, 2): 15.79, (2, 1, 1, 0, 0, 2): 14.14, (3, 0, 0, 0, 0, 0): 3.24, (3, 0, 0, 2, 0, 0): 11.68,
+        (3, 0, 1, 1, 0, 0): 3.01, (3, 1, 1, 0, 0, 0): 4.44, (3, 0, 0, 0, 0, 3): 4.41, (3, 0, 0, 0, 0, 2): 4.93,
+        (3, 0, 0, 1, 0, 2): 8.39, (3, 0, 1, 0, 0, 3): 4.10, (3, 0, 1, 0, 0, 2): 3.88, (4, 0, 1, 0, 0, 0): 0.0,
+    },
+    O: {
+        (1, 0, 0, 1, 0, 0): 17.07, (1, 1, 0, 0, 0, 0): 20.23, (1, 0, -1, 0, 0, 0): 23.06, (2, 0, 0, 0, 0, 0): 9.23,
+        (2, 0, 0, 0, 0, 2): 13.14,
+    },
+}  # fmt: skip
+# Areas of those in a ring of three atoms that differ.
+_THREE_RING_AREAS: dict[int, dict[tuple[int, ...], float]] = {
+    N: {(2, 1, 0, 0, 0, 0): 21.94, (3, 0, 0, 0, 0, 0): 3.01},
+    O: {(2, 0, 0, 0, 0, 0): 12.53},
+}
+
+
+def _polar_table() -> tuple[np.ndarray, np.ndarray]:
+    areas = {}
+    for element, by_kind in _POLAR_AREAS.items():
+        for kind, area in by_kind.items():
+            neighbours, hydrogens, charge, *bonds = kind
+            for in_three_ring, value in enumerate((area, _THREE_RING_AREAS[element].get(kind, area))):
+                digits = (element, neighbours, hydrogens, charge + 5, *bonds, in_three_ring)
+                areas[int("".join(f"{digit:x}" for digit in digits), 16)] = value
+    keys = np.array(sorted(areas))
+    return keys, np.array([areas[key] for key in keys.tolist()])
+
+
+#: Areas and their keys, ascending. The hexadecimal digits of a key are OGB's index of the element, the six numbers (5
+#: more for the charge) and 1 in a ring of three atoms.
+POLAR_KEYS, POLAR_AREAS = _polar_table()
+
+
+_ELEMENTS = {"C": C, "N": N, "O": O, "F": F, "Si": SI, "P": P, "S": S, "Cl": CL, "Br": BR}
+_ELEMENTS |= {"I": I, "B": B}
 _ATOM_COUNTS = """
     other_elements atoms hydrogens weight charge positive_atoms negative_atoms radicals stereo_atoms
     aromatic_C aromatic_N aromatic_O aromatic_S sp_C sp2_C sp3_C fraction_sp3_C ring_atoms fused_atoms quaternary_C
@@ -71,10 +192,10 @@ GRAPH_DESCRIPTORS = (
 )
 # Position of each descriptor, by name.
 _AT: Any = namedtuple("_AT", GRAPH_DESCRIPTORS)(*range(len(GRAPH_DESCRIPTORS)))
-_ELEMENT_AT = el.table({i: getattr(_AT, name) for name, i in _ELEMENTS.items()}, _AT.other_elements, np.int64)
+_ELEMENT_AT = table({i: getattr(_AT, name) for name, i in _ELEMENTS.items()}, _AT.other_elements, np.int64)
 # Position of the sum of E-states by element; -1 for elements without one.
-_STATE_AT = el.table({el.C: _AT.state_C, el.N: _AT.state_N, el.O: _AT.state_O, el.S: _AT.state_S}, -1, np.int64)
-_STATE_AT[el.IS_HALOGEN] = _AT.state_halogen
+_STATE_AT = table({C: _AT.state_C, N: _AT.state_N, O: _AT.state_O, S: _AT.state_S}, -1, np.int64)
+_STATE_AT[IS_HALOGEN] = _AT.state_halogen
 # Position of the first bin of a pair of features.
 _PAIR_AT = np.zeros((len(_FEATURES), len(_FEATURES)), np.int64)
 for _a, _b in _PAIRS:
@@ -91,7 +212,7 @@ _IDS_PER_TYPE, _IDS_PER_STEREO = BOND_DIMS[1] * BOND_DIMS[2], BOND_DIMS[2]
 _BOND_SHORTENING = np.array([0.0, 0.2, 0.3, 0.1, 0.0])  # by bond type (Angstrom)
 
 _CHARGE_ROUNDS = 8
-_H_ORBITAL, _H_RESISTANCE = tuple(el.ORBITALS[el.H, _SP3].tolist()), 1 / el.CATION[el.H, _SP3]
+_H_ORBITAL, _H_RESISTANCE = tuple(ORBITALS[H, _SP3].tolist()), 1 / CATION[H, _SP3]
 # Bound of partial charges, which would otherwise diverge for atoms with very many bonds.
 _LARGEST_CHARGE = 10.0
 _LARGEST = 1e6
@@ -230,18 +351,18 @@ def _count_neighbours(atoms, bonds, type_ids, in_ring):
             element = atoms[j, _ELEMENT]
             counts[i, order] += 1
             counts[i, _RING_BONDS] += in_ring[k]
-            counts[i, _HETERO] += element not in (el.C, el.H)
+            counts[i, _HETERO] += element not in (C, H)
             counts[i, _AROMATIC_NEAR] += atoms[j, _AROMATIC]
-            counts[i, _OXYGENS] += element == el.O
-            counts[i, _OXO] += order == _DOUBLES and element == el.O
-            counts[i, _DOUBLE_OS] += order == _DOUBLES and element in (el.O, el.S)
+            counts[i, _OXYGENS] += element == O
+            counts[i, _OXO] += order == _DOUBLES and element == O
+            counts[i, _DOUBLE_OS] += order == _DOUBLES and element in (O, S)
     for k in range(len(bonds)):
         for side in range(2):
             i, j = bonds[k, side], bonds[k, 1 - side]
             element = atoms[j, _ELEMENT]
-            if element in (el.C, el.S):
-                itself = type_ids[k] // _IDS_PER_TYPE == _DOUBLES and atoms[i, _ELEMENT] in (el.O, el.S)
-                counts[i, _CARBONYLS if element == el.C else _SULFONYLS] += counts[j, _DOUBLE_OS] - itself
+            if element in (C, S):
+                itself = type_ids[k] // _IDS_PER_TYPE == _DOUBLES and atoms[i, _ELEMENT] in (O, S)
+                counts[i, _CARBONYLS if element == C else _SULFONYLS] += counts[j, _DOUBLE_OS] - itself
     return counts
 
 
@@ -274,7 +395,7 @@ def _count_atoms(atoms, counts, near, out):
         element, charge = atoms[i, _ELEMENT], _FORMAL_CHARGE[atoms[i, _CHARGE]]
         out[_ELEMENT_AT[element]] += 1
         out[_AT.hydrogens] += atoms[i, _HYDROGENS]
-        out[_AT.weight] += el.MASS[element] + el.MASS[el.H] * atoms[i, _HYDROGENS]
+        out[_AT.weight] += MASS[element] + MASS[H] * atoms[i, _HYDROGENS]
         out[_AT.charge] += charge
         out[_AT.positive_atoms] += charge > 0
         out[_AT.negative_atoms] += charge < 0
@@ -282,13 +403,13 @@ def _count_atoms(atoms, counts, near, out):
         out[_AT.stereo_atoms] += atoms[i, _CHIRALITY] in (1, 2)
         out[_AT.ring_atoms] += atoms[i, _IN_RING]
         out[_AT.fused_atoms] += counts[i, _RING_BONDS] > 2
-        out[_AT.halogens] += el.IS_HALOGEN[element]
+        out[_AT.halogens] += IS_HALOGEN[element]
         if atoms[i, _AROMATIC]:
-            out[_AT.aromatic_C] += element == el.C
-            out[_AT.aromatic_N] += element == el.N
-            out[_AT.aromatic_O] += element == el.O
-            out[_AT.aromatic_S] += element == el.S
-        if element == el.C:
+            out[_AT.aromatic_C] += element == C
+            out[_AT.aromatic_N] += element == N
+            out[_AT.aromatic_O] += element == O
+            out[_AT.aromatic_S] += element == S
+        if element == C:
             out[_AT.sp_C] += atoms[i, _HYBRIDIZATION] == _SP
             out[_AT.sp2_C] += atoms[i, _HYBRIDIZATION] == _SP2
             out[_AT.sp3_C] += atoms[i, _HYBRIDIZATION] == _SP3
@@ -322,18 +443,18 @@ def _count_groups(atoms, counts, near, out):
         charge = _FORMAL_CHARGE[atoms[i, _CHARGE]]
         features[i, _AROMATIC_ATOM] = aromatic
         features[i, _POSITIVE] = charge > 0
-        if element == el.C:
+        if element == C:
             features[i, _HYDROPHOBIC] = not aromatic and counts[i, _HETERO] == 0
             out[_AT.ketones] += not aromatic and degree == 3 and counts[i, _OXO] == 1 and counts[i, _HETERO] == 1
-        elif element == el.N:
+        elif element == N:
             _count_nitrogen(i, degree, charge, atoms, counts, features, out)
-        elif element == el.O:
+        elif element == O:
             _count_oxygen(i, degree, charge, atoms, counts, features, out)
-        elif element == el.S:
+        elif element == S:
             features[i, _NEGATIVE] = charge < 0
             out[_AT.sulfonyls] += counts[i, _OXO] == 2
-        elif el.IS_HALOGEN[element]:
-            features[i, _HYDROPHOBIC] = element != el.F
+        elif IS_HALOGEN[element]:
+            features[i, _HYDROPHOBIC] = element != F
         out[_AT.donors] += features[i, _DONOR]
         out[_AT.acceptors] += features[i, _ACCEPTOR]
     return features
@@ -395,7 +516,7 @@ def _connectivity(atoms, bonds, near, out):
     simple, valence = np.zeros(n), np.zeros(n)
     for i in range(n):
         element, degree = atoms[i, _ELEMENT], near.ptr[i + 1] - near.ptr[i]
-        delta = (el.VALENCE_ELECTRONS[element] - atoms[i, _HYDROGENS]) / el.INNER_ELECTRONS[element]
+        delta = (VALENCE_ELECTRONS[element] - atoms[i, _HYDROGENS]) / INNER_ELECTRONS[element]
         if degree > 0:
             simple[i] = 1 / np.sqrt(degree)
         if delta > 0:
@@ -487,8 +608,8 @@ def _partial_charges(atoms, bonds, near, out):
     for i in range(n):
         element, hybridization = atoms[i, _ELEMENT], min(atoms[i, _HYBRIDIZATION], _SP3)
         num_hydrogens[i] = atoms[i, _HYDROGENS]
-        resistances[i] = 1 / el.CATION[element, hybridization]
-        a[i], b[i], c[i] = el.ORBITALS[element, hybridization]
+        resistances[i] = 1 / CATION[element, hybridization]
+        a[i], b[i], c[i] = ORBITALS[element, hybridization]
     damping = 1.0
     for _ in range(_CHARGE_ROUNDS):
         damping /= 2
@@ -523,7 +644,7 @@ def _shared_charges(atoms, near):
         if charges[i] == 0 or not _is_bare_oxygen(i, atoms, near):
             continue
         center = near.atoms[near.ptr[i]]
-        if atoms[center, _ELEMENT] in (el.C, el.N, el.P, el.S):
+        if atoms[center, _ELEMENT] in (C, N, P, S):
             total, oxygens = 0.0, 0
             for e in range(near.ptr[center], near.ptr[center + 1]):
                 if _is_bare_oxygen(near.atoms[e], atoms, near):
@@ -537,7 +658,7 @@ def _shared_charges(atoms, near):
 
 @njit(cache=True, nogil=True)
 def _is_bare_oxygen(i, atoms, near):
-    return atoms[i, _ELEMENT] == el.O and near.ptr[i + 1] - near.ptr[i] == 1 and atoms[i, _HYDROGENS] == 0
+    return atoms[i, _ELEMENT] == O and near.ptr[i + 1] - near.ptr[i] == 1 and atoms[i, _HYDROGENS] == 0
 
 
 @njit(cache=True, nogil=True)
@@ -558,8 +679,8 @@ def _states(atoms, near, distances, out):
     intrinsic, states, weights = np.empty(n), np.empty(n), np.zeros(n)
     for i in range(n):
         element, degree = atoms[i, _ELEMENT], max(1, near.ptr[i + 1] - near.ptr[i])
-        electrons = max(0.0, el.VALENCE_ELECTRONS[element] - atoms[i, _HYDROGENS])
-        states[i] = intrinsic[i] = ((2 / el.QUANTUM_NUMBER[element]) ** 2 * electrons + 1) / degree
+        electrons = max(0.0, VALENCE_ELECTRONS[element] - atoms[i, _HYDROGENS])
+        states[i] = intrinsic[i] = ((2 / QUANTUM_NUMBER[element]) ** 2 * electrons + 1) / degree
         if i > 0:  # the distance 0 means different fragments, which do not perturb each other
             weights[i] = 1 / (i + 1) ** 2
     for i in range(n):
@@ -582,12 +703,12 @@ def _polar_area(atoms, counts, near, distances, out):
     """Topological polar surface area (Angstrom^2) of nitrogens and oxygens."""
     for i in range(len(atoms)):
         element = np.int64(atoms[i, _ELEMENT])
-        if element not in (el.N, el.O):
+        if element not in (N, O):
             continue
         neighbours = near.atoms[near.ptr[i] : near.ptr[i + 1]]
         degree, hydrogens, in_three_ring = len(neighbours), np.int64(atoms[i, _HYDROGENS]), 0
         for a in range(len(neighbours)):
-            if atoms[neighbours[a], _ELEMENT] == el.H:
+            if atoms[neighbours[a], _ELEMENT] == H:
                 degree, hydrogens = degree - 1, hydrogens + 1
             for b in range(a):
                 if distances[neighbours[a], neighbours[b]] == 1:
@@ -596,11 +717,11 @@ def _polar_area(atoms, counts, near, distances, out):
         charge, key = _FORMAL_CHARGE[atoms[i, _CHARGE]] + 5, np.int64(0)
         for digit in (element, degree, hydrogens, charge, doubles, triples, aromatics, in_three_ring):
             key = key << 4 | min(digit, 15)
-        at = np.searchsorted(el.POLAR_KEYS, key)
-        if at < len(el.POLAR_KEYS) and el.POLAR_KEYS[at] == key and counts[i, _OTHERS] == 0:
-            out[_AT.tpsa] += el.POLAR_AREAS[at]
+        at = np.searchsorted(POLAR_KEYS, key)
+        if at < len(POLAR_KEYS) and POLAR_KEYS[at] == key and counts[i, _OTHERS] == 0:
+            out[_AT.tpsa] += POLAR_AREAS[at]
         else:
-            first, less = (30.5, 8.2) if element == el.N else (28.5, 8.6)
+            first, less = (30.5, 8.2) if element == N else (28.5, 8.6)
             out[_AT.tpsa] += max(0.0, first - less * degree + 1.5 * hydrogens)
 
 
@@ -614,16 +735,16 @@ def _surface(atoms, bonds, type_ids, charges, states, out):
     overlap = np.empty(n)
     for i in range(n):
         element = atoms[i, _ELEMENT]
-        length = el.COVALENT_RADIUS[element] + el.COVALENT_RADIUS[el.H]
-        overlap[i] = atoms[i, _HYDROGENS] * _overlap(el.RADIUS[element], el.RADIUS[el.H], length)
+        length = COVALENT_RADIUS[element] + COVALENT_RADIUS[H]
+        overlap[i] = atoms[i, _HYDROGENS] * _overlap(RADIUS[element], RADIUS[H], length)
     for k in range(len(bonds)):
         i, j = bonds[k, 0], bonds[k, 1]
         a, b = atoms[i, _ELEMENT], atoms[j, _ELEMENT]
-        length = el.COVALENT_RADIUS[a] + el.COVALENT_RADIUS[b] - _BOND_SHORTENING[type_ids[k] // _IDS_PER_TYPE]
-        overlap[i] += _overlap(el.RADIUS[a], el.RADIUS[b], length)
-        overlap[j] += _overlap(el.RADIUS[b], el.RADIUS[a], length)
+        length = COVALENT_RADIUS[a] + COVALENT_RADIUS[b] - _BOND_SHORTENING[type_ids[k] // _IDS_PER_TYPE]
+        overlap[i] += _overlap(RADIUS[a], RADIUS[b], length)
+        overlap[j] += _overlap(RADIUS[b], RADIUS[a], length)
     for i in range(n):
-        radius = el.RADIUS[atoms[i, _ELEMENT]]
+        radius = RADIUS[atoms[i, _ELEMENT]]
         area = np.pi * radius * max(0.0, 4 * radius - overlap[i])
         out[_AT.surface_area] += area
         out[_AT.charge_area0 + _bin(charges[i], _CHARGE_BOUNDS)] += area

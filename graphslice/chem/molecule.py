@@ -1,4 +1,13 @@
-"""Molecular graphs (:class:`MolGraph`) from SMILES, with exactly the features of OGB (``features.py``)."""
+"""Molecular graphs (:class:`MolGraph`) from SMILES, with exactly the features of OGB (``features.py``).
+
+Validation of molecule arrays in one pass, compiled with numba.
+
+Kernels that read molecules do no bounds checks, so all arrays from outside are validated here once, on input.
+
+Renumbering of the atoms of molecules, such as to canonical order; compiled with numba.
+
+Order of the atoms and bonds of a SMILES, and their indices in the molecular graph in canonical order.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +16,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
+from rdkit import Chem
+from rdkit.Chem import ChiralType
 
-from graphslice.chem.atom_bond_order import ORDER_DTYPE, atom_bond_order
-from graphslice.chem.features import molecule_features
-from graphslice.chem.molecule_check import invalid_molecule, typed_arrays
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, canonical_ranks, normalize_stereo, parse_molecule
-from graphslice.chem.quiet import rdkit_messages_blocked
-from graphslice.chem.rdkit_pickle import read_binaries
-from graphslice.chem.renumber import renumber
+from graphslice.chem.features import ATOM_FEATURES, molecule_features, read_binaries
+from graphslice.chem.parse import (
+    MAX_ATOMS,
+    MoleculeError,
+    canonical_ranks,
+    graph_atom_indices,
+    normalize_stereo,
+    parse_molecule,
+    rdkit_messages_blocked,
+)
 from graphslice.config import ATOM, MOLECULE
 from graphslice.errors import InputError
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
 
 # The three features of every bond type id.
 _BOND_FEATURES = np.array(list(np.ndindex(BOND_DIMS)), dtype=np.uint8)
@@ -230,7 +244,7 @@ def read_smiles(
     Returns:
         The molecules, row by row (an invalid one has no atoms); for each row None or the reason why it is invalid; and
         ``uint16 [S, 2]`` for the S atoms or bonds of all molecules, as
-        :func:`~graphslice.chem.atom_bond_order.atom_bond_order` returns them (S = 0 for molecule).
+        :func:`~graphslice.chem.molecule.atom_bond_order` returns them (S = 0 for molecule).
     """
     if atom_order not in ("canonical", "input"):
         raise ValueError(f"atom_order must be 'canonical' or 'input', not {atom_order!r}")
@@ -281,3 +295,229 @@ def _to_arrays(
         of_bonds = slice(bond_ptr[row], bond_ptr[row + 1])
         atoms[atom_ptr[row] : atom_ptr[row + 1]], bonds[of_bonds], features[of_bonds] = molecule_features(mol)
     return MolArrays(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids(features))
+
+
+#: Most bonds of an atom, which are counted in a byte.
+MAX_DEGREE = 255
+#: Most atoms of a molecule with bonds, whose atoms are stored as 16-bit numbers.
+MAX_BOND_ATOMS = 65_535
+
+_ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
+_LIMITS = np.array(ATOM_DIMS, np.uint8)
+
+
+def typed_arrays(
+    index: int, atoms: np.ndarray, bonds: np.ndarray, bond_features: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Convert the arrays of one molecule to their dtypes: ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``.
+
+    Raises:
+        InputError: with the ``index`` of the molecule, if a shape is wrong or values are not integers in range.
+    """
+    arrays = []
+    for array, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
+        if not (type(array) is np.ndarray and array.dtype == dtype and array.ndim == 2 and array.shape[1] == width):
+            array = _typed(array, name, dtype, width, f"the molecule at index {index}")
+        arrays.append(array)
+    if len(arrays[1]) != len(arrays[2]):
+        raise InputError(
+            f"the molecule at index {index} has {len(arrays[1])} bonds, but features of {len(arrays[2])} bonds"
+        )
+    return arrays[0], arrays[1], arrays[2]
+
+
+def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU
+        raise InputError(f"{whose} has {name} that are not an array") from None
+    array = np.empty((0, width), dtype) if array.size == 0 else array
+    limits = np.iinfo(dtype)
+    is_shaped = array.dtype.kind in "bui" and array.ndim == 2 and array.shape[1] == width
+    if not is_shaped or (array.size and (array.min() < limits.min or array.max() > limits.max)):
+        raise InputError(f"{whose} has {name} that are not integers from {limits.min} to {limits.max}, [rows, {width}]")
+    return np.ascontiguousarray(array, dtype)
+
+
+def invalid_molecule(
+    atom_ptr: np.ndarray,
+    bond_ptr: np.ndarray,
+    atoms: np.ndarray,
+    begins: np.ndarray,
+    ends: np.ndarray,
+    bond_type_ids: np.ndarray,
+    max_atoms: int = MAX_BOND_ATOMS,
+) -> int | None:
+    """Find the first molecule that is invalid input for compiled code.
+
+    Args:
+        atom_ptr: integer ``[G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; not validated yet.
+        bond_ptr: the same for bonds.
+        atoms: ``uint8 [9 A]``, OGB's features, atom by atom.
+        begins, ends: integer ``[M]``, the two atoms of each bond, numbered from 0 within their molecule.
+        bond_type_ids: ``uint8 [M]``.
+        max_atoms: largest number of atoms of a molecule.
+
+    Returns:
+        Index of the molecule; None if all are valid.
+    """
+    offsets = [_read_only(ptr, np.int64) for ptr in (atom_ptr, bond_ptr)]
+    bonds = [_read_only(begins, np.int32), _read_only(ends, np.int32), _read_only(bond_type_ids, np.uint8)]
+    found = _first_invalid(*offsets, _read_only(atoms, np.uint8), *bonds, max_atoms)
+    return None if found < 0 else int(found)
+
+
+def _read_only(array: np.ndarray, dtype: type) -> np.ndarray:
+    """Return a contiguous array that is not writable: numba compiles once for arrays of molecules and of files."""
+    array = np.ascontiguousarray(array, dtype).view()
+    array.flags.writeable = False
+    return array
+
+
+@njit(cache=True, nogil=True)
+def _first_invalid(atom_ptr, bond_ptr, atoms, begins, ends, bond_type_ids, max_atoms):
+    num_atoms, num_bonds = len(atoms) // len(_LIMITS), min(len(begins), len(ends), len(bond_type_ids))
+    for g in range(min(len(atom_ptr), len(bond_ptr)) - 1):
+        first, last, begin, end = atom_ptr[g], atom_ptr[g + 1], bond_ptr[g], bond_ptr[g + 1]
+        if not (0 <= first <= last <= num_atoms and last - first <= max_atoms and 0 <= begin <= end <= num_bonds):
+            return g
+        for i in range(first * len(_LIMITS), last * len(_LIMITS)):
+            if atoms[i] >= _LIMITS[i % len(_LIMITS)]:
+                return g
+        size, previous, ascending = last - first, np.int64(-1), True
+        for m in range(begin, end):
+            a, b = np.int64(begins[m]), np.int64(ends[m])
+            if not (0 <= a < size and 0 <= b < size) or a == b or bond_type_ids[m] >= NUM_BOND_TYPES:
+                return g
+            ascending = ascending and a < b and a * size + b > previous
+            previous = a * size + b
+        # Bonds in canonical order are ascending, so that duplicates are impossible.
+        if (not ascending or end - begin > MAX_DEGREE) and _is_repeated(size, begins[begin:end], ends[begin:end]):
+            return g
+    return -1
+
+
+@njit(cache=True)
+def _is_repeated(size, begins, ends):
+    """True if two atoms have two bonds, in either direction, or an atom has more than MAX_DEGREE bonds."""
+    keys, degrees = np.empty(len(begins), np.int64), np.zeros(size, np.int64)
+    for m in range(len(begins)):
+        keys[m] = min(begins[m], ends[m]) * size + max(begins[m], ends[m])
+        degrees[begins[m]] += 1
+        degrees[ends[m]] += 1
+    keys.sort()
+    return degrees.max() > MAX_DEGREE or (keys[1:] == keys[:-1]).any()
+
+
+_CLOCKWISE, _COUNTERCLOCKWISE = (
+    ATOM_FEATURES["chirality"].indices[tag] for tag in (ChiralType.CHI_TETRAHEDRAL_CW, ChiralType.CHI_TETRAHEDRAL_CCW)
+)
+
+
+@njit(cache=True)
+def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
+    """Sort the atoms of each molecule by ``ranks`` (``int32 [A]``), and its bonds by their atoms.
+
+    The arrays are those of ``MolArrays``, changed in place. RDKit's chirality tag is relative to the order of the
+    bonds of the atom, so it is inverted if the new order is an odd permutation of the old one.
+
+    Raises:
+        ValueError: if ranks are not valid indices of atoms of their molecule.
+    """
+    if len(ranks) != len(atoms):
+        raise ValueError("the number of ranks differs from the number of atoms")
+    for g in range(len(atom_ptr) - 1):
+        first_atom, first_bond, end_bond = atom_ptr[g], bond_ptr[g], bond_ptr[g + 1]
+        rank = ranks[first_atom : atom_ptr[g + 1]]
+        old = atoms[first_atom : atom_ptr[g + 1]].copy()
+        for i in range(len(rank)):
+            if not 0 <= rank[i] < len(rank):
+                raise ValueError("a rank is out of range for its molecule")
+        for i in range(len(rank)):
+            tag = old[i, 1]
+            if tag in (_CLOCKWISE, _COUNTERCLOCKWISE) and _is_odd(i, rank, bonds[first_bond:end_bond]):
+                old[i, 1] = _CLOCKWISE + _COUNTERCLOCKWISE - tag
+        for i in range(len(rank)):
+            for f in range(old.shape[1]):  # numba compiles the assignment of a row for a second longer
+                atoms[first_atom + rank[i], f] = old[i, f]
+        for m in range(first_bond, end_bond):  # insertion sort
+            a, b, bond_type = rank[bonds[m, 0]], rank[bonds[m, 1]], bond_type_ids[m]
+            if a > b:
+                a, b = b, a
+            k = m
+            while k > first_bond and (bonds[k - 1, 0] > a or (bonds[k - 1, 0] == a and bonds[k - 1, 1] > b)):
+                bonds[k, 0], bonds[k, 1], bond_type_ids[k] = bonds[k - 1, 0], bonds[k - 1, 1], bond_type_ids[k - 1]
+                k -= 1
+            bonds[k, 0], bonds[k, 1], bond_type_ids[k] = a, b, bond_type
+
+
+@njit(cache=True)
+def _is_odd(atom, rank, bonds):
+    """True if sorting the neighbours of the atom by rank is an odd permutation."""
+    odd = False
+    for m in range(len(bonds)):
+        if bonds[m, 0] == atom or bonds[m, 1] == atom:
+            neighbour_rank = rank[bonds[m, 1] if bonds[m, 0] == atom else bonds[m, 0]]
+            for k in range(m + 1, len(bonds)):
+                if (bonds[k, 0] == atom and rank[bonds[k, 1]] < neighbour_rank) or (
+                    bonds[k, 1] == atom and rank[bonds[k, 0]] < neighbour_rank
+                ):
+                    odd = not odd
+    return odd
+
+
+#: dtype of :func:`atom_bond_order`.
+ORDER_DTYPE = np.uint16
+
+
+def atom_bond_order(mol: Chem.Mol, level: str, *, canonical: bool = True) -> np.ndarray:
+    """Map the n atoms, or bonds, of a molecule in the order of its SMILES to its graph.
+
+    Bonds of a graph in canonical order are sorted by their two atoms, the lower one first, as in
+    :func:`~graphslice.chem.molecule.renumber`.
+
+    Args:
+        mol: molecule parsed from a SMILES.
+        level: atom or bond.
+        canonical: the graph is in canonical order; otherwise it has the order of the SMILES.
+
+    Returns:
+        ``uint16 [n, 2]``: the index of each in the graph, and its symmetry class. Only molecules with stereocentres
+        have symmetry classes of several members: chirality tags depend on the numbers of the neighbours, and among
+        symmetric neighbours these numbers are arbitrary, so that the graph may distinguish them.
+    """
+    if not canonical:
+        return _order(np.arange(mol.GetNumAtoms() if level == ATOM else mol.GetNumBonds()))
+    ranks = np.array(graph_atom_indices(mol), np.int64)
+    ends = np.array([(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in mol.GetBonds()], np.int64).reshape(-1, 2)
+    has_stereo = any(atom.GetChiralTag() != Chem.ChiralType.CHI_UNSPECIFIED for atom in mol.GetAtoms())
+    if level == ATOM:
+        return _order(ranks, _atom_symmetry_classes(mol) if has_stereo else None)
+    low, high = np.sort(ranks[ends], axis=1).T
+    places = np.empty(len(ends), np.int64)
+    places[np.lexsort((high, low))] = np.arange(len(ends))
+    return _order(places, _bond_symmetry_classes(mol, ends) if has_stereo else None)
+
+
+def _order(places: np.ndarray, classes: np.ndarray | None = None) -> np.ndarray:
+    classes = np.arange(len(places)) if classes is None else classes
+    return np.stack([places, classes], axis=1).astype(ORDER_DTYPE)
+
+
+def _atom_symmetry_classes(mol: Chem.Mol) -> np.ndarray:
+    """RDKit's symmetry classes of the atoms: ``int64 [N]``."""
+    return np.array(Chem.CanonicalRankAtoms(mol, breakTies=False, includeAtomMaps=False), np.int64)
+
+
+def _bond_symmetry_classes(mol: Chem.Mol, ends: np.ndarray) -> np.ndarray:
+    """Symmetry classes of the bonds: ``int64 [M]``, from the classes and distances of all atoms as seen from both ends.
+
+    The classes of the two ends alone would not distinguish the two kinds of bonds of prismane.
+    """
+    classes, distances = _atom_symmetry_classes(mol), np.rint(Chem.GetDistanceMatrix(mol)).astype(np.int64)
+    class_ids: dict[tuple, int] = {}
+    groups = []
+    for a, b in ends.tolist():
+        views = [sorted(zip(classes, distances[i], distances[j], strict=True)) for i, j in ((a, b), (b, a))]
+        groups.append(class_ids.setdefault(tuple(min(views)), len(class_ids)))
+    return np.array(groups, np.int64)

@@ -11,7 +11,7 @@ from rich.console import Console
 from graphslice.cli.options import SHORT_OPTIONS, add_config_options, build_config, hide_options
 from graphslice.errors import InputError
 
-MODULE = "graphslice.compare"
+MODULE = "graphslice.search.compare"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -40,12 +40,12 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train every variant and print the table; raise InputError for unusable input."""
-    from graphslice.compare import compare, parse_variants, table
-    from graphslice.compare.plan import FIXED_OPTIONS
     from graphslice.config import read_yaml
     from graphslice.config.reading import flattened
     from graphslice.nn.mixers import MIXERS
-    from graphslice.run_files import default_run_directory
+    from graphslice.runs.run_files import default_run_directory
+    from graphslice.search.compare import compare, table
+    from graphslice.search.plan import FIXED_OPTIONS, parse_variants
 
     for word in (argument for argument in arguments if argument.startswith("--")):
         option = word.split("=")[0]

@@ -9,11 +9,11 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
 
-from graphslice.hardware import default_device
+from graphslice.system.machine import default_device
 
 if TYPE_CHECKING:
+    from graphslice.doctor.checks import OperatorCheck
     from graphslice.doctor.diagnosis import Diagnosis
-    from graphslice.doctor.operators import OperatorCheck
 
 MODULE = "graphslice.doctor.diagnosis"
 

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model
-from graphslice.hub import local_path
+from graphslice.system.hub import local_path
 
 MODULE = "graphslice.evaluation.evaluate"
 
@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
-    from graphslice.data.labels import pluralize
+    from graphslice.errors import pluralize
     from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
     from graphslice.inference.files import check_output

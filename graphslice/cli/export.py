@@ -23,8 +23,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the file and print its name; raise InputError for a model that ONNX cannot express."""
-    from graphslice.ensemble_check import read_calibration, read_checkpoints
     from graphslice.inference.onnx_export import export_onnx
+    from graphslice.runs.ensemble import read_calibration, read_checkpoints
 
     out = Path(options.out)
     if out.exists() and not options.overwrite:

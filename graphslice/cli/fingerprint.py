@@ -17,7 +17,7 @@ from graphslice.cli.options import (
     report_rows,
 )
 
-MODULE = "graphslice.inference.embedding"
+MODULE = "graphslice.inference.files"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the embeddings of molecules; raise InputError for unusable input."""
-    from graphslice.inference.embedding import embed_file
+    from graphslice.inference.files import embed_file
 
     predictor, source = load_model(options), molecule_source(options.molecules)
     with file_progress("embedding", source) as advance:

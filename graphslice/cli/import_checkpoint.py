@@ -36,11 +36,11 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write a run directory and print what was converted; raise InputError for unusable input."""
-    from graphslice.checkpoint import write_run_directory
     from graphslice.errors import nearest
     from graphslice.originals import import_checkpoint
-    from graphslice.originals.published import PUBLISHED, download
-    from graphslice.package_data import default_cache
+    from graphslice.originals.reading import PUBLISHED, download
+    from graphslice.runs.checkpoint import write_run_directory
+    from graphslice.system.machine import default_cache
 
     path = Path(options.file)
     if not path.exists():

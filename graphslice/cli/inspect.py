@@ -11,14 +11,14 @@ from rich.console import Console
 
 from graphslice.cli.options import add_model, add_setting, load_model
 from graphslice.errors import InputError
-from graphslice.hub import is_hub_model
-from graphslice.progress import molecule_progress
-from graphslice.run_files import run_directory_of
+from graphslice.runs.run_files import run_directory_of
+from graphslice.system.console import molecule_progress
+from graphslice.system.hub import is_hub_model
 
 if TYPE_CHECKING:
-    from graphslice.analysis.inspection import Inspected, Inspection
+    from graphslice.explain.inspect import Inspected, Inspection
 
-MODULE = "graphslice.analysis.inspection"
+MODULE = "graphslice.explain.inspect"
 # Errors printed one by one.
 _REASONS = 5
 
@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write pictures and tables, and print the contribution of each atom; raise InputError for unusable input."""
-    from graphslice.analysis.inspection import MAX_DRAWN, TABLE, inspect, read_input_molecules
+    from graphslice.explain.inspect import MAX_DRAWN, TABLE, inspect, read_input_molecules
 
     home = None if is_hub_model(options.model) else run_directory_of(options.model)
     out = Path(options.out) if options.out else (home or Path()) / "inspect"
@@ -91,7 +91,7 @@ def _print_molecule(one: Inspected, target: int) -> None:
 
 def _print_summary(inspection: Inspection, targets: list[str]) -> None:
     """Print the legend, warnings and the molecules left out."""
-    from graphslice.analysis.formatting import SEVERAL_CLASSES
+    from graphslice.explain.attribution import SEVERAL_CLASSES
 
     for _, text, reason in inspection.left_out[:_REASONS]:
         print(f"left out {text!r}: {reason}", file=sys.stderr)

@@ -8,7 +8,7 @@ import os
 # torch reads the variable when it is loaded, so it is set first.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from graphslice.hardware import allowed_cores, cores
+from graphslice.system.machine import allowed_cores, cores
 
 if cores() < allowed_cores():  # the quota of a container, which OpenMP does not know
     os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
@@ -30,7 +30,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from graphslice._version import __version__
 from graphslice.cli import HELP_ALL
 from graphslice.errors import InputError, nearest
-from graphslice.signals import interrupts_deferred, signals_handled
+from graphslice.system.console import interrupts_deferred, signals_handled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def _run_with_output(arguments: list[str]) -> int:
     """Run a command, whose standard output is one document with ``--json``."""
     if "--json" not in arguments:
         return _run(arguments, None)
-    from graphslice.processes import is_first_process
+    from graphslice.system.processes import is_first_process
 
     with open(os.devnull, "w") as nowhere:
         is_quiet = arguments[0] in _DISTRIBUTED and not is_first_process()
@@ -115,7 +115,7 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         assert command is not None  # anything else ended in the parser
         _load(command.MODULE)
         if "numba" in sys.modules:  # not of report, for example
-            from graphslice import compile_note
+            from graphslice.system import compile_note
 
             compile_note.announce_compilation()
         called = options[options.command]
@@ -174,7 +174,7 @@ class JsonOutput:
 
     def finish(self, document: dict[str, Any]) -> None:
         """Write the document, after the rows if there are any."""
-        from graphslice.run_files import without_nan  # imports numpy
+        from graphslice.runs.run_files import without_nan  # imports numpy
 
         text = json.dumps(without_nan(document), indent=None if self._has_rows else 2, allow_nan=False)
         self.file.write((f"\n], {text[1:]}" if self._has_rows else text) + "\n")

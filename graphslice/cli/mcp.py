@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> None:
     """Serve tools over standard input and output; raise InputError for unusable input."""
     try:
-        from graphslice.mcp.server import model_path, serve
+        from graphslice.serve.mcp import model_path, serve
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("anyio", "mcp", "pydantic"):
             raise

@@ -30,7 +30,7 @@ from graphslice.config import (
 )
 from graphslice.config.reading import check_keys, meanings, merge_sections, nested, parse_value, read_preset
 from graphslice.errors import InputError
-from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
+from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,14 +182,14 @@ def check_only_resume(arguments: list[str]) -> None:
 
 def last_start(folder: Path) -> int | None:
     """Return when the run in a folder was started, as the time of its configuration; None if there is none."""
-    from graphslice.run_files import CONFIG
+    from graphslice.runs.run_files import CONFIG
 
     return (folder / CONFIG).stat().st_mtime_ns if (folder / CONFIG).is_file() else None
 
 
 def exit_stopped(command: str, console: Console) -> NoReturn:
     """Print the command that continues a run that the user stopped, and exit with code 130."""
-    from graphslice.processes import is_first_process
+    from graphslice.system.processes import is_first_process
 
     if is_first_process():
         console.out(f"stopped; continue with: {command}", highlight=False)
@@ -220,7 +220,7 @@ def _base_config(
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
             raise InputError("--init-from sets the architecture: leave out --preset")
-        from graphslice.checkpoint import fine_tuning_preset
+        from graphslice.runs.checkpoint import fine_tuning_preset
 
         merged = fine_tuning_preset(merged, init_from)
     base = RunConfig.from_dict(merge_sections(merged, from_file))
@@ -289,7 +289,7 @@ def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager
     from rich.console import Console
 
     from graphslice.data.tables import count_rows
-    from graphslice.progress import molecule_progress
+    from graphslice.system.console import molecule_progress
 
     console = Console(stderr=True)
     return molecule_progress(what, count_rows(source) if console.is_terminal else None, console)
@@ -343,7 +343,7 @@ def reject_pretrained(model: str) -> None:
 def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load
-    from graphslice.run_files import unfinished_note
+    from graphslice.runs.run_files import unfinished_note
 
     predictor = load(options.model, options.device or None)
     if note := unfinished_note(predictor.folder):

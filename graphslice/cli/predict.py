@@ -25,7 +25,7 @@ from graphslice.errors import InputError
 if TYPE_CHECKING:
     from graphslice.data.tables import TableSink
 
-MODULE = "graphslice.inference.embedding"
+MODULE = "graphslice.inference.files"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -60,8 +60,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Predict and write a table to a file or to standard output; raise InputError for unusable input."""
     from graphslice.config import MOLECULE
     from graphslice.inference.files import interval_notes, predict_file
-    from graphslice.inference.predictions import output_columns
-    from graphslice.inference.summary import SummaryTables
+    from graphslice.inference.predictions import SummaryTables, output_columns
 
     reject_pretrained(options.model)
     predictor = load_model(options)

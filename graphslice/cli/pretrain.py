@@ -41,7 +41,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
-    from graphslice.run_files import resume_command
+    from graphslice.runs.run_files import resume_command
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.out)

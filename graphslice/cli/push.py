@@ -25,9 +25,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Upload a model and its card, and print the name of the commit; raise InputError if the Hub rejects it."""
     from graphslice.api.model import Model, load
-    from graphslice.hub import repository_name, upload
     from graphslice.report.model_card import model_card
-    from graphslice.run_files import START_FILE, write_metrics
+    from graphslice.runs.run_files import START_FILE, write_metrics
+    from graphslice.system.hub import repository_name, upload
 
     repository = repository_name(options.repository)
     model = load(options.model, "cpu")

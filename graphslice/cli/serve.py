@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import reject_pretrained
 from graphslice.errors import InputError, check_number, check_positive
-from graphslice.package_data import MODELS
+from graphslice.system.machine import MODELS
 
 # Time limit in seconds for one SMILES: other requests wait for it.
 _ROW_SECONDS = 5
@@ -43,7 +43,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     except ModuleNotFoundError as error:
         raise InputError(f"graphslice serve needs the package {error.name}: pip install 'graphslice[serve]'") from None
     from graphslice.data.featurize import featurizer_pool
-    from graphslice.serve.served_model import ServedModel
+    from graphslice.serve.app import ServedModel
 
     listener = _listen(options.host, options.port)
     with listener, featurizer_pool(workers=2, seconds=_ROW_SECONDS) as pool:

@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
     from graphslice.report.write import report_after_training
-    from graphslice.run_files import default_run_directory, resume_command
+    from graphslice.runs.run_files import default_run_directory, resume_command
     from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)

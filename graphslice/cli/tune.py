@@ -11,7 +11,7 @@ from rich.console import Console
 from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
 from graphslice.errors import shell_command
 
-MODULE = "graphslice.tuning"
+MODULE = "graphslice.search.tune"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
@@ -36,9 +36,9 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Search, and train the final run; raise InputError for unusable input."""
     from graphslice.config import split_words
     from graphslice.report.write import report_after_training
-    from graphslice.run_files import default_run_directory
-    from graphslice.tuning import resume, tune
-    from graphslice.tuning.study import STUDY
+    from graphslice.runs.run_files import default_run_directory
+    from graphslice.search.study import STUDY
+    from graphslice.search.tune import resume, tune
 
     console = Console(stderr=True, soft_wrap=True)
     folder = Path(options.resume) if options.resume else None

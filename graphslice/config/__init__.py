@@ -16,7 +16,18 @@ from typing import Any
 
 import yaml
 
-from graphslice.config.data import (
+from graphslice.config.reading import (
+    PRESETS,
+    Section,
+    check_keys,
+    flattened,
+    merge_sections,
+    nested,
+    parse_section,
+    read_preset,
+    read_yaml,
+)
+from graphslice.config.sections import (
     ATOM,
     BOND,
     LEVELS,
@@ -29,20 +40,9 @@ from graphslice.config.data import (
     split_columns,
     split_words,
 )
-from graphslice.config.reading import (
-    PRESETS,
-    Section,
-    check_keys,
-    flattened,
-    merge_sections,
-    nested,
-    parse_section,
-    read_preset,
-    read_yaml,
-)
 from graphslice.errors import InputError, check_choice, check_number, shown
-from graphslice.hub import is_hub_model, local_path, pinned_name
-from graphslice.package_data import is_packaged_model
+from graphslice.system.hub import is_hub_model, local_path, pinned_name
+from graphslice.system.machine import is_packaged_model
 
 __all__ = [
     "ATOM",

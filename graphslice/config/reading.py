@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from graphslice.errors import InputError, check_choice, check_number, check_positive, nearest, shown
-from graphslice.package_data import CONFIGS
+from graphslice.system.machine import CONFIGS
 
 #: The names of the presets, each a YAML file in ``configs``.
 PRESETS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))

@@ -11,13 +11,13 @@ import numpy as np
 
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolArrays, MolGraph
-from graphslice.data.batch_arrays import batch_arrays
 from graphslice.data.batch_samplers import TrainBatches
+from graphslice.data.batches import batch_arrays
 from graphslice.data.store import GraphStore
 
 
 def collate_rows(store: GraphStore, rows: np.ndarray, **settings: Any) -> GraphBatch:
-    """Collate rows of a store into a batch: see :func:`~graphslice.data.batch_arrays.batch_arrays`."""
+    """Collate rows of a store into a batch: see :func:`~graphslice.data.batches.batch_arrays`."""
     return GraphBatch.from_arrays(batch_arrays(store, rows, **settings))  # the store was checked when it was opened
 
 
@@ -53,7 +53,7 @@ class BatchLoader:
         store: the molecules.
         rows: ``int64 [R]``, rows of the store that the batches index.
         batches: lists of indices into ``rows``, such as :class:`~graphslice.data.batch_samplers.TrainBatches`.
-        settings: keyword arguments of :func:`~graphslice.data.batch_arrays.batch_arrays`.
+        settings: keyword arguments of :func:`~graphslice.data.batches.batch_arrays`.
         threads: number of threads; 0 collates each batch when it is requested.
         pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
     """

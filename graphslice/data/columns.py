@@ -5,7 +5,7 @@ In all functions ``columns`` are the names of all columns of the table, and ``na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +13,9 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
-from graphslice.data.decimals import COMMA_ADVICE, has_comma, plain_numbers
-from graphslice.data.labels import pluralize
-from graphslice.data.parse_cells import cell_text, parse_number_column
+from graphslice.data.cells import COMMA_ADVICE, cell_text, has_comma, parse_number_column, plain_numbers
 from graphslice.data.tables import texts
-from graphslice.errors import InputError, NoSmilesColumnError, nearest
+from graphslice.errors import InputError, NoSmilesColumnError, nearest, pluralize, quoted_list
 from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
@@ -153,12 +151,6 @@ def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None
     for column in used:
         if list(columns).count(column) > 1:
             raise InputError(f"{name} has two columns called {column!r}")
-
-
-def quoted_list(names: Iterable[object], most: int = 12, quote: Callable[[str], str] = repr) -> str:
-    """Format names for a message: quoted, the first ``most`` of them, ``none`` if there are none."""
-    quoted = [quote(str(name)) for name in names]
-    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most:,} more" if len(quoted) > most else "") or "none"
 
 
 def as_descriptors(columns: Sequence[np.ndarray]) -> np.ndarray:

@@ -10,29 +10,24 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.batch import GraphBatch
-from graphslice.censored import expected_values
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batch_loader import BatchLoader, extreme_batches
 from graphslice.data.batch_samplers import TrainBatches, eval_batches
 from graphslice.data.columns import check_feature_columns
-from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, describe_reasons, usable_mask
-from graphslice.data.duplicates import (
-    Duplicates,
-    count_shared,
-    find_duplicates,
-    keys_with_columns,
-)
-from graphslice.data.labels import Labels, pluralize
-from graphslice.data.molecule_keys import molecule_keys
+from graphslice.data.dataset import LabelledDataset, describe_reasons, usable_mask
+from graphslice.data.featurize import molecule_keys
+from graphslice.data.labels import Labels
 from graphslice.data.preprocess import cached_store
-from graphslice.data.split_maker import SplitMaker
+from graphslice.data.rows import UNLABELLED, ZERO_WEIGHT
+from graphslice.data.split_maker import Duplicates, SplitMaker, count_shared, find_duplicates, keys_with_columns
 from graphslice.data.splits import Splits, random_subset
-from graphslice.errors import InputError
+from graphslice.errors import InputError, pluralize
 from graphslice.tasks import (
     REGRESSION,
     Task,
     bounds_to_training_scale,
+    expected_values,
     to_training_scale,
     transformed,
     transformed_back,
@@ -276,7 +271,7 @@ class MoleculeData:
     def number_labels(self, rows: np.ndarray) -> np.ndarray:
         """Return molecule-level labels for models that cannot be fitted to bounds, ``float64 [R, T]``.
 
-        Bounds of training rows are replaced by expected values (:func:`~graphslice.censored.expected_values`).
+        Bounds of training rows are replaced by expected values (:func:`~graphslice.tasks.expected_values`).
         """
         labels, bounds = self.dataset.targets[rows].copy(), self.dataset.bounds(rows)
         if bounds is None:

@@ -3,109 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE
-from graphslice.data.labels import Labels, pluralize, pointers
-from graphslice.data.ogb_lsc import OGB_FOLDERS
+from graphslice.data.labels import Labels
+from graphslice.data.ogb import OGB_FOLDERS
+from graphslice.data.rows import UNLABELLED, LabelledRows, join_reasons
 from graphslice.data.splits import Splits, encode_splits
 from graphslice.data.store import BATCH_ROWS, GraphStore
+from graphslice.errors import pluralize
 from graphslice.tasks import Task
 
 if TYPE_CHECKING:
     from graphslice.chem import MolGraph
-
-_Rows = TypeVar("_Rows", "LabelledRows", pa.Table)
-
-#: Reason for rejecting a row that is valid but has no label.
-UNLABELLED = "no target value"
-#: Reason for rejecting a row that the user gave no weight.
-ZERO_WEIGHT = "weight 0"
-
-
-@dataclass
-class LabelledRows:
-    """Consecutive rows of labelled molecules.
-
-    Attributes:
-        smiles: R texts.
-        labels: labels of the rows.
-        split: ``int8 [R]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
-        rejected: reason, by row, for rows that are malformed or have no weight.
-        columns: ``float32 [R, K]``, descriptor columns of the table, nan where unknown; None if there are none.
-        invalid_labels: reason, by row, for rows with an invalid label, which is unknown in ``labels``.
-    """
-
-    smiles: list[str]
-    labels: Labels
-    split: np.ndarray
-    rejected: dict[int, str]
-    columns: np.ndarray | None = None
-    invalid_labels: dict[int, str] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.smiles)
-
-    @property
-    def targets(self) -> np.ndarray:
-        """Labels of each row, ``float64 [R, T]``: the mean over its atoms or bonds for such labels."""
-        return self.labels.means()
-
-    def __getitem__(self, rows: slice) -> LabelledRows:
-        begin, end, _ = rows.indices(len(self))
-        rejected, invalid_labels = (
-            {row - begin: reason for row, reason in reasons.items() if begin <= row < end}
-            for reasons in (self.rejected, self.invalid_labels)
-        )
-        columns = None if self.columns is None else self.columns[begin:end]
-        labels = self.labels.rows(begin, end)
-        return LabelledRows(self.smiles[begin:end], labels, self.split[begin:end], rejected, columns, invalid_labels)
-
-    @classmethod
-    def join(cls, chunks: Sequence[LabelledRows]) -> LabelledRows:
-        """Concatenate chunks, at least one."""
-        columns = [chunk.columns for chunk in chunks if chunk.columns is not None]
-        return cls(
-            [text for chunk in chunks for text in chunk.smiles],
-            Labels.join([chunk.labels for chunk in chunks]),
-            np.concatenate([chunk.split for chunk in chunks]),
-            join_reasons(chunks, [chunk.rejected for chunk in chunks]),
-            np.concatenate(columns) if columns else None,
-            join_reasons(chunks, [chunk.invalid_labels for chunk in chunks]),
-        )
-
-    def digest(self) -> str:
-        """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.labels.values).tobytes() + self.split.tobytes())
-        for values in (self.labels.bounds, self.labels.weights):
-            if values is not None:
-                digest.update(values.tobytes())
-        digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
-        reasons = self.invalid_labels | self.rejected
-        digest.update(repr(sorted(reasons.items())).encode(errors="surrogatepass"))
-        if self.columns is not None:
-            digest.update(np.ascontiguousarray(self.columns).tobytes())
-        return digest.hexdigest()[:32]
-
-
-def rechunk(chunks: Iterable[_Rows], size: int, join: Callable[[list[_Rows]], _Rows]) -> Iterator[_Rows]:
-    """Regroup rows into chunks of exactly ``size`` rows, except for the last; ``join`` concatenates chunks."""
-    waiting: list[_Rows] = []
-    for chunk in chunks:
-        waiting.append(chunk)
-        while sum(map(len, waiting)) >= size:
-            joined = join(waiting)
-            yield joined[:size]
-            waiting = [joined[size:]]
-    if any(map(len, waiting)):
-        yield join(waiting)
 
 
 @dataclass
@@ -265,12 +182,6 @@ def reject_unlabelled(
     """Add the rows without any label to the rejected rows, with the reason if they have an invalid one."""
     unlabelled = np.flatnonzero(~labels.known()).tolist()
     return {row: invalid_labels.get(row, UNLABELLED) for row in unlabelled} | rejected
-
-
-def join_reasons(parts: Sequence[Sized], reasons: Sequence[Mapping[int, str]]) -> dict[int, str]:
-    """Join the reasons of parts of a table, by row within each, to reasons by row of the table."""
-    firsts = pointers([len(part) for part in parts]).tolist()
-    return {first + row: reason for first, part in zip(firsts, reasons, strict=False) for row, reason in part.items()}
 
 
 def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:

@@ -1,29 +1,36 @@
-"""Parallel parsing of SMILES in a pool of processes."""
+"""Parallel parsing of SMILES in a pool of processes.
+
+Pool of processes that read SMILES; if one crashes or hangs, only the row that it was reading is lost.
+
+Hashes, scaffolds and fingerprints of all molecules of a store, computed in parallel.
+"""
 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TypeAlias, TypeVar, Union
 
 import numpy as np
 
-from graphslice.chem.atom_bond_order import ORDER_DTYPE
 from graphslice.chem.descriptors import compute_descriptors
-from graphslice.chem.molecule import MolArrays, read_smiles
-from graphslice.chem.standardize import standardize_all
+from graphslice.chem.fingerprints import FINGERPRINT_BITS, morgan_fingerprints
+from graphslice.chem.graph_descriptors import graph_inputs
+from graphslice.chem.hashes import MoleculeHashes, hash_molecules, hash_scaffolds
+from graphslice.chem.molecule import ORDER_DTYPE, MolArrays, read_smiles
+from graphslice.chem.parse import standardize_all
 from graphslice.config import MOLECULE, GraphConfig
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
-from graphslice.hardware import cores
-
-if TYPE_CHECKING:
-    from graphslice.data.workers import Workers
-
+from graphslice.system.machine import cores
+from graphslice.system.processes import Child, ChildDied
 
 # Time limit in seconds for one SMILES.
 _ROW_SECONDS = 60
@@ -57,8 +64,6 @@ def featurizer_pool(
         return
     # Imported here: predicting a few SMILES does not need them.
     from multiprocessing import current_process
-
-    from graphslice.data.workers import Workers
 
     if current_process().daemon:  # such as a worker of a multiprocessing.Pool: it may not start processes
         yield None
@@ -178,3 +183,148 @@ def _join(results: Iterable[_Parsed], kinds: Sequence[str], progress: Callable[[
             progress(len(task_reasons))
     joined = {kind: np.concatenate(parts) for kind, parts in descriptors.items()}
     return MolArrays.join(molecules), reasons, np.concatenate(orders), joined
+
+
+_Result = TypeVar("_Result")
+_Work: TypeAlias = Callable[[Sequence[str]], _Result]
+
+# Time limit in seconds for the start of a replacement process, which may have to compile kernels.
+_START_SECONDS = 600
+
+
+class Workers:
+    """Pool of worker processes, each controlled by a thread of this process.
+
+    ``seconds`` is the time limit for one SMILES, and for a task of several SMILES before they are retried one by one.
+    """
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._seconds = seconds
+        # Forking is safe on Linux: the child processes use neither torch nor a GPU. Libraries of macOS are not safe.
+        self._context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._closed = False
+        self._lock = threading.Lock()  # held while processes are replaced or killed
+        self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
+        self._idle = list(self._processes)
+        self._cold = set(self._processes)  # which have not loaded their libraries
+        self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
+
+    def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
+        """Submit a function of SMILES that treats every row independently.
+
+        The future returns pairs of result and reason: one pair for all rows, or one per row. The reason is None unless
+        the row crashed the process or took too long; the result is then that of an empty SMILES.
+        """
+        return self._threads.submit(self._run, work, smiles)
+
+    def close(self) -> None:
+        """Kill the processes, even if they are busy."""
+        with self._lock:
+            self._closed = True
+            for process in self._processes:
+                process.kill()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
+        process = self._idle.pop()
+        try:
+            if process in self._cold:
+                self._cold.remove(process)
+                try:
+                    _run(process, work, [""], _START_SECONDS)
+                except ChildDied:
+                    process, _ = self._replace(process, work)
+            results: list[tuple[_Result, str | None]] = []
+            tasks: list[Sequence[str]] = [smiles]
+            for texts in tasks:  # which grows by the rows of a task that is lost
+                try:
+                    results.append((_run(process, work, texts, self._seconds), None))
+                except ChildDied as lost:
+                    process, empty = self._replace(process, work)
+                    if len(texts) > 1:
+                        tasks += [[text] for text in texts]
+                        continue
+                    reason = (
+                        f"took longer than {self._seconds:g} s" if lost.exitcode is None else "crashed on this SMILES"
+                    )
+                    results.append((empty, f"RDKit {reason}"))
+            return results
+        finally:
+            self._idle.append(process)
+
+    def _replace(self, lost: Child, work: _Work[_Result]) -> tuple[Child, _Result]:
+        """Replace a process; return the new one and its result for an empty SMILES, which also loads its libraries."""
+        lost.kill()
+        process = Child(self._context, interruptible=False)
+        with self._lock:
+            self._processes[self._processes.index(lost)] = process
+            if self._closed:
+                process.kill()
+                raise CancelledError
+        try:
+            return process, _run(process, work, [""], _START_SECONDS)
+        except ChildDied:
+            with self._lock:  # the next task replaces it again
+                self._processes[self._processes.index(process)] = lost
+            raise InputError(
+                "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
+                'code with if __name__ == "__main__":'
+            ) from None
+
+
+def _run(process: Child, work: _Work[_Result], smiles: Sequence[str], seconds: float) -> _Result:
+    process.start(work, smiles)
+    return process.result(seconds)
+
+
+# Number of molecules that are copied from a store at a time.
+_CHUNK_ROWS = 4_096
+
+
+def molecule_keys(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
+    """Return the identity and family hashes of some molecules of a store; compute them if it holds none.
+
+    Args:
+        store: preprocessed molecules.
+        rows: ``int64 [R]``, each with at least one atom.
+    """
+    if (keys := store.keys) is not None:
+        return MoleculeHashes(keys.identity[rows], keys.family[rows])
+    hashes = _map_chunks(store, rows, lambda arrays: np.stack(hash_molecules(arrays), axis=1))
+    return MoleculeHashes(*np.ascontiguousarray(hashes.T))
+
+
+def molecule_ids(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """Number the molecules of some rows of a store: ``int64 [R]``, equal for rows of the same molecule."""
+    return np.unique(molecule_keys(store, rows).identity, return_inverse=True)[1]
+
+
+def scaffold_keys(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """Compute the scaffold hashes of some molecules of a store, ``uint64 [R]``; see :func:`molecule_keys`."""
+    return _map_chunks(store, rows, hash_scaffolds)
+
+
+def fingerprint_rows(store: GraphStore, rows: np.ndarray, bits: int = FINGERPRINT_BITS) -> np.ndarray:
+    """Compute the Morgan fingerprints of some molecules of a store, ``bool [R, bits]``; see :func:`molecule_keys`."""
+    return _map_chunks(store, rows, lambda arrays: morgan_fingerprints(arrays, bits))
+
+
+def graph_input_rows(store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    """Compute the inputs of base models for molecules of a store, ``float32 [R, F]``; see :func:`molecule_keys`."""
+    return _map_chunks(store, rows, graph_inputs)
+
+
+def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:
+    """Concatenate the arrays of some molecules of a store; ``rows``: ``int64 [R]``, each with at least one atom."""
+    atom_ptr, bond_ptr, padded, _, bonds, bond_type_ids = store.gather(rows)
+    valid = np.arange(padded.shape[1]) < np.diff(atom_ptr)[:, None]
+    return MolArrays(atom_ptr, bond_ptr, padded[valid], bonds, bond_type_ids)
+
+
+def _map_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> np.ndarray:
+    """Concatenate a function of chunks of molecules, in one thread per core; compiled functions run in parallel."""
+    if len(rows) <= _CHUNK_ROWS:
+        return function(molecule_arrays(store, rows))
+    chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]
+    with ThreadPoolExecutor(cores()) as pool:
+        return np.concatenate(list(pool.map(lambda chunk: function(molecule_arrays(store, chunk)), chunks)))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graphslice.censored import UNBOUNDED, is_bounded
 from graphslice.config import MOLECULE
+from graphslice.errors import pluralize
+from graphslice.tasks import UNBOUNDED, is_bounded
 
 
 def ragged_indices(ptr: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -43,7 +44,7 @@ class Labels:
         ptr: ``int64 [R + 1]``: labels of row r are ``values[ptr[r]:ptr[r + 1]]``, empty for a row without labels.
         names: names of the T targets, if they are not stored elsewhere.
         bounds: ``float64 [R, T, 2]``, lower and upper bounds of molecule-level labels that are not known as numbers
-            (:mod:`graphslice.censored`); None if there are none.
+            (:mod:`graphslice.tasks`); None if there are none.
         weights: ``float64 [R]``, weight of each row, above 0 where it is used; None if all are equal.
     """
 
@@ -143,8 +144,3 @@ class Labels:
         values = np.empty_like(labels.values)
         values[np.repeat(labels.ptr[:-1], labels.counts) + places] = labels.values
         return replace(labels, values=values)
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Format a count with its noun, such as ``1 atom`` or ``2 atoms``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

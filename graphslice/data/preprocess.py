@@ -19,25 +19,23 @@ import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
-from graphslice.atomic_write import atomic_write
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
-from graphslice.chem.molecule_hash import hash_molecules
+from graphslice.chem.hashes import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import LabelColumns, find_columns
-from graphslice.data.dataset import LabelledRows, rechunk
-from graphslice.data.dataset_loaders import dataset_path, load_dataset
-from graphslice.data.decimals import plain_numbers
 from graphslice.data.featurize import Pool, featurizer_pool, parse
-from graphslice.data.infer_tasks import infer_tasks
 from graphslice.data.labels import Labels
-from graphslice.data.ogb_lsc import OGB_FOLDERS
-from graphslice.data.parse_rows import labelled_rows, parse_chunk
+from graphslice.data.loaders import dataset_path, load_dataset
+from graphslice.data.ogb import OGB_FOLDERS
+from graphslice.data.rows import LabelledRows, labelled_rows, parse_chunk, rechunk
 from graphslice.data.splits import SPLIT_METHODS
-from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo
-from graphslice.data.store_schema import graph_settings, record_batch
+from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
 from graphslice.data.tables import open_table, read_chunks, table_files
+from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError
-from graphslice.package_data import default_cache
+from graphslice.system.files import atomic_write
+from graphslice.system.machine import default_cache
 
 if TYPE_CHECKING:
     from graphslice.data.dataset import LabelledDataset
@@ -259,7 +257,7 @@ def featurize_dataset(
     columns = _table_columns(path, data)
     info = replace(info, targets=tuple(columns.targets), tasks=tuple(task for task in columns.tasks if task.classes))
     if engine == "ray":
-        from graphslice.engines.ray import map_table
+        from graphslice.system.ray import map_table
 
         tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
         return build_store_from_tables(out, tables, info, progress, _check_usable)

@@ -20,12 +20,11 @@ from graphslice.chem.molecule import read_smiles
 from graphslice.config import RunConfig
 from graphslice.data.batch_loader import extreme_batches
 from graphslice.data.store import GraphStore
-from graphslice.doctor.operators import OperatorCheck, check_operator, operators_on
-from graphslice.hardware import fast_dtype, hardware_info
+from graphslice.doctor.checks import OperatorCheck, check_operator, operators_on
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import faulty_backends
 from graphslice.ops.toolchain import compiler_missing
-from graphslice.package_data import DEMO_CSV
+from graphslice.system.machine import DEMO_CSV, fast_dtype, hardware_info
 
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "ogb")
 

@@ -1,4 +1,7 @@
-"""Evaluation of a model on labelled molecules."""
+"""Evaluation of a model on labelled molecules.
+
+Predictions of labelled molecules as tables: ``test_predictions.csv``, ``out_of_fold.csv``, ``evaluate -o``.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig, join_names
-from graphslice.data.columns import quoted_list, target_names
+from graphslice.data.columns import target_names
 from graphslice.data.dataset import LabelledDataset, describe_reasons
-from graphslice.data.dataset_loaders import absolute_dataset, is_dataset_name, load_dataset
-from graphslice.data.excel import split_sheet
 from graphslice.data.featurize import featurizer_pool, parse
+from graphslice.data.formats import split_sheet
+from graphslice.data.labels import pointers
+from graphslice.data.loaders import absolute_dataset, is_dataset_name, load_dataset
 from graphslice.data.splits import SPLITS, Splits
-from graphslice.data.store import STORE_SUFFIX
-from graphslice.data.tables import is_table_name, open_table
-from graphslice.errors import InputError
+from graphslice.data.store import STORE_SUFFIX, GraphStore
+from graphslice.data.tables import is_table_name, list_array, number_array, open_table, text_array, write_table
+from graphslice.errors import InputError, quoted_list
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
-from graphslice.evaluation.prediction_tables import write_predictions
-from graphslice.inference.predictions import Predictions, output_columns
-from graphslice.inference.predictor import Predictor
-from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY
-from graphslice.run_files import find_members, locate_dataset, read_splits, run_directory_of
-from graphslice.tasks import Task
+from graphslice.inference.predictions import Predictions, output_arrays, output_columns
+from graphslice.inference.predictor import IDENTICAL_SIMILARITY, Predictor
+from graphslice.runs.run_files import find_members, locate_dataset, read_splits, run_directory_of
+from graphslice.tasks import Task, is_bounded
 
 
 def load_evaluation_data(
@@ -218,7 +221,7 @@ def evaluate(
         split: one of ``splits``, or ``"all"``.
         splits: ``int64`` rows of each split.
         out: where to write the labels and predictions, see
-            :func:`~graphslice.evaluation.prediction_tables.write_predictions`; None to write none.
+            :func:`~graphslice.evaluation.evaluate.write_predictions`; None to write none.
 
     Returns:
         The result of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
@@ -264,3 +267,63 @@ def evaluate(
         result["learned"] = int((predictions.neighbours.similarity[predicted] > IDENTICAL_SIMILARITY).sum())
     failures = [(row, error) for row, error in zip(rows.tolist(), predictions.errors, strict=True) if error is not None]
     return {**result, "unanswered": len(failures), "first_unanswered": failures[0] if failures else None}
+
+
+def write_predictions(
+    path: Path, dataset: LabelledDataset, rows: np.ndarray, predictions: Predictions, store: GraphStore | None = None
+) -> None:
+    """Write the labels and predictions of some rows as a table.
+
+    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its
+    label ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes, ``error`` only if
+    a row has no prediction. Labels and predictions of atoms and bonds are lists in the order of the SMILES, into
+    which those in the order of the graphs of a ``store`` are brought.
+    """
+    labels, ptr = dataset.labels(rows), None
+    if predictions.ptr is not None:
+        ptr = pointers(dataset.all_labels.counts_of(rows))
+        if store is not None:
+            order = store.order(rows)
+            predictions = predictions.in_smiles_order(order)
+            labels = labels[np.repeat(ptr[:-1], np.diff(ptr)) + order[:, 0]]
+    columns: dict[str, pa.Array] = {
+        name: pa.array(cells) if name == "row" else text_array(cells)
+        for name, cells in dataset.identity_columns(rows).items()
+    }
+    bounds = dataset.bounds(rows)
+    for t, task in enumerate(dataset.tasks):
+        array = _label_array(task, labels[:, t], ptr)
+        bounded = None if bounds is None or task.classes or ptr is not None else bounds[:, t]
+        columns[f"{task.name}_true"] = array if bounded is None else _with_bounds(array, bounded)
+    columns |= output_arrays(predictions)
+    if not any(predictions.errors):
+        del columns["error"]
+    with write_table(path) as sink:
+        sink.write(pa.table(columns))
+
+
+def as_predictions(dataset: LabelledDataset, rows: np.ndarray, values: np.ndarray) -> Predictions:
+    """Return predicted values of some rows, ``float32 [R, W]`` or ``[M, W]`` of atoms or bonds, without intervals."""
+    ptr = None if dataset.level == MOLECULE else pointers(dataset.all_labels.counts_of(rows))
+    return Predictions(values, [None] * len(rows), dataset.tasks, ptr=ptr)
+
+
+def _label_array(task: Task, labels: np.ndarray, ptr: np.ndarray | None) -> pa.Array:
+    """Return the labels of a target, ``float64 [M]``, as numbers or class names, null where unknown."""
+    known = ~np.isnan(labels)
+    if task.classes:
+        names = [task.classes[int(label)] if is_known else None for label, is_known in zip(labels, known, strict=True)]
+        items = text_array(names)
+    else:
+        items = number_array(labels, known)
+    return items if ptr is None else list_array(items, ptr, np.ones(len(ptr) - 1, bool))
+
+
+def _with_bounds(labels: pa.Array, bounds: np.ndarray) -> pa.Array:
+    """Return the labels as texts, with bounds ``float64 [R, 2]``, ``>5`` or ``>5 and <9``, where there is no number."""
+    texts = [None if label is None else f"{label:.12g}" for label in labels.to_pylist()]
+    for row in np.flatnonzero(is_bounded(bounds)).tolist():
+        low, high = bounds[row].tolist()
+        sides = [f"{sign}{bound:.12g}" for sign, bound in ((">", low), ("<", high)) if np.isfinite(bound)]
+        texts[row] = " and ".join(sides)
+    return text_array(texts)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from graphslice.data.columns import quoted_list
-from graphslice.data.labels import pluralize
+from graphslice.errors import pluralize, quoted_list
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.metrics import METRICS, mean_of_defined, prediction_count
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION

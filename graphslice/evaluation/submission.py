@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from graphslice.config import DataConfig
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.labels import pluralize
-from graphslice.data.ogb_lsc import OGB_TARGET, import_ogb_lsc
-from graphslice.errors import InputError, nearest
+from graphslice.data.loaders import load_dataset
+from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc
+from graphslice.errors import InputError, nearest, pluralize
 from graphslice.inference.predictor import Predictor
 
 #: Splits to submit, with the number of molecules that OGB has in each.

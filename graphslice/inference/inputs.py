@@ -13,12 +13,12 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique, find_smiles_column, quoted_list
+from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique, find_smiles_column
 from graphslice.data.featurize import parse
-from graphslice.data.frames import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
+from graphslice.data.loaders import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import READABLE
-from graphslice.errors import InputError
+from graphslice.errors import InputError, quoted_list
 
 #: Numbers by column name, None or nan where unknown.
 Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
@@ -187,7 +187,7 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:
     """Check a user-made :class:`MolGraph` or PyG ``Data``; raises MoleculeError if it is invalid."""
     if not isinstance(molecule, MolGraph):
-        from graphslice.data.pyg import from_pyg
+        from graphslice.data.loaders import from_pyg
 
         molecule = from_pyg(molecule)
     molecule = check_graph(molecule)

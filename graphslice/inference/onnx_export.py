@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from graphslice._version import __version__
-from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration
-from graphslice.checkpoint import Checkpoint
 from graphslice.errors import InputError, first_line
 from graphslice.feature_dims import ATOM_DIMS
 from graphslice.inference.onnx_inputs import CONFIG_KEY, network_inputs
 from graphslice.inference.predictor import Predictor
 from graphslice.ops.dispatch import reference_only
+from graphslice.runs.checkpoint import Checkpoint
+from graphslice.system.files import atomic_write
 from graphslice.tasks import BINARY, MULTICLASS, Task, each_target, num_outputs
 
 #: The inputs of an exported network: their dimensions, of which those with a name are free, and their meaning.
@@ -262,7 +262,7 @@ def _in_unit(outputs: Tensor, task: Task) -> Tensor:
 
 
 def _temperature_scaled(probabilities: Tensor, temperature: float) -> Tensor:
-    """Scale probabilities ``[R, W]``: see :func:`graphslice.calibration.temperature.temperature_scaled`."""
+    """Scale probabilities ``[R, W]``: see :func:`graphslice.calibration.calibration.temperature_scaled`."""
     p = probabilities.double().clamp(1e-12, 1 - 1e-12)
     if p.shape[1] == 1:
         return (p.logit() / temperature).sigmoid().float()

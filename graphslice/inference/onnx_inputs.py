@@ -9,7 +9,7 @@ import numpy as np
 
 from graphslice.chem.descriptors import descriptor_kinds
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.batch_arrays import batch_arrays
+from graphslice.data.batches import batch_arrays
 from graphslice.data.labels import pointers
 from graphslice.errors import InputError
 from graphslice.inference.inputs import Columns, to_store

@@ -1,4 +1,9 @@
-"""Predictor: inference with a trained model or an ensemble."""
+"""Predictor: inference with a trained model or an ensemble.
+
+Combination of networks and base models into ensemble predictions, with difficulty estimates.
+
+Uncertainty of predictions: intervals, prediction sets, and the nearest training molecules.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +15,34 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
 
-from graphslice.calibration import ApplicabilityDomain, Calibration, coverage_of_level
-from graphslice.checkpoint import Checkpoint
+from graphslice.calibration import (
+    DOMAIN_DISTANCE,
+    ENSEMBLE_STD,
+    NETWORK_STD,
+    PARTS_STD,
+    ApplicabilityDomain,
+    Calibration,
+    coverage_of_level,
+)
+from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.chem.descriptors import descriptor_kinds, descriptor_width, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
 from graphslice.data.columns import FeatureColumns
-from graphslice.data.featurize import Pool, featurize_stream, parse
+from graphslice.data.featurize import Pool, featurize_stream, fingerprint_rows, graph_input_rows, parse
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
-from graphslice.ensemble_check import read_calibration, read_checkpoints
 from graphslice.errors import InputError
-from graphslice.hardware import default_device
 from graphslice.inference.compiled_networks import Networks, load_networks
-from graphslice.inference.ensemble import network_predictions, stack_predictions
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
-from graphslice.inference.predictions import Predictions
-from graphslice.inference.uncertainty import difficulty_estimates, estimate_uncertainty, nearest_training_molecules
-from graphslice.run_files import MEMBER, read_training_smiles, run_directory_of
-from graphslice.tasks import prediction_columns
+from graphslice.inference.predictions import Neighbours, PredictionInterval, Predictions
+from graphslice.runs.checkpoint import Checkpoint
+from graphslice.runs.ensemble import read_calibration, read_checkpoints
+from graphslice.runs.run_files import MEMBER, read_training_smiles, run_directory_of
+from graphslice.stacking import Stacking
+from graphslice.stacking.stacking import combine_predictions, weighted_std
+from graphslice.system.machine import default_device
+from graphslice.tasks import Task, prediction_columns, to_predictions, to_standard_deviations
 
 if TYPE_CHECKING:
     import torch
@@ -425,3 +439,145 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Predicto
     return Predictor(
         checkpoints, device, calibration=read_calibration(path, checkpoints), folder=run_directory_of(path)
     )
+
+
+# Number of molecules whose inputs are computed for the base models at once.
+_CHUNK_ROWS = 2048
+
+
+def network_predictions(
+    outputs: np.ndarray, stds: Sequence[np.ndarray], tasks: Sequence[Task]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Convert the outputs of M networks to predictions, and to predicted standard deviations if there are any.
+
+    Args:
+        outputs: ``float32 [M, R, W + D]``: W predictions, then D predicted standard deviations of their errors.
+        stds: for each network ``float32 [W + D]``, the standard deviations of its training labels.
+        tasks: the T prediction tasks.
+
+    Returns:
+        Predictions ``float32 [M, R, W]``, and by name the predicted standard deviations ``float32 [R, T]``, averaged
+        over the networks.
+    """
+    values = np.stack([to_predictions(output, tasks) for output in outputs])
+    predicted = [to_standard_deviations(output, tasks, std) for output, std in zip(outputs, stds, strict=True)]
+    known = [one for one in predicted if one is not None]
+    return values, {NETWORK_STD: np.asarray(np.mean(known, axis=0), np.float32)} if known else {}
+
+
+def stack_predictions(
+    networks: np.ndarray,
+    stackings: Sequence[Stacking | None],
+    store: GraphStore,
+    rows: np.ndarray,
+    tasks: Sequence[Task],
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Combine the predictions of M networks with those of their base models by weighted averages (stacking).
+
+    Args:
+        networks: ``float32 [M, R, W]``, predictions of the networks, modified in place.
+        stackings: base models and weights of each model, or None.
+        store: the molecules.
+        rows: ``int64 [R]`` of the store.
+        tasks: the T prediction tasks.
+
+    Returns:
+        Predictions ``float32 [M, R, W]``, and by name the standard deviations between the components of a model
+        (averaged over models) and between the M models, ``float32 [R, T]``.
+    """
+    values = networks
+    stacked = [(model, stacking) for model, stacking in enumerate(stackings) if stacking is not None]
+    parts_std = np.zeros((len(rows), len(tasks)), np.float32)
+    for start in range(0, len(rows) if stacked else 0, _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        inputs = graph_input_rows(store, rows[chunk])
+        for model, stacking in stacked:
+            parts = stacking.base_predictions(values[model, chunk], inputs)
+            values[model, chunk] = combine_predictions(parts, stacking.weights, tasks)
+            parts_std[chunk] += weighted_std(parts, stacking.weights, tasks) / len(stacked)
+    difficulty = {PARTS_STD: parts_std} if stacked else {}
+    if len(values) > 1:
+        equal = np.full((len(values), len(tasks)), 1 / len(values))
+        difficulty[ENSEMBLE_STD] = weighted_std(list(values), equal, tasks)
+    return values, difficulty
+
+
+#: Smallest similarity that counts as the same fingerprint, allowing for rounding.
+IDENTICAL_SIMILARITY = 1 - 1e-6
+
+
+def nearest_training_molecules(
+    domain: ApplicabilityDomain, store: GraphStore, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the nearest training molecule of each row by Tanimoto similarity.
+
+    Args:
+        domain: applicability domain, which holds the training molecules.
+        store: the molecules.
+        rows: ``int64 [R]``, all of valid molecules.
+
+    Returns:
+        The similarity, ``float32 [R]``, and the index of the training molecule in the domain, ``int64 [R]``.
+    """
+    return domain.nearest(fingerprint_rows(store, rows, DOMAIN_BITS))
+
+
+def difficulty_estimates(
+    difficulty: dict[str, np.ndarray], similarity: np.ndarray, counts: np.ndarray, targets: int
+) -> dict[str, np.ndarray]:
+    """Add the distance to the training set to difficulty estimates, which may scale prediction intervals.
+
+    Args:
+        difficulty: standard deviations between model components and ensemble members, by name ``float32 [S, T]``.
+        similarity: ``float32 [R]``, of :func:`nearest_training_molecules`.
+        counts: ``int64 [R]`` with sum S: number of predictions per molecule, 1 or its number of atoms or bonds.
+        targets: number of targets T.
+
+    Returns:
+        The estimates by name, ``float32 [S, T]`` each.
+    """
+    return difficulty | {DOMAIN_DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
+
+
+def estimate_uncertainty(
+    calibration: Calibration,
+    predictions: Predictions,
+    store: GraphStore,
+    rows: np.ndarray,
+    ptr: np.ndarray,
+    difficulty: dict[str, np.ndarray],
+    interval: float | None,
+) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
+    """Apply a calibration: prediction intervals, applicability domain and nearest training molecules.
+
+    Args:
+        calibration: calibration of the model.
+        predictions: of R molecules, with S rows of values, of which P are of valid molecules.
+        store: the molecules.
+        rows: ``int64 [R]``, of valid or invalid molecules.
+        ptr: ``int64 [R + 1]``: row r has the predictions ``values[ptr[r]:ptr[r + 1]]``, one at molecule level.
+        difficulty: standard deviations between model components and ensemble members, by name ``float32 [P, T]``.
+        interval: coverage in percent, or None.
+
+    Returns:
+        The intervals (None without a level), the neighbours without their names, and the indices of the nearest
+        training molecules in the domain, ``int64 [R]``, -1 for invalid molecules.
+    """
+    values, tasks = predictions.values, predictions.tasks
+    is_valid = store.sizes[rows] > 0
+    valid_similarity, valid_indices = nearest_training_molecules(calibration.domain, store, rows[is_valid])
+    similarity, indices = np.full(len(rows), np.nan, np.float32), np.full(len(rows), -1)
+    similarity[is_valid], indices[is_valid] = valid_similarity, valid_indices
+    neighbours = Neighbours(similarity, calibration.domain.contains(similarity, store.sizes[rows]), None)
+    if interval is None:
+        return None, neighbours, indices
+    predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
+    coverage, predicted_values = coverage_of_level(interval), values[predicted]
+    low, high = (np.full((len(values), len(tasks)), np.nan, np.float32) for _ in range(2))
+    difficulty = difficulty_estimates(difficulty, valid_similarity, np.diff(ptr)[is_valid], len(tasks))
+    low[predicted], high[predicted] = calibration.prediction_intervals(predicted_values, difficulty, tasks, coverage)
+    prediction_sets = {}
+    for name, classes in calibration.prediction_sets(predicted_values, tasks, coverage).items():
+        prediction_sets[name] = np.zeros((len(values), classes.shape[1]), bool)
+        prediction_sets[name][predicted] = classes
+    return PredictionInterval(interval, low, high, prediction_sets), neighbours, indices

@@ -19,12 +19,12 @@ import numpy as np
 
 import graphslice.program
 from graphslice._version import __version__
-from graphslice.atomic_write import atomic_write
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
-from graphslice.package_data import default_cache
 from graphslice.program.run import programs_enabled
 from graphslice.program.saved import SavedProgram, from_data, to_data
+from graphslice.system.files import atomic_write
+from graphslice.system.machine import default_cache
 
 if TYPE_CHECKING:
     from graphslice.nn import GraphTransformer

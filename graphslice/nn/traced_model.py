@@ -25,7 +25,7 @@ from graphslice.program.layout import ATOMS, N, Size
 from graphslice.program.run import Program, programs_enabled
 from graphslice.program.saved import MAX_ROWS, PATH_WEIGHTS
 from graphslice.program.trace import Trace, ValuesUnknown
-from graphslice.threads import single_threaded_torch
+from graphslice.system.threads import single_threaded_torch
 
 # Shapes and dtypes of the inputs of a program: attributes of a batch.
 _INPUTS: dict[str, tuple[tuple, torch.dtype]] = {

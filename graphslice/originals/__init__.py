@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from graphslice.checkpoint import Checkpoint
 from graphslice.config import GraphConfig, OptimizerConfig, RunConfig, split_words
 from graphslice.errors import InputError, shown
 from graphslice.nn import GraphTransformer
 from graphslice.originals import graphormer_v1, graphormer_v2
 from graphslice.originals.graphormer_v2 import ATOM_ROWS as ATOM_ROWS
 from graphslice.originals.reading import read_external_checkpoint
+from graphslice.runs.checkpoint import Checkpoint
 from graphslice.tasks import regression_tasks
 
 

@@ -1,29 +1,34 @@
-"""Pretraining corpus: the unique molecules of some files with their targets, as one preprocessed dataset."""
+"""Pretraining corpus: the unique molecules of some files with their targets, as one preprocessed dataset.
+
+Pretraining targets: regression and binary targets computed from RDKit descriptors and Morgan fingerprints.
+
+Atom- and bond-level labels of a corpus: lists with one number for each atom or bond of a SMILES.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.config import ATOM, BOND, GraphConfig
-from graphslice.data.arrow import number_array, text_array
+from graphslice.data.cells import column_cells, is_empty
 from graphslice.data.columns import LabelColumns, check_unique, find_smiles_column
-from graphslice.data.dataset import LabelledDataset, LabelledRows
+from graphslice.data.dataset import LabelledDataset
+from graphslice.data.featurize import featurizer_pool, molecule_keys, parse
 from graphslice.data.labels import Labels, group_means, pointers
-from graphslice.data.molecule_keys import molecule_keys
-from graphslice.data.parse_rows import labelled_rows
 from graphslice.data.preprocess import build_store_from_tables, cached_store
+from graphslice.data.rows import LabelledRows, labelled_rows
 from graphslice.data.splits import SPLITS, random_subset
-from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo
-from graphslice.data.store_schema import atom_bond_column, nested_lists
-from graphslice.data.tables import open_table
+from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, atom_bond_column, nested_lists
+from graphslice.data.tables import number_array, open_table, reject_other_atom_order, text_array
+from graphslice.data.targets import ListLengths, list_cells
 from graphslice.errors import InputError, nearest
-from graphslice.pretraining.atom_bond_labels import read_label_lists, select_molecule_labels
-from graphslice.pretraining.targets import DESCRIPTOR_KINDS, PretrainingTargets, choose_targets
+from graphslice.tasks import BINARY, Task
 
 # Percent of families in the validation and in the test set.
 _VALID, _TEST = 2, 5
@@ -68,7 +73,7 @@ def build_corpus(
 ) -> Corpus:
     """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written.
 
-    Molecules with equal ``identity`` of :class:`~graphslice.chem.molecule_hash.MoleculeHashes` are duplicates. The
+    Molecules with equal ``identity`` of :class:`~graphslice.chem.hashes.MoleculeHashes` are duplicates. The
     split of a family of molecules is determined by its hash, so it does not change when molecules are added.
 
     ``labels`` are columns, each in at least one of the files, that are further targets. Numbers are molecule-level
@@ -215,3 +220,186 @@ def _corpus_tables(
             labels, kind = atom_bond_labels[level], schema.field(atom_bond_column(level)).type
             columns.append(nested_lists(labels[in_batch], pointers(labels.counts_of(in_batch)), kind))
         yield pa.table(columns, names=schema.names)
+
+
+#: Descriptor kinds from which targets are computed.
+DESCRIPTOR_KINDS = ("rdkit2d", "morgan")
+
+# If more than this share of the molecules have the same value of a descriptor, the target is binary: the value differs
+# from it. As a regression target, always predicting that value would minimise the absolute error.
+_COMMONEST = 0.6
+# Minimum share of each class of a binary target.
+_RARE = 0.1
+# Standardised descriptors are clipped at this many standard deviations.
+_CLIP = 5.0
+
+
+@dataclass(frozen=True)
+class PretrainingTargets:
+    """Pretraining targets, and how they are computed from descriptors.
+
+    Attributes:
+        tasks: T targets, named as their descriptors: regression, robustly standardised, and binary.
+        columns: int64 ``[T]``, descriptor column of each target.
+        centre: float32 ``[T]``, median of a regression target; for a binary target, the most common value.
+        scale: float32 ``[T]``, interquartile range of a regression target divided by that of the standard normal
+            distribution; nan for a binary target.
+    """
+
+    tasks: tuple[Task, ...]
+    columns: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def compute(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+        """Compute the targets of molecules.
+
+        Args:
+            store: preprocessed molecules with :data:`DESCRIPTOR_KINDS`.
+            rows: ``int64 [R]``, rows of the store.
+
+        Returns:
+            Targets ``float64 [R, T]``; nan where a descriptor is undefined.
+        """
+        values = store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns]
+        with np.errstate(invalid="ignore"):
+            standardised = ((values - self.centre) / self.scale).clip(-_CLIP, _CLIP)
+        differs = np.where(np.isnan(values), np.nan, values != self.centre)
+        return np.where(np.isnan(self.scale), differs, standardised).astype(np.float64)
+
+
+def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:
+    """Choose the pretraining targets by the distribution of the descriptors of molecules of the training set.
+
+    A descriptor with spread values becomes a regression target. One with the same value for most, but not nearly all,
+    molecules becomes a binary target: fingerprint bits that are neither rare nor common, and counts of functional
+    groups that few molecules have. Descriptors that are known for less than half of the molecules are skipped.
+    """
+    from scipy.stats import iqr
+
+    names = [name for kind in DESCRIPTOR_KINDS for name in DESCRIPTORS[kind].names]
+    values = store.descriptors(rows, DESCRIPTOR_KINDS)
+    tasks, columns, centre, scale = [], [], [], []
+    for column, name in enumerate(names):
+        known = values[:, column]
+        known = known[~np.isnan(known)]
+        if name in exclude or not len(known) or len(known) < len(rows) / 2:
+            continue
+        numbers, counts = np.unique(known, return_counts=True)
+        commonest, share = numbers[counts.argmax()], counts.max() / len(known)
+        if share <= _COMMONEST and (spread := iqr(known, scale="normal")) > 0:
+            tasks.append(Task(name))
+            centre.append(np.median(known))
+            scale.append(spread)
+        elif _RARE <= 1 - share <= 1 - _RARE:
+            tasks.append(Task(name, BINARY, ("no", "yes")))
+            centre.append(commonest)
+            scale.append(np.nan)
+        else:
+            continue
+        columns.append(column)
+    arrays = (np.array(values, dtype) for values, dtype in ((columns, int), (centre, np.float32), (scale, np.float32)))
+    return PretrainingTargets(tuple(tasks), *arrays)
+
+
+def read_label_lists(
+    tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
+) -> tuple[dict[str, Labels], set[int]]:
+    """Read the list columns of some files, in chunks; raise InputError if a list may be of atoms or of bonds.
+
+    Returns the labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list
+    column has another value, or the lists of one level differ in length.
+    """
+    lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
+    lengths = {name: ListLengths() for name in names}
+    rows, invalid = 0, set()
+    for path in tables:
+        with open_table(path) as table:
+            present = [name for name in names if name in table.columns]
+            smiles = find_smiles_column(table.columns, None, str(path), smiles_column)
+            check_unique(table.columns, [smiles, *present], str(path))
+            for chunk in table.chunks:
+                for name in present:
+                    if not (cells := list_cells(chunk, name)):
+                        continue
+                    reject_other_atom_order(table, path)
+                    molecules, others = column_cells(chunk, smiles), enumerate(column_cells(chunk, name))
+                    lengths[name].look((molecules[row] for row in cells), cells.values())
+                    lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
+                    invalid |= {rows + row for row, cell in others if row not in cells and not is_empty(cell)}
+                rows += len(chunk)
+    levels = {name: lengths[name].level(name) for name in names if lists[name]}
+    labels = {}
+    for level in dict.fromkeys(levels.values()):
+        columns = {name: lists[name] for name in names if levels.get(name) == level}
+        labels[level], mismatched = _stack_columns(level, columns, rows)
+        invalid |= mismatched
+    return labels, invalid
+
+
+def _stack_columns(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int) -> tuple[Labels, set[int]]:
+    """Combine the labels of several columns; rows whose lists differ in length get none and are returned too."""
+    counts, mismatched = np.full(rows, -1, np.int64), set()
+    for lists in columns.values():
+        for row, numbers in lists.items():
+            if counts[row] not in (-1, len(numbers)):
+                mismatched.add(row)
+            counts[row] = len(numbers)
+    counts[list(mismatched)] = 0
+    counts = np.maximum(counts, 0)
+    ptr = pointers(counts)
+    values = np.full((int(ptr[-1]), len(columns)), np.nan)
+    for column, lists in enumerate(columns.values()):
+        for row, numbers in lists.items():
+            if row not in mismatched:
+                values[ptr[row] : ptr[row + 1], column] = numbers
+    return Labels(level, values, ptr, tuple(columns)), mismatched
+
+
+def select_molecule_labels(
+    labels: Labels,
+    smiles: Sequence[str],
+    rows: np.ndarray,
+    store_rows: np.ndarray,
+    store: GraphStore,
+    chosen: np.ndarray,
+    config: GraphConfig,
+) -> tuple[Labels, set[int]]:
+    """Select the labels of each molecule of a corpus from its first labelled row, in the order of its graph.
+
+    Args:
+        labels: labels of R rows.
+        smiles: SMILES of the R rows.
+        rows: ``int64 [R]``, index of each row's molecule among the G molecules; -1 for none.
+        store_rows: ``int64 [R]``, row of ``store`` of each row's SMILES.
+        store: all molecules that were read.
+        chosen: ``int64 [G]``, row of ``store`` of each molecule of the corpus.
+        config: how molecules are converted to graphs.
+
+    Returns:
+        The labels of the G molecules; and the rows whose lists do not fit the molecule, since their length or, for
+        bonds, their order differs.
+    """
+    labelled = np.flatnonzero((labels.counts > 0) & (rows >= 0))
+    ordered = replace(labels, values=labels[labelled], ptr=pointers(labels.counts[labelled]))
+    with featurizer_pool(len(labelled)) as pool:
+        texts = [smiles[row] for row in labelled.tolist()]
+        arrays, _, order, _ = parse(texts, config, pool, level=labels.level)
+    counts = arrays.atom_bond_counts(labels.level)
+    invalid = set(labelled[list(ordered.length_errors(counts, labels.names))].tolist())
+    ordered = ordered.in_graph_order(counts, order)
+    first: dict[int, int] = {}
+    for i in np.flatnonzero(ordered.counts).tolist():
+        molecule, store_row = int(rows[labelled[i]]), int(store_rows[labelled[i]])
+        if molecule in first:
+            continue
+        # Two graphs of a molecule have the same order of atoms, but perhaps not of bonds.
+        if labels.level == BOND and not np.array_equal(store[store_row].bonds, store[int(chosen[molecule])].bonds):
+            invalid.add(int(labelled[i]))
+        else:
+            first[molecule] = i
+    molecules = sorted(first)
+    picked = np.array([first[molecule] for molecule in molecules], np.int64)
+    chosen_counts = np.zeros(len(chosen), np.int64)
+    chosen_counts[molecules] = ordered.counts[picked]
+    return replace(ordered, values=ordered[picked], ptr=pointers(chosen_counts)), invalid

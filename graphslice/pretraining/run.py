@@ -13,11 +13,11 @@ from rich.console import Console
 from graphslice.config import FROM_SCRATCH, RunConfig
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.folder_lock import locked
 from graphslice.pretraining.corpus import Corpus, build_corpus
-from graphslice.processes import is_first_process
-from graphslice.progress import molecule_progress
-from graphslice.run_files import CORPUS, check_folder, write_start
+from graphslice.runs.run_files import CORPUS, check_folder, write_start
+from graphslice.system.console import molecule_progress
+from graphslice.system.files import locked
+from graphslice.system.processes import is_first_process
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
 from graphslice.training.run import RunResult

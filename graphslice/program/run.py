@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from graphslice.program.layout import MAX_OPERANDS, Addresses, Argument, Instruction, Kernel, Layout, Value
 from graphslice.program.simd.lanes import address_of, keep_alive
-from graphslice.threads import call_in_parallel, cores
+from graphslice.system.threads import call_in_parallel, cores
 
 # Minimum number of rows per core.
 _MIN_ROWS = 64

@@ -8,8 +8,7 @@ from typing import Any
 from rdkit import Chem
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
-from graphslice.chem.parse import MoleculeError, parse_molecule
-from graphslice.chem.quiet import rdkit_messages_blocked
+from graphslice.chem.parse import MoleculeError, parse_molecule, rdkit_messages_blocked
 from graphslice.errors import InputError
 
 # Width and height of a drawing in pixels, about as large as the page shows it.

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.ogb_lsc import OGB_FOLDERS, table_path
-from graphslice.ensemble_check import find_models, read_checkpoints
+from graphslice.data.loaders import load_dataset
+from graphslice.data.ogb import OGB_FOLDERS, table_path
 from graphslice.errors import InputError
 from graphslice.report.figures import split_name
-from graphslice.run_files import (
+from graphslice.runs.checkpoint import Checkpoint
+from graphslice.runs.ensemble import find_models, read_checkpoints
+from graphslice.runs.run_files import (
     BEST,
     CONFIG,
     LAST,

@@ -8,11 +8,11 @@ from typing import Any
 import yaml
 
 from graphslice._version import __version__
-from graphslice.data.labels import pluralize
+from graphslice.errors import pluralize
 from graphslice.evaluation.format_scores import PRINTED_METRICS, markdown_table, plain
 from graphslice.evaluation.metrics import prediction_count
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import find_members, read_splits
+from graphslice.runs.run_files import find_members, read_splits
 from graphslice.tasks import Task
 
 _COVERAGE = "coverage_90"

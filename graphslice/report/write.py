@@ -9,25 +9,25 @@ from markupsafe import Markup
 from rich.console import Console
 
 from graphslice._version import __version__
-from graphslice.atomic_write import atomic_write
 from graphslice.data.datamodule import MoleculeData
-from graphslice.progress import status
+from graphslice.report.figures import image
 from graphslice.report.load_run import Run, read_run
-from graphslice.report.page_elements import image
-from graphslice.report.sections.data import data_section
-from graphslice.report.sections.predictions import prediction_sections
-from graphslice.report.sections.run import (
+from graphslice.report.predictions import prediction_sections
+from graphslice.report.sections import (
+    data_section,
     dataset_name,
     facts,
     main_score,
     reproduction_section,
     scores_section,
+    search_section,
     target_names,
     training_command,
     training_section,
 )
-from graphslice.report.sections.search import search_section
-from graphslice.run_files import REPORT
+from graphslice.runs.run_files import REPORT
+from graphslice.system.console import status
+from graphslice.system.files import atomic_write
 
 
 def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:

@@ -1,4 +1,9 @@
-"""The web application: endpoints of the JSON API, and the files of the page."""
+"""The web application: endpoints of the JSON API, and the files of the page.
+
+Limits that hold before a request is parsed: host name, number of requests, size and time of the body.
+
+What the server computes: rows of predictions, atom contributions and drawings, as plain JSON values.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,32 @@ import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, FailFast, Field
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graphslice._version import __version__
+from graphslice.api.model import Model, explain_molecule
+from graphslice.chem.parse import MoleculeError, parse_molecule
 from graphslice.data.featurize import Pool
+from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError, nearest
-from graphslice.inference.inputs import as_feature_columns
-from graphslice.serve.guard import Guard
-from graphslice.serve.served_model import ServedModel, draw_molecules
+from graphslice.inference.inputs import Columns, as_feature_columns
+from graphslice.inference.predictions import output_arrays
+from graphslice.report.drawing import draw_molecule
+from graphslice.runs.run_files import without_nan
 
 _Result = TypeVar("_Result")
 
@@ -258,3 +271,193 @@ def _problem(request: Request, error: Exception) -> Response:
 def _json_response(content: dict[str, Any]) -> Response:
     """Encode a response, which may be large, in the calling thread; in ASCII, as a SMILES may have half a character."""
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
+
+
+# Requests with a body in progress, waiting ones included.
+_MAX_REQUESTS = 128
+# Seconds in which a body must arrive.
+_BODY_SECONDS = 30
+#: Headers of the page: it runs no script but its own, and sends data to no other host.
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+class Guard:
+    """ASGI middleware that reads the body of a request under limits, and sets headers of security.
+
+    Args:
+        app: the application.
+        max_bytes: largest body.
+        hosts: accepted names in the header ``Host``; None accepts all. A page from elsewhere whose name was made to
+            resolve to this machine (DNS rebinding) has another one.
+        without_policy: paths whose pages have scripts inside, for which the content security policy is left out.
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, hosts: Collection[str] | None, without_policy: Collection[str] = ()
+    ) -> None:
+        self._app, self._max_bytes, self._hosts, self._without_policy = app, max_bytes, hosts, without_policy
+        self._requests = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["path"] not in self._without_policy:
+                MutableHeaders(scope=message).update(_PAGE_HEADERS)
+            await send(message)
+
+        host, is_work = Headers(scope=scope).get("host", "").lower(), scope["method"] not in ("GET", "HEAD")
+        if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
+            sentence = "the server accepts requests to localhost only: start it with --host for others"
+            await _error(421, sentence)(scope, receive, send_with_headers)
+        elif is_work and self._requests >= _MAX_REQUESTS:
+            sentence = f"{_MAX_REQUESTS} requests are in progress: try again later"
+            await _error(503, sentence)(scope, receive, send_with_headers)
+        else:
+            self._requests += is_work
+            try:
+                await (self._handle if is_work else self._app)(scope, receive, send_with_headers)
+            finally:
+                self._requests -= is_work
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, then call the application with it."""
+        body, size, more = bytearray(), 0, True
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return
+                    size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+                    if size <= self._max_bytes:
+                        body += message.get("body", b"")
+                    # The rest of a body that is too long is read and dropped: many clients read no response before.
+        except TimeoutError:
+            await _error(408, f"the request did not arrive within {_BODY_SECONDS} s")(scope, receive, send)
+            return
+        if size > self._max_bytes:
+            sentence = f"the request has more than {self._max_bytes:,} bytes: send fewer molecules at a time"
+            await _error(413, sentence)(scope, receive, send)
+            return
+        unread: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        async def receive_body() -> Message:
+            nonlocal unread
+            message, unread = unread, None
+            return message or await receive()
+
+        await self._app(scope, receive_body, send)
+
+
+def _error(status: int, sentence: str) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status, {"retry-after": "1"} if status == 503 else None)
+
+
+# The time of an explanation grows with the square of the atoms.
+_MAX_EXPLAINED_ATOMS = 120
+
+
+class ServedModel:
+    """A model in memory. Files of its run directory are read when it is made, and never later.
+
+    :meth:`predict` is called by one thread at a time, and so is :meth:`explain`. The two may run concurrently, since
+    explanations have networks of their own.
+
+    Args:
+        name: name by which requests choose the model.
+        model: the model.
+        pool: processes of :func:`~graphslice.data.featurize.featurizer_pool` that parse SMILES; None parses here.
+    """
+
+    def __init__(self, name: str, model: Model, pool: Pool = None) -> None:
+        self.name, self.model, self._pool = name, model, pool
+        values = {column: np.zeros(1, np.float32) for column in model.feature_columns}
+        # Loads the names of training molecules, and compiles kernels, before the first request.
+        self.predict(["CCO"], values, None, nearest=model.calibration is not None)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model as :meth:`Model.describe` does, without paths, with what requests must or may give."""
+        facts = {key: value for key, value in self.model.describe().items() if key != "folder"}
+        return {"name": self.name, **facts, "columns": self.model.feature_columns}
+
+    def predict(
+        self, smiles: Sequence[str], columns: dict[str, np.ndarray], interval: float | None, nearest: bool
+    ) -> list[dict[str, Any]]:
+        """Predict R molecules; ``columns``: feature columns, ``float32 [R]`` by name; errors as in Model.predict.
+
+        Returns:
+            For every molecule its SMILES and the columns that ``graphslice predict`` writes; None where there is no
+            prediction, and for bounds that are infinite.
+        """
+        matrix = [np.stack(list(columns.values()), axis=1)] if columns else None
+        (predictions,) = self.model.predict_stream([smiles], self._pool, matrix, interval=interval, nearest=nearest)
+        rows = plain_rows(pa.table(output_arrays(predictions)))
+        return [{"smiles": text} | row for text, row in zip(smiles, rows, strict=True)]
+
+    @cached_property
+    def _explained(self) -> Model:
+        """The model with its networks as torch modules, which round differently from the compiled program."""
+        return Model(self.model.checkpoints, self.model.device, calibration=self.model.calibration)
+
+    def explain(self, smiles: str, target: str | None, columns: Columns, orders: int) -> dict[str, Any]:
+        """Explain a prediction; arguments and errors as in :meth:`Model.draw`, and an error for more than 120 atoms.
+
+        Returns:
+            The attributes of :class:`~graphslice.explain.attribution.Explanation` that are numbers or texts, and
+            ``svg``, the picture.
+        """
+        atoms = self._count_atoms(smiles)
+        if isinstance(atoms, str):
+            raise InputError(f"cannot explain the prediction: {atoms}")
+        if atoms > _MAX_EXPLAINED_ATOMS:
+            raise InputError(f"atom contributions are for up to {_MAX_EXPLAINED_ATOMS} atoms; the molecule has {atoms}")
+        explanation, picture = explain_molecule(self._explained, smiles, target, orders, columns)
+        return {
+            "quantity": explanation.quantity,
+            "prediction": explanation.prediction,
+            "baseline": explanation.baseline,
+            "contributions": explanation.values.tolist(),
+            "standard_errors": without_nan(explanation.errors.tolist()),
+            "notes": list(explanation.notes),
+            "warning": explanation.warning or None,
+            "svg": picture.svg,
+        }
+
+    def _count_atoms(self, smiles: str) -> int | str:
+        """Return the number of atoms, or why there is none; RDKit may crash or hang, and would stop the server."""
+        work = partial(_count_atoms, max_atoms=self.model.config.graph.max_atoms)
+        if self._pool is None:
+            return work([smiles])[0]
+        (((atoms,), reason),) = self._pool.submit(work, [smiles]).result()
+        return reason or atoms
+
+
+def _count_atoms(smiles: Sequence[str], max_atoms: int) -> list[int | str]:
+    """Return the number of atoms of each SMILES, or the reason why it is invalid."""
+    counts: list[int | str] = []
+    for text in smiles:
+        try:
+            counts.append(parse_molecule(text, max_atoms).GetNumAtoms())
+        except MoleculeError as reason:
+            counts.append(str(reason))
+    return counts
+
+
+def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]:
+    """Draw molecules as SVG; None where there is no drawing: see :func:`~graphslice.report.drawing.draw_molecule`."""
+    if pool is None:
+        return _draw(smiles)
+    return [svg or None for drawings, _ in pool.submit(_draw, smiles).result() for svg in drawings]
+
+
+def _draw(smiles: Sequence[str]) -> list[str | None]:
+    return [draw_molecule(text) for text in smiles]

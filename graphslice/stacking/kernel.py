@@ -19,10 +19,18 @@ from numba import njit
 
 from graphslice.chem.fingerprints import FINGERPRINT_BITS
 from graphslice.errors import InputError
-from graphslice.normal_scores import interpolate
-from graphslice.stacking.fit_trees import label_scores, labelled_rows
-from graphslice.stacking.trees import LOGISTIC, NUMBER, check_arrays, form, logistic, shares
-from graphslice.threads import parallel_for
+from graphslice.stacking.trees import (
+    LOGISTIC,
+    NUMBER,
+    check_arrays,
+    form,
+    label_scores,
+    labelled_rows,
+    logistic,
+    shares,
+)
+from graphslice.system.threads import parallel_for
+from graphslice.tasks import interpolate
 
 if TYPE_CHECKING:
     from sklearn.svm import SVR

@@ -1,17 +1,25 @@
-"""Tree ensembles as arrays: checked on construction, stored without pickle, evaluated by compiled code."""
+"""Tree ensembles as arrays: checked on construction, stored without pickle, evaluated by compiled code.
+
+Random forest by scikit-learn, and gradient boosting by LightGBM, as arrays.
+
+Both are read through public interfaces: ``tree_`` of scikit-learn's trees, and LightGBM's ``dump_model``.
+
+The hyperparameters were chosen by cross-validation on small datasets of ADMET properties.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from graphslice._version import __version__
 from graphslice.errors import InputError
-from graphslice.normal_scores import interpolate
-from graphslice.threads import parallel_for
+from graphslice.system.threads import cores, parallel_for
+from graphslice.tasks import fit_knots, interpolate, to_scores
 
 #: Link from the sum of the leaves to a prediction: number, fractions of trees per class, logistic function, softmax.
 NUMBER, TREE_FRACTIONS, LOGISTIC, SOFTMAX = range(4)
@@ -204,3 +212,308 @@ def _index_error(trees: Trees) -> str:
     if ((columns < 0) | (columns + trees.values.shape[1] > trees.width)).any():
         return "a tree adds to no column of the prediction"
     return ""
+
+
+# Logit of a class without training rows: its probability becomes 0.
+_ABSENT_CLASS_LOGIT = -1e9
+# LightGBM treats numbers up to this size as zero.
+_LARGEST_ZERO = float(np.float32(1e-35))
+# Number of rows on which the converted trees are compared with the predictions of the library.
+_CHECKED_ROWS = 1000
+# Number of trees of a forest, which is smaller for more rows, and of boosting (of each of several classes).
+_FEWEST_TREES, _MOST_TREES, _BOOSTING_TREES = 75, 150, 200
+# A column is dropped if fewer rows than this differ from its median, so that splits try informative columns more often.
+_MIN_SHARE, _MAX_NEEDED = 0.03, 20
+
+#: One tree: feature, threshold, child and values of :class:`Trees`, with indices from 0.
+_Tree = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def fit_forest(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, weights: np.ndarray | None = None
+) -> Trees:
+    """Fit a random forest: extremely randomised trees (Geurts et al. 2006, doi:10.1007/s10994-006-6226-1).
+
+    Regression labels are transformed to normal scores of their ranks, and predictions are transformed back, so that
+    a few large values do not dominate the splits. Predictions are within the range of the labels, and closer to a
+    median than to a mean.
+
+    Args:
+        x: float32 ``[R, F]``; nan and infinities are allowed, and nan counts as the smallest value of its column.
+        y: float64 ``[R]``, numbers or class indices; rows with nan are ignored.
+        kind: "regression", "binary" or "multiclass".
+        classes: number of classes; ignored for regression.
+        seed: random seed; the trees do not depend on the number of threads.
+        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
+
+    Returns:
+        Trees of bounded size: 150 for up to 6,666 rows, then fewer, 75 from 13,333 rows, with larger leaves. If all
+        labels are equal, a constant prediction without trees.
+
+    Raises:
+        InputError: if shapes or labels are invalid, or no row has a label.
+    """
+    import sklearn
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+    x, y, weights = labelled_rows(x, y, kind, classes, weights)
+    if (y == y[0]).all():
+        return _constant_trees(y[0], kind, classes, x.shape[1])
+    rows, used = len(y), _informative_columns(x)
+    inputs = x[:, used]
+    settings: dict[str, Any] = {"n_estimators": int(np.clip(1_000_000 // rows, _FEWEST_TREES, _MOST_TREES))}
+    settings |= {"max_features": _share(used), "min_samples_leaf": 2 + rows // 5000}
+    settings |= {"random_state": seed, "n_jobs": cores()}
+    knots, labels = label_scores(y, kind)
+    model = (ExtraTreesRegressor if kind == "regression" else ExtraTreesClassifier)(**settings)
+    model.fit(inputs, labels, weights)
+    tree_arrays, checked = [_forest_tree(each.tree_, used) for each in model.estimators_], inputs[:_CHECKED_ROWS]
+    if kind == "regression":
+        link, expected = NUMBER, model.predict(checked)[:, None]
+    else:
+        link, present = TREE_FRACTIONS, model.classes_
+        expected = _all_class_columns(model.predict_proba(checked), present, kind, classes)
+        tree_arrays = [(*each[:3], _all_class_columns(each[3], present, kind, classes)) for each in tree_arrays]
+    base, columns = np.zeros(classes if kind == "multiclass" else 1), np.zeros(len(tree_arrays), np.int16)
+    trees = _assemble_trees(tree_arrays, columns, base, 1 / len(tree_arrays), knots, (x.shape[1], link))
+    return _check_conversion(trees, x, expected, f"scikit-learn {sklearn.__version__}")
+
+
+def fit_boosting(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, weights: np.ndarray | None = None
+) -> Trees:
+    """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
+
+    Args, returns and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at
+    most 16 leaves, or 31 from 1,500 rows. One thread is used: several threads of OpenMP wait for each other, which
+    takes minutes instead of a second where other programs use the cores.
+    """
+    lightgbm = _import_lightgbm()
+    x, y, weights = labelled_rows(x, y, kind, classes, weights)
+    if (y == y[0]).all():
+        return _constant_trees(y[0], kind, classes, x.shape[1])
+    used = _informative_columns(x)
+    inputs = x[:, used].astype(np.float64)
+    knots, labels = label_scores(y, kind)
+    present = np.unique(labels) if kind == "multiclass" else np.array([0])
+    several = len(present) > 2
+    link = {"regression": NUMBER, "binary": LOGISTIC}.get(kind, SOFTMAX)
+    objective = {"regression": "regression", "binary": "binary"}.get(kind, "multiclass" if several else "binary")
+    settings: dict[str, Any] = {"objective": objective, "learning_rate": 0.05, "feature_fraction_bynode": _share(used)}
+    settings |= {"max_bin": 63, "min_data_in_bin": 1, "min_sum_hessian_in_leaf": 1e-3, "feature_pre_filter": False}
+    settings |= {"deterministic": True, "force_row_wise": True, "num_threads": 1, "seed": seed, "verbosity": -1}
+    settings |= {"num_class": len(present)} if several else {}
+    settings |= _leaf_settings(len(y), kind)
+    classes_or_scores = np.searchsorted(present, labels) if kind == "multiclass" else labels
+    training = lightgbm.Dataset(inputs, classes_or_scores, weight=weights)
+    model = lightgbm.train(settings, training, num_boost_round=_BOOSTING_TREES)
+    expected = np.asarray(model.predict(inputs[:_CHECKED_ROWS], raw_score=True, num_threads=1)).reshape(
+        -1, len(present) if several else 1
+    )
+    library = f"LightGBM {lightgbm.__version__}"
+    try:
+        trees = [_boosting_tree(tree["tree_structure"], used) for tree in model.dump_model()["tree_info"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise _unknown_layout(library) from None
+    base, columns = np.zeros(1), np.zeros(len(trees), np.int64)
+    if kind == "multiclass":
+        base = np.full(classes, _ABSENT_CLASS_LOGIT)
+        base[present] = 0
+        columns = np.resize(present if several else present[1:], len(trees))  # of two classes, the second has the trees
+        # Sums of classes without trees are not compared.
+        expected = _all_class_columns(expected, present if several else present[1:], kind, classes, np.nan)
+    result = _assemble_trees(trees, columns, base, 1.0, knots, (x.shape[1], link))
+    return _check_conversion(result, x, expected, library)
+
+
+# --- labels and inputs -----------------------------------------------------------------------------
+
+
+def labelled_rows(
+    x: np.ndarray, y: np.ndarray, kind: str, classes: int, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Select the rows with a label, replace nan and infinities in ``x``, and scale ``weights`` to a mean of 1."""
+    if kind not in ("regression", "binary", "multiclass"):
+        raise InputError(f"unknown kind of labels {kind!r}: choose regression, binary or multiclass")
+    if x.ndim != 2 or x.shape[1] == 0 or np.shape(y) != x.shape[:1]:
+        raise InputError(f"inputs of shape {list(x.shape)} do not match labels of shape {list(np.shape(y))}")
+    y = np.asarray(y, np.float64)
+    known = ~np.isnan(y)
+    x, y = np.asarray(x[known], np.float32), y[known]
+    if len(y) == 0:
+        raise InputError("no row has a label: a base model needs at least one")
+    if kind == "regression" and (np.abs(y) > MAX_LABEL).any():
+        raise InputError(f"a label is infinite or exceeds {MAX_LABEL:g}: remove its row")
+    if kind != "regression" and not np.isin(y, np.arange(2 if kind == "binary" else classes)).all():
+        raise InputError(f"{kind} labels must be class indices from 0 to {classes - 1}")
+    finite = np.isfinite(x)
+    low = np.where(finite, x, np.float32(np.inf)).min(axis=0)
+    high = np.where(finite, x, np.float32(-np.inf)).max(axis=0)
+    low, high = np.where(low > high, np.float32(0), low), np.where(low > high, np.float32(0), high)
+    # Thresholds are between the finite values of a column, so nan and infinities take the branch of these values.
+    weights = None if weights is None else weights[known] / weights[known].mean()
+    return np.clip(np.where(np.isnan(x), low, x), low, high), y, weights
+
+
+def _informative_columns(x: np.ndarray) -> np.ndarray:
+    """Indices of the columns in which enough rows differ from the median; column 0 if there are none."""
+    needed = max(2, min(_MIN_SHARE * len(x), _MAX_NEEDED))
+    columns = np.flatnonzero((x != np.median(x, axis=0)).sum(axis=0) >= needed)
+    return columns if len(columns) else np.zeros(1, np.int64)
+
+
+def _share(used: np.ndarray) -> float:
+    """Fraction of the columns that a split tries: a tenth, more of few columns."""
+    return max(0.1, len(used) ** -0.5)
+
+
+def _leaf_settings(rows: int, kind: str) -> dict[str, Any]:
+    """Hyperparameters of boosting that depend on the number of rows; few class labels need regularisation."""
+    if rows >= 1500:
+        return {"num_leaves": 31, "min_data_in_leaf": 20}
+    leaf_size = max(2, rows // 25)
+    if kind == "regression":
+        return {"num_leaves": 16, "min_data_in_leaf": min(leaf_size, 20)}
+    return {"num_leaves": 16, "min_data_in_leaf": min(leaf_size, 10), "lambda_l2": 10}
+
+
+def _constant_trees(label: float, kind: str, classes: int, features: int) -> Trees:
+    """Constant prediction for rows that all have the same label."""
+    base = np.array([label])
+    if kind == "multiclass":
+        base = (np.arange(classes) == label).astype(np.float64)
+    settings = (features, NUMBER if kind == "regression" else TREE_FRACTIONS)
+    return _assemble_trees([], np.zeros(0), base, 1.0, np.empty((2, 0)), settings)
+
+
+def label_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Knots, and the labels to fit: normal scores for regression, class indices otherwise."""
+    if kind != "regression":
+        return np.empty((2, 0)), y.astype(np.int64)
+    knots = fit_knots(y)
+    return knots, to_scores(y, knots)
+
+
+def _import_lightgbm() -> Any:
+    """Import LightGBM, whose wheels do not contain the OpenMP library.
+
+    Raises:
+        InputError: if that library is missing.
+    """
+    try:
+        import lightgbm
+    except OSError as error:
+        raise InputError(
+            f"LightGBM cannot be loaded ({error}): install the OpenMP library (libgomp1 on Debian and Ubuntu, libomp "
+            "on macOS) and resume, or train with trainer.baselines off"
+        ) from error
+    return lightgbm
+
+
+# --- trees as arrays ---------------------------------------------------------------------------------
+
+
+def _forest_tree(tree: Any, used: np.ndarray) -> _Tree:
+    leaf = tree.children_left < 0
+    child = np.where(leaf, leaf.cumsum() - 1, tree.children_right)
+    if not (leaf | (tree.children_left == np.arange(len(leaf)) + 1)).all():
+        raise _unknown_layout("scikit-learn")
+    feature = np.where(leaf, -1, used[np.where(leaf, 0, tree.feature)])
+    return feature, np.where(leaf, 0, tree.threshold), child, tree.value[leaf][:, 0]
+
+
+def _boosting_tree(root: dict[str, Any], used: np.ndarray) -> _Tree:
+    """Convert a tree of LightGBM's ``dump_model``."""
+    nodes: list[list] = []  # in pre-order: feature, threshold, and right child or, of a leaf, index of the value
+    values: list[float] = []
+
+    def add(node: dict[str, Any]) -> None:
+        if "leaf_value" in node:
+            nodes.append([-1, 0.0, len(values)])
+            values.append(node["leaf_value"])
+            return
+        if node["decision_type"] != "<=":
+            raise _unknown_layout("LightGBM")
+        threshold = node["threshold"]
+        if threshold == -_LARGEST_ZERO:  # counts as zero, and goes right
+            threshold = np.nextafter(threshold, -np.inf)
+        split = [used[node["split_feature"]], threshold, -1]
+        nodes.append(split)
+        add(node["left_child"])
+        split[2] = len(nodes)
+        add(node["right_child"])
+
+    add(root)
+    feature, thresholds, child = map(np.array, zip(*nodes, strict=True))
+    return feature, thresholds, child, np.array(values)[:, None]
+
+
+def _assemble_trees(
+    tree_arrays: list[_Tree], columns: np.ndarray, base: np.ndarray, scale: float, knots: np.ndarray, settings: tuple
+) -> Trees:
+    """Concatenate trees into the arrays of :class:`Trees`."""
+    values = [arrays[3] for arrays in tree_arrays] or [np.empty((0, len(base)))]
+    roots = np.cumsum([0, *(len(arrays[0]) for arrays in tree_arrays)])
+    leaves = np.cumsum([0, *(len(arrays[3]) for arrays in tree_arrays)])
+    feature, threshold, child = (np.concatenate([np.empty(0), *(each[k] for each in tree_arrays)]) for k in range(3))
+    first = np.where(feature < 0, np.repeat(leaves[:-1], np.diff(roots)), np.repeat(roots[:-1], np.diff(roots)))
+    return Trees(
+        feature=feature.astype(np.int16 if settings[0] < 1 << 15 else np.int32),
+        threshold=_round_down(threshold),
+        child=(first + child).astype(np.int32),
+        roots=roots.astype(np.int32),
+        columns=columns.astype(np.int16),
+        values=np.concatenate(values).astype(np.float32),
+        base=np.asarray(base, np.float64),
+        scale=np.array([scale]),
+        knots=np.ascontiguousarray(knots),
+        settings=np.array(settings, np.int64),
+    )
+
+
+def _round_down(threshold: np.ndarray) -> np.ndarray:
+    """Round float64 thresholds to float32 so that float32 values compare to them in the same way."""
+    rounded = threshold.astype(np.float32)
+    return np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def _all_class_columns(
+    values: np.ndarray, present: np.ndarray, kind: str, classes: int, absent: float = 0.0
+) -> np.ndarray:
+    """Expand the columns of the present classes to all classes; for binary kinds keep class 1 only."""
+    if kind == "binary":
+        return values[:, 1:]
+    all_columns = np.full((len(values), classes), absent)
+    all_columns[:, present] = values
+    return all_columns
+
+
+def _check_conversion(trees: Trees, x: np.ndarray, expected: np.ndarray, library: str) -> Trees:
+    """Return the trees if their predictions equal those of the library.
+
+    Args:
+        trees: the converted trees.
+        x: inputs, of which the first rows are compared.
+        expected: float64 ``[R, W]``, of a forest the predictions, of boosting the sums; nan where not compared.
+        library: name and version.
+
+    Raises:
+        InputError: if they differ, since this version of the library stores trees in another layout.
+    """
+    x = x[: len(expected)]
+    # Compare normal scores: between two clusters of labels the knots are steep and amplify rounding errors.
+    is_forest = int(trees.settings[1]) == TREE_FRACTIONS or trees.scale[0] < 1
+    actual = replace(trees, knots=np.empty((2, 0))).predict(x) if is_forest else trees.sums(x)
+    known = ~np.isnan(expected)
+    if not np.allclose(
+        actual[known], expected[known], rtol=1e-6, atol=1e-6 * max(1e-300, np.abs(expected[known]).max())
+    ):
+        raise _unknown_layout(library)
+    return trees
+
+
+def _unknown_layout(library: str) -> InputError:
+    return InputError(
+        f"{library} describes trees in a way that GraphSlice {__version__} cannot read: install the version in its "
+        "constraints.txt and resume, or train with trainer.baselines off"
+    )

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import MOLECULE, RunConfig, join_names
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.molecule_keys import graph_input_rows, molecule_keys
+from graphslice.data.featurize import graph_input_rows, molecule_keys
 from graphslice.data.splits import random_subset
 from graphslice.evaluation.metrics import METRICS, score
+from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.stacking.kernel import fit_regression, training_kernel
 from graphslice.tasks import REGRESSION, TRANSFORMS, parse_per_target, transformed, transformed_back
 

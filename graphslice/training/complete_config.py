@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import MOLECULE, DataConfig, GraphConfig, RunConfig, TrainerConfig, join_names
 from graphslice.data.batch_samplers import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.dataset_loaders import absolute_dataset
+from graphslice.data.loaders import absolute_dataset
 from graphslice.data.splits import random_subset
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import default_metric, score
-from graphslice.package_data import MODELS, PRETRAINED_MODEL, is_packaged_model
-from graphslice.run_files import MEMBER
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import MEMBER
+from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 from graphslice.tasks import Task, num_network_outputs, num_outputs
 from graphslice.training.devices import Devices, choose_devices, launched_processes
 from graphslice.training.fine_tuning import NO_ARCHITECTURE

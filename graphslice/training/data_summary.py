@@ -9,15 +9,14 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from graphslice.censored import is_bounded
 from graphslice.config import MOLECULE
-from graphslice.data.columns import quoted_list
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset import UNLABELLED, describe_reasons
-from graphslice.data.labels import pluralize
+from graphslice.data.dataset import describe_reasons
+from graphslice.data.rows import UNLABELLED
 from graphslice.data.splits import SPLIT_NAMES
-from graphslice.run_files import CORPUS, REJECTED
-from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task
+from graphslice.errors import pluralize, quoted_list
+from graphslice.runs.run_files import CORPUS, REJECTED
+from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task, is_bounded
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10

@@ -20,8 +20,8 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from graphslice.config import TrainerConfig
 from graphslice.data.datamodule import DeviceShare
 from graphslice.errors import InputError, first_line
-from graphslice.hardware import default_device, fast_dtype
 from graphslice.nn.compiled import row_multiple
+from graphslice.system.machine import default_device, fast_dtype
 
 #: Smallest number of molecules per batch and GPU: fewer take a GPU about as long.
 MIN_MOLECULES_PER_GPU = 32

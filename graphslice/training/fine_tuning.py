@@ -17,15 +17,15 @@ from rich.markup import escape
 from torch import nn
 
 from graphslice.batch import GraphBatch
-from graphslice.checkpoint import Checkpoint
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import random_subset
 from graphslice.errors import InputError
-from graphslice.inference.batches import for_each_batch
-from graphslice.inference.uncertainty import IDENTICAL_SIMILARITY, nearest_training_molecules
+from graphslice.inference.predictor import IDENTICAL_SIMILARITY, nearest_training_molecules
+from graphslice.inference.torch_networks import for_each_batch
 from graphslice.nn import GraphTransformer
-from graphslice.package_data import is_packaged_model
+from graphslice.runs.checkpoint import Checkpoint
+from graphslice.system.machine import is_packaged_model
 from graphslice.tasks import REGRESSION, Task, each_target
 
 #: Settings of the model in which a run may differ from the checkpoint that it starts from.

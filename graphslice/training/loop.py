@@ -1,32 +1,48 @@
-"""The training loop of a run: steps, validations, checkpoints, limits and logs, in the order in which they happen."""
+"""The training loop of a run: steps, validations, checkpoints, limits and logs, in the order in which they happen.
+
+The optimiser: learning rates of the parameters and their schedule; frozen parameters.
+
+What a user sees of a training in progress: the progress bar.
+
+Fast execution of training steps: check of the operator backends, and compilation if it is expected to pay off.
+"""
 
 from __future__ import annotations
 
+import re
 import signal
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import Tensor
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
 
-from graphslice.atomic_write import atomic_write
 from graphslice.batch import GraphBatch
-from graphslice.checkpoint import save_checkpoint
+from graphslice.config import OptimizerConfig
+from graphslice.data.batch_loader import extreme_batches
 from graphslice.data.datamodule import MoleculeData
+from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS
-from graphslice.run_files import BEST, LAST
-from graphslice.signals import interrupts_are_handled, signals_handled
-from graphslice.torch_io import load_weights, torch_bytes
-from graphslice.training.devices import autocast, device_share
-from graphslice.training.fast_steps import FastSteps
+from graphslice.nn import GraphTransformer
+from graphslice.nn.agreement import compile_checked, faulty_backends
+from graphslice.ops.dispatch import OPERATORS
+from graphslice.runs.checkpoint import save_checkpoint
+from graphslice.runs.run_files import BEST, LAST
+from graphslice.runs.torch_io import load_weights, torch_bytes
+from graphslice.system.console import interrupts_are_handled, signals_handled
+from graphslice.system.files import atomic_write
+from graphslice.training.devices import DTYPES, autocast, device_share
 from graphslice.training.module import MONITOR, PropertyModule
-from graphslice.training.optimizer import make_optimizer
-from graphslice.training.progress import Part, RunProgress
 
 # Interval in steps at which last.ckpt may be due, and at which several devices agree on the time or a stop.
 _SYNC_EVERY = 20
@@ -328,3 +344,280 @@ class TrainingLoop:
         if contents["precision"]:  # empty unless the run was trained in float16 before
             self.fabric.strategy.precision.load_state_dict(contents["precision"])
         self.state = TrainingState(**contents["training"])
+
+
+_EMBEDDINGS = ("atoms.", "pairs.", "embedding_norm.")
+
+
+def make_optimizer(
+    module: PropertyModule, steps: int, elapsed: Callable[[], float], *, fused: bool
+) -> tuple[AdamW, LambdaLR]:
+    """Make the optimiser of a model and its heads, and the learning rate schedule, by steps or the share of the time.
+
+    The fused implementation does not work with gradient scaling and clipping.
+    """
+    settings = module.config.optimizer
+    groups = parameter_groups(module.model, settings)
+    if module.auxiliary is not None:
+        groups.append({"params": list(module.auxiliary.parameters()), "lr": settings.max_lr})
+    optimizer = AdamW(groups, lr=settings.max_lr, weight_decay=settings.weight_decay, fused=fused)
+    factor, total = linear_schedule(settings, steps), settings.total_steps or steps
+    scale = max(1.0, total / steps)  # a shorter run, like one with a time limit, goes through the whole schedule
+    # The progress of the run is that of its steps or of its time limit, whichever is further.
+    return optimizer, LambdaLR(optimizer, lambda step: factor(max(step * scale, elapsed() * total)))
+
+
+def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
+    """Return the factor of ``peak_lr`` by step: linear warm-up, then linear decay to ``end_lr`` (Ying et al. 2021, B).
+
+    Raises :class:`InputError` if the warm-up is longer than the run, whose learning rate would not decay.
+    """
+    total = config.total_steps or steps
+    if config.warmup_steps is not None and config.warmup_steps > total:
+        raise InputError(
+            f"optimizer.warmup_steps {config.warmup_steps:,} must not be more than the {total:,} steps in total"
+        )
+    warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
+    end = config.end_lr / config.max_lr
+
+    def factor(step: float) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        if step >= total:
+            return end
+        return end + (1 - end) * (total - step) / max(1, total - warmup)
+
+    return factor
+
+
+def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list[dict[str, Any]]:
+    """Group the trainable parameters by learning rate, in the format of PyTorch optimisers.
+
+    The learning rate of the structural encodings is multiplied by ``structure_lr_factor``. Each block has
+    ``layer_lr_decay`` times the learning rate of the next one; the embeddings count as a block before the first
+    (layer-wise decay, Howard and Ruder 2018, section 3.2).
+    """
+    groups: dict[float, list[nn.Parameter]] = defaultdict(list)
+    depth = len(model.blocks)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        block = _block_index(name)
+        before_head = depth - block if block is not None else depth + 1 if name.startswith(_EMBEDDINGS) else 0
+        factor = settings.layer_lr_decay**before_head
+        if name.startswith("pairs."):
+            factor *= settings.structure_lr_factor
+        groups[factor].append(parameter)
+    return [{"params": parameters, "lr": settings.max_lr * factor} for factor, parameters in groups.items()]
+
+
+def freeze(model: GraphTransformer, frozen: str) -> None:
+    """Freeze ``"none"``, ``"embeddings"``, or ``"blocks:N"`` of a model: the embeddings and the first N blocks.
+
+    Sets ``requires_grad`` of the parameters to False. Raises :class:`InputError` if there are fewer than N blocks.
+    """
+    if frozen == "none":
+        return
+    count = int(frozen.removeprefix("blocks:")) if frozen.startswith("blocks:") else 0
+    if count > len(model.blocks):
+        raise InputError(f"trainer.freeze blocks:{count}: the model has only {len(model.blocks)} blocks")
+    for name, parameter in model.named_parameters():
+        block = _block_index(name)
+        if name.startswith(_EMBEDDINGS) or (block is not None and block < count):
+            parameter.requires_grad_(False)
+
+
+def _block_index(name: str) -> int | None:
+    """Return the index of the block that a parameter belongs to, or None."""
+    match = re.match(r"blocks\.(\d+)\.", name)
+    return int(match.group(1)) if match else None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A training as a part of the whole work.
+
+    Attributes:
+        name: what is trained.
+        before: optimiser steps of the trainings before it.
+        after: optimiser steps of the trainings after it.
+    """
+
+    name: str = "training"
+    before: int = 0
+    after: int = 0
+
+
+class RunProgress:
+    """Progress bar of the run: steps, molecules per second, validation metric and remaining time.
+
+    If the output is not a terminal, a line is printed at every 5% of the run instead. ``bar`` is a context manager.
+
+    Args:
+        steps, batch_size: length of the run in optimiser steps, and molecules per step.
+        metric: metric that selects the best epoch.
+        console: where to print; a quiet one in all but the first process.
+        elapsed: returns the fraction of the run's time limit that has passed.
+        part: the part of the whole work that this training is; progress and remaining time are of the whole.
+    """
+
+    def __init__(
+        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float], part: Part
+    ) -> None:
+        self.steps, self.batch_size, self.console, self.elapsed, self.part = steps, batch_size, console, elapsed, part
+        self.logged, self.label = f"val_{metric}", f"validation {METRICS[metric].label}"
+        self.bar = Progress(
+            TextColumn(part.name),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeElapsedColumn(),
+            TextColumn("remaining"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal or console.quiet,
+        )
+        self._printed = part.before / max(1, part.before + steps + part.after)
+        self._score = ""
+
+    def begin(self, step: int) -> None:
+        """Begin before the first step of the run or of its resumption."""
+        self._begin, self._first, self._from = time.monotonic(), step, self._fraction_done(step)
+        self._task = self.bar.add_task("", total=1.0, status="")
+        self.bar.update(self._task, completed=self._from)
+
+    def update(self, step: int) -> None:
+        """Show that a step was made."""
+        rate = (step - self._first) * self.batch_size / max(1e-9, time.monotonic() - self._begin)
+        status = f"step {step:,} · {rate:,.0f} mol/s{self._score}"
+        self.bar.update(self._task, completed=self._fraction_done(step), status=status)
+
+    def validated(self, step: int, steps_per_epoch: int, scores: Mapping[str, float]) -> None:
+        """Show the score of a validation, if any; without a terminal, print a line if the run has progressed by 5%."""
+        score = f"{self.label} {scores[self.logged]:.4f}, " if scores else ""
+        self._score = f" · {score.removesuffix(', ')}" if scores else ""
+        share = self._fraction_done(step)
+        if not self.console.is_terminal and (share - self._printed >= 0.05 or share >= 1):
+            self._printed = share
+            passed = time.monotonic() - self._begin
+            left = passed / max(1e-9, share - self._from) * (1 - share)
+            where = f"epoch {-(-step // steps_per_epoch)}, step {step:,}, {100 * share:.0f}%"
+            name = "" if self.part == Part() else f"{self.part.name}, "
+            text = f"{name}{where}: {score}{passed:.0f} s elapsed, {left:.0f} s remaining"
+            self.console.print(text, highlight=False)
+
+    def _fraction_done(self, step: int) -> float:
+        """Return the completed fraction of the whole work, by steps or time, whichever is larger."""
+        part = self.part
+        return max((part.before + step) / (part.before + self.steps + part.after), self.elapsed())
+
+
+# Seconds of torch.compile per batch width (number of rows), forward and backward with CUDA graphs, on two cores: about
+# 24 for the four layers of the preset `small`, 28 for the twelve layers of the paper's size.
+_SECONDS_PER_WIDTH, _SECONDS_PER_LAYER = 22.0, 0.5
+# Assumed ratio of the time of eager to compiled steps; where kernel launches dominate, half of the gain is reached.
+_SPEEDUP = 1.5
+# The saved time must exceed the cost by this factor, since both are estimates.
+_MARGIN = 1.5
+# Warm-up steps, in which kernels are built and memory is allocated, and the steps measured after them.
+_WARM_UP, _MEASURED = 20, 30
+
+
+def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
+    """True if compiled steps are expected to save clearly more time of the rest of a run than compilation takes.
+
+    Each of ``lengths`` distinct batch widths is compiled separately.
+    """
+    cost = lengths * (_SECONDS_PER_WIDTH + _SECONDS_PER_LAYER * layers)
+    return seconds_left * (1 - 1 / _SPEEDUP) > _MARGIN * cost
+
+
+class FastSteps:
+    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off.
+
+    The blocks are compiled from the first step, never, or on a GPU if timing the first steps shows that it will pay
+    off. The timed steps are synchronised one by one, and the first device decides for all. Compilation counts as
+    training time. Compiled steps must equal eager steps up to rounding, which is checked on the smallest and the
+    largest molecules. A resumed run decides anew.
+
+    ``seconds_left`` returns the seconds until the time limit of the run, None without a limit; the other arguments are
+    those of :class:`~graphslice.training.loop.TrainingLoop`. ``compiled`` is True once the steps are compiled.
+    """
+
+    def __init__(
+        self,
+        module: PropertyModule,
+        data: MoleculeData,
+        fabric: Fabric,
+        steps: int,
+        seconds_left: Callable[[], float | None],
+        console: Console,
+    ) -> None:
+        self.config, self.model, self.data, self.fabric = module.config, module.model, data, fabric
+        self.steps, self.seconds_left, self.console = steps, seconds_left, console
+        self.compiled = False
+        self._measuring = False
+        self._times: list[float] = []
+        self._since: float | None = None
+
+    def check_backends(self) -> None:
+        """On a GPU, disable the operators that fail in the model, or whose results differ from plain torch."""
+        if self.fabric.device.type != "cuda":
+            return
+        batches = extreme_batches(self.data.store, self.data.splits["train"], **self.data.config.collate_settings)
+        batches = [batch.to(self.fabric.device) for batch in batches]
+        dtype = DTYPES[device_share(self.fabric).precision]
+        for name, reason in faulty_backends(self.model, batches, dtype).items():
+            for backend in OPERATORS[name].backends:
+                OPERATORS[name].disable(backend)
+            self._report(f"{name}: {reason}; this run uses plain torch instead")
+
+    def begin(self, step: int) -> None:
+        """Compile or begin to measure before the first step of the run or of its resumption."""
+        wanted = self.config.trainer.compile
+        self._first = step
+        self._measuring = wanted == "auto" and self.fabric.device.type == "cuda"
+        if wanted == "on":
+            self._compile()
+
+    def begin_epoch(self) -> None:
+        """Do not measure the time since the last step, which includes a validation."""
+        self._since = None
+
+    def after_step(self, step: int) -> None:
+        """Measure a step, and compile after the last measured one if it will pay off."""
+        if not self._measuring or step - self._first < _WARM_UP:
+            return
+        torch.cuda.synchronize(self.fabric.device)
+        now = time.perf_counter()
+        if self._since is not None:
+            self._times.append(now - self._since)
+        self._since = now
+        if len(self._times) == _MEASURED:
+            self._measuring = False
+            if self.fabric.broadcast(self._is_worth_it(step)):
+                self._compile()
+
+    def _compile(self) -> None:
+        """Compile the model, unless compiled steps differ from eager steps."""
+        share, device = device_share(self.fabric), self.fabric.device
+        size = len(range(share.rank, self.config.trainer.batch_size, share.world))
+        mode = "reduce-overhead" if share.kind == "cuda" else "default"
+        batches = [batch.to(device) for batch in self.data.extreme_train_batches(size, share)]
+        reason = compile_checked(self.model, batches, DTYPES[share.precision], mode=mode)
+        # The first device decides for all: devices that run different programs would wait for each other forever.
+        self.compiled = not self.fabric.broadcast(reason is not None)
+        if not self.compiled:
+            self.model.run_eagerly()
+        if reason is not None:
+            self._report(f"compiled steps: {reason}; continuing with eager steps")
+
+    def _is_worth_it(self, step: int) -> bool:
+        """True if compilation will pay off, by the median time of the measured steps."""
+        left = float(np.median(self._times)) * (self.steps - step)
+        if (limit := self.seconds_left()) is not None:
+            left = min(left, limit)
+        return is_worth_compiling(left, self.config.model.layers, self.data.num_train_widths(device_share(self.fabric)))
+
+    def _report(self, message: str) -> None:
+        self.console.out(f"{message} (graphslice doctor shows details)", highlight=False)

@@ -12,11 +12,11 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.data.datamodule import MoleculeData
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import BEST, LAST
-from graphslice.threads import single_threaded_torch
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import BEST, LAST
+from graphslice.system.threads import single_threaded_torch
 from graphslice.training.complete_config import CompleteConfig, run_steps
 from graphslice.training.devices import make_fabric
 from graphslice.training.fine_tuning import (
@@ -24,10 +24,8 @@ from graphslice.training.fine_tuning import (
     load_pretrained_weights,
     print_known,
 )
-from graphslice.training.loop import Interrupted, TrainingLoop
+from graphslice.training.loop import Interrupted, Part, TrainingLoop, freeze
 from graphslice.training.module import PropertyModule
-from graphslice.training.optimizer import freeze
-from graphslice.training.progress import Part
 
 
 def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:

@@ -13,17 +13,13 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
 
-from graphslice.atomic_write import atomic_write
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError
-from graphslice.hardware import device_name, peak_memory
-from graphslice.processes import is_first_process
-from graphslice.progress import molecule_progress
-from graphslice.run_files import (
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import (
     BEST,
     CONFIG,
     HELD_OUT,
@@ -42,17 +38,19 @@ from graphslice.run_files import (
     write_splits,
     write_start,
 )
+from graphslice.system.console import molecule_progress
+from graphslice.system.files import atomic_write
+from graphslice.system.machine import device_name, peak_memory
+from graphslice.system.processes import is_first_process
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
-from graphslice.training.evaluate_run import evaluate_run
 from graphslice.training.fine_tuning import load_pretrained_weights
-from graphslice.training.loop import TrainingLoop
+from graphslice.training.loop import Part, TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.network import fold_steps, initialise_weights, new_module, run_loop, train_without
-from graphslice.training.progress import Part
-from graphslice.training.stack import FOLDS, Stack, num_held_out
+from graphslice.training.stack import FOLDS, Stack, evaluate_run, num_held_out
 
 
 @dataclass

@@ -1,40 +1,71 @@
-"""Train a model or an ensemble, or resume a run."""
+"""Train a model or an ensemble, or resume a run.
+
+Train and evaluate ensembles and cross-validation models, one process per member.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 
 from graphslice.config import RunConfig, join_names
 from graphslice.data.columns import target_names
+from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.dataset_loaders import dataset_from_frame, is_dataset_name, load_dataset
-from graphslice.data.frames import is_frame
-from graphslice.data.pyg import dataset_from_pyg
+from graphslice.data.loaders import dataset_from_frame, dataset_from_pyg, is_dataset_name, is_frame, load_dataset
 from graphslice.errors import InputError
-from graphslice.evaluation.metrics import check_metric
-from graphslice.folder_lock import locked
+from graphslice.evaluation.coverage import COVERAGE_LEVEL
+from graphslice.evaluation.evaluate import as_predictions
+from graphslice.evaluation.format_scores import mean_and_std
+from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, check_metric, mean_interval
+from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictions import check_output_columns
+from graphslice.inference.predictor import Predictor, load
 from graphslice.nn.mixers import check_mixer, check_user_mixer
-from graphslice.processes import is_first_process
-from graphslice.run_files import (
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.ensemble import check_members
+from graphslice.runs.run_files import (
     CONFIG,
     MOLECULES,
+    OUT_OF_FOLD,
+    TEST_PREDICTIONS,
+    TRAINING,
     check_folder,
     find_checkpoint,
+    is_finished,
     read_config,
+    read_metrics,
+    read_splits,
+    read_training,
+    write_json,
+    write_metrics,
 )
+from graphslice.stacking.stacking import NAMES, NETWORK, STACK
+from graphslice.system.files import ENDING, locked
+from graphslice.system.machine import cores, visible_gpus
+from graphslice.system.processes import in_processes, is_first_process
 from graphslice.tasks import Task
-from graphslice.training.complete_config import check_atom_bond_options, fit_to_dataset
+from graphslice.training.choose_transform import choose_transforms
+from graphslice.training.complete_config import check_atom_bond_options, complete_config, fit_to_dataset, member_configs
+from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
-from graphslice.training.ensemble import train_ensemble
-from graphslice.training.losses import check_losses
-from graphslice.training.run import RunResult, run
+from graphslice.training.fine_tuning import print_known
+from graphslice.training.loop import Interrupted
+from graphslice.training.module import check_losses
+from graphslice.training.run import (
+    RunResult,
+    finished_result,
+    init_run_directory,
+    load_molecule_data,
+    run,
+)
+from graphslice.training.stack import calibrate_ensemble, evaluate_split
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -107,7 +138,7 @@ def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
 
 
 def check_run_directory(folder: Path, config: RunConfig, *, frame: bool = False, overwrite: bool) -> None:
-    """Raise :class:`InputError` as :func:`~graphslice.run_files.check_folder`; ``frame``: the data is no file."""
+    """Raise :class:`InputError` as :func:`~graphslice.runs.run_files.check_folder`; ``frame``: the data is no file."""
     data = config.data
     dataset = None if frame or is_dataset_name(data.dataset) else data.dataset
     origin = None if config.origin is None else find_checkpoint(config.origin)
@@ -165,3 +196,202 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
         if config.num_models > 1:
             return train_ensemble(config, dataset, folder, fresh=False, console=console)
         return run(config, dataset, folder, fresh=False, console=console)
+
+
+def train_ensemble(
+    config: RunConfig,
+    dataset: LabelledDataset,
+    out: Path,
+    *,
+    fresh: bool,
+    command: str | None = None,
+    console: Console | None,
+) -> RunResult:
+    """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
+
+    Arguments, result and errors are those of :func:`~graphslice.training.run.run`; each member gets a subdirectory.
+    """
+    console = console or Console(stderr=True, soft_wrap=True)
+    if config.trainer.devices not in ("auto", "1") or not is_first_process():
+        reason = "each member of an ensemble or cross-validation trains on a single device"
+        raise InputError(f"{reason}: leave out trainer.devices")
+    members = member_configs(config)
+    first = next(iter(members.values()))
+    data = load_molecule_data(first, dataset, console)
+    if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
+        return finished_result(out, data, console)
+    complete = complete_config(first, data, fresh=fresh)
+    if fresh:
+        own = replace(config, init_from=complete.config.init_from)
+        data, chosen = choose_transforms(own, data, console)
+        config = replace(config, data=chosen.data)
+        members = member_configs(config)
+        for member in members.values():  # before any is trained
+            data.check_split(member)
+        init_run_directory(out, config, data, command)
+    print_data_summary(console, data)
+    if config.data.is_cross_validation:
+        console.print("cross-validation: each model has another fold as its test set", highlight=False)
+    elif dataset.splits is None or "valid" not in dataset.splits:
+        console.print("each ensemble member has its own validation set", highlight=False)
+    if fresh and (start := complete.config.origin) is not None:
+        console.out(f"each model is fine-tuned from {start}", highlight=False)
+        print_known(read_checkpoint(start), str(complete.config.init_from), data, console)
+    try:
+        train_members(members, dataset, out, complete.metric, console)
+    except KeyboardInterrupt:
+        raise Interrupted from None
+    return RunResult(out, evaluate_ensemble(out, data, complete.metric, console), read_training(out), data)
+
+
+def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | None) -> None:
+    """Train an ensemble member in its folder, or continue it; a ``dataset`` that is None is loaded."""
+    with locked(folder, wait=ENDING):
+        dataset = load_dataset(config.data) if dataset is None else dataset
+        if dataset.fingerprint() != config.data.fingerprint:
+            raise InputError(f"{config.data.dataset} has changed since the run was started: start a new run instead")
+        fresh = not (folder / CONFIG).exists()
+        if not fresh:  # its saved configuration includes the initial weights and learning rate
+            config = replace(read_config(folder), data=config.data)
+        run(config, dataset, folder, fresh=fresh, console=Console(quiet=True))
+
+
+def train_members(
+    members: dict[str, RunConfig], dataset: LabelledDataset, out: Path, metric: str, console: Console
+) -> None:
+    """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
+
+    Arguments and errors are those of :func:`train_ensemble`; ``metric`` selects the best epoch of each member. The same
+    call continues a training that was interrupted.
+    """
+    accelerator = next(iter(members.values())).trainer.accelerator
+    gpus = visible_gpus(accelerator)
+    given = None if dataset.graphs is None else dataset  # PyG data, which cannot be loaded again
+    tasks = {name: (config, out / name, given) for name, config in members.items() if not is_finished(out / name)}
+    jobs = min(len(gpus) or cores(), len(tasks))
+    console.print(f"training {len(members)} models, {jobs} at a time", highlight=False)
+    with closing(in_processes(train_member, tasks, jobs, gpus)) as ended:
+        for done, (name, reason) in enumerate(ended, len(members) - len(tasks) + 1):
+            if reason is not None:
+                raise InputError(f"{out / name}: {reason}")
+            values = read_metric(out / name, metric)
+            scores = ", ".join(f"{split} {METRICS[metric].label} {value:.4f}" for split, value in values.items())
+            console.print(f"{done} of {len(members)}: {name}: {scores}", highlight=False)
+
+
+def read_metric(folder: Path, metric: str) -> dict[str, float]:
+    """Return a metric of a finished run by split, for the splits where it is defined."""
+    metrics = read_metrics(folder)
+    values = {split: metrics[split].get(metric) for split in ("valid", "test") if split in metrics}
+    return {split: value for split, value in values.items() if value is not None}
+
+
+def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
+    """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split.
+
+    In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds
+    it. Returns the contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
+    """
+    config, dataset = read_config(out), data.dataset
+    folders, metrics = [out / name for name in member_configs(config)], dict[str, Any](metric=metric)
+    splits = [read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
+    data_config, device = config.data, config.trainer.inference_device  # data.config is that of the first member
+    models = [load(folder, device) for folder in folders]
+    checkpoints = [checkpoint for model in models for checkpoint in model.checkpoints]
+    check_members(folders, checkpoints)
+    calibration = calibrate_ensemble(out, models, splits, "test" if data_config.is_cross_validation else "valid", data)
+    for split in ("valid", "test"):
+        rows = rows_in_split(splits, split)
+        if not dataset.all_labels.known()[rows].any():
+            continue
+        mean = predict_held_out(models, splits, split, data.store, rows).mean
+        predicted, file = as_predictions(dataset, rows, calibration.probabilities(mean, dataset.tasks)), None
+        if split == "test":
+            file = OUT_OF_FOLD if data_config.is_cross_validation else TEST_PREDICTIONS
+        if file == TEST_PREDICTIONS:
+            ensemble = Predictor(checkpoints, device, calibration=calibration)
+            with_intervals = ensemble.predict_store_rows(data.store, rows, interval=COVERAGE_LEVEL)
+            predicted = replace(with_intervals, values=predicted.values)
+        metrics[split] = evaluate_split(out, data, split, rows, predicted, metric, console, calibration, file=file)
+        if file == OUT_OF_FOLD:
+            note = "prediction intervals are calibrated on these out-of-fold errors, so their coverage is not measured"
+            console.print(note, highlight=False)
+            if (repeats := data_config.folds_and_repeats[1]) > 1:
+                note = f"each molecule is scored on the mean of {repeats} predictions, one of each repeat"
+                console.print(note, highlight=False)
+            console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)
+    metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
+    folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
+    _describe_members(folders, metrics["members"], metric, folds, console)
+    write_json(out / TRAINING, _training_totals(folders))
+    write_metrics(out, metrics)
+    console.out(f"model: {out}", highlight=False)
+    return metrics
+
+
+def _describe_members(
+    folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, folds: int, console: Console
+) -> None:
+    """Print mean and standard deviation of the members' scores, and the comparison with the base models."""
+    member_metrics = [read_metrics(folder) for folder in folders]
+    # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
+    baselines = [own.get("baselines", {}) if own["metric"] == metric else {} for own in member_metrics]
+    for split in ("valid", "test"):
+        scores = [{NETWORK: scores[split]} for scores in members.values() if split in scores]
+        if all(split in by_model for by_model in baselines):
+            scores = [by_model[split] for by_model in baselines]
+        for line in describe_seeds(split, scores, metric, folds):
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
+    """Describe the scores of the network over several seeds or folds, and compare it with base models if there are any.
+
+    ``scores`` holds for each seed or fold the metric by model. There are no lines for fewer than two, or if the
+    network's metric is undefined.
+    """
+    if len(scores) < 2:
+        return []
+    # Undefined scores were read as None, which becomes nan.
+    values = {name: np.array([member[name] for member in scores], np.float64) for name in scores[0]}
+    means = {name: float(column.mean()) for name, column in values.items() if np.isfinite(column).all()}
+    if NETWORK not in means:
+        return []
+    named = [f"{NAMES[name]} {mean_and_std(values[name])}" for name in means]
+    summary = ", ".join(named) if len(scores[0]) > 1 else mean_and_std(values[NETWORK])
+    lines = [
+        f"{split} {METRICS[metric].label} of the {len(scores)} individual models (mean ± standard deviation): {summary}"
+    ]
+    rivals = [name for name in means if name not in (NETWORK, STACK)]
+    if rivals:
+        loss = METRICS[metric].loss
+        rival = min(rivals, key=lambda name: loss(means[name]))
+        winner, loser = sorted((NETWORK, rival), key=lambda name: loss(means[name]))
+        gains = (values[loser] - values[winner]) * loss(1.0)
+        summary = f"{NAMES[winner]} is better than {NAMES[loser]} by {gains.mean():.3g}"
+        kind = "folds" if folds else "seeds"
+        if len(scores) < MIN_SEEDS:
+            return [*lines, f"{summary}; {len(scores)} models are too few to estimate the variation between {kind}"]
+        low, high = mean_interval(gains, folds)
+        significant = "significant" if low > 0 else "not significant"
+        lines.append(
+            f"{summary} (95% confidence interval: {low:.3g} to {high:.3g}), {significant} given the variation "
+            f"between {kind}"
+        )
+    return lines
+
+
+def _training_totals(folders: Sequence[Path]) -> dict:
+    """Return sums, means and common values of the members' training summaries."""
+    summaries = [read_training(folder) for folder in folders]
+    sums = {name: sum(summary[name] for summary in summaries) for name in ("steps", "seconds")}
+    molecules = sum(one["molecules_per_second"] * one["seconds"] for one in summaries)
+    rate = {"molecules_per_second": round(molecules / max(sums["seconds"], 1e-9), 3)}
+    peak = max((summary["peak_memory_bytes"] or 0) for summary in summaries)
+    common = {name: summaries[0][name] for name in ("parameters", "device", "devices", "precision", "compiled")}
+    # Targets without validation labels are missing.
+    member_errors = [summary.get("auxiliary_mae", {}) for summary in summaries]
+    names = [name for name in member_errors[0] if all(name in errors for errors in member_errors)]
+    means = {name: float(np.mean([errors[name] for errors in member_errors])) for name in names}
+    auxiliary = {"auxiliary_mae": means} if means else {}
+    return {**sums, **rate, **auxiliary, "peak_memory_bytes": peak, **common, "members": len(summaries)}

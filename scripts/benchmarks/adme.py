@@ -22,11 +22,11 @@ import graphslice
 from benchmarks.results import RESULTS, append_results, markdown, read_results
 from benchmarks.table_methods import ROOT, Commands
 from graphslice.config import RunConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import score
-from graphslice.hardware import cores, hardware_info
-from graphslice.run_files import find_members, read_config, read_splits
+from graphslice.runs.run_files import find_members, read_config, read_splits
+from graphslice.system.machine import cores, hardware_info
 from graphslice.tasks import Task
 
 #: What the endpoints mean; part of the package.

@@ -17,13 +17,13 @@ from graphslice.chem.molecule import MolArrays, read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data.batch_loader import BatchLoader, collate_rows
 from graphslice.data.batch_samplers import TrainBatches
-from graphslice.data.dataset import LabelledRows
 from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
+from graphslice.data.rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.evaluation.plots import new_figure
-from graphslice.package_data import DEMO_CSV
+from graphslice.system.machine import DEMO_CSV
 
 # The original code (Cython preprocessing and collate, every epoch), and MolFromSmiles on the same
 # machine: 2-core AMD EPYC, the first 1,024 molecules of PCQM4Mv2.

@@ -18,7 +18,7 @@ import pandas as pd
 
 from benchmarks.report import figure, memory_of_processes
 from graphslice.evaluation.plots import new_figure
-from graphslice.package_data import DEMO_CSV
+from graphslice.system.machine import DEMO_CSV
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

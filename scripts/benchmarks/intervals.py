@@ -26,8 +26,8 @@ from benchmarks.table_tasks import TDC, Task
 from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
 from graphslice.evaluation.metrics import score
-from graphslice.hardware import hardware_info
-from graphslice.run_files import OUT_OF_FOLD, read_splits
+from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
+from graphslice.system.machine import hardware_info
 from split_check import check_split
 
 TASKS = (

@@ -22,12 +22,12 @@ from benchmarks import results
 from benchmarks.results import markdown, run_missing
 from benchmarks.table_methods import Commands, version
 from benchmarks.table_tasks import METRICS, TDC
-from graphslice.chem.molecule_hash import hash_molecules
+from graphslice.chem.hashes import hash_molecules
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
-from graphslice.evaluation.confidence import mean_interval
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.hardware import hardware_info
+from graphslice.evaluation.metrics import mean_interval
+from graphslice.system.machine import hardware_info
 from split_check import check_split
 
 _PERCENTILE = 80

@@ -18,7 +18,7 @@ import pandas as pd
 from benchmarks.results import RESULTS, append_results, markdown
 from benchmarks.table_methods import Chemprop, Commands, version
 from benchmarks.table_tasks import TDC, Table, read_table
-from graphslice.hardware import hardware_info
+from graphslice.system.machine import hardware_info
 
 TRAINED_ON, PREDICTED, TIMES = "caco2_wang", "lipophilicity_astrazeneca", 4
 #: Name of each model in the results, and in the table.

@@ -24,7 +24,6 @@ import torch
 from benchmarks import eager
 from benchmarks.report import figure, interleaved
 from graphslice.batch import GraphBatch
-from graphslice.checkpoint import Checkpoint
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.batch_samplers import TrainBatches
@@ -34,9 +33,10 @@ from graphslice.evaluation.plots import new_figure
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
-from graphslice.package_data import DEMO_CSV
+from graphslice.runs.checkpoint import Checkpoint
+from graphslice.system.machine import DEMO_CSV
+from graphslice.system.threads import single_threaded_torch
 from graphslice.tasks import regression_tasks
-from graphslice.threads import single_threaded_torch
 
 # Shares of the floor that the original code reached on a 2-core AMD EPYC: (training, inference).
 REFERENCE = {

@@ -16,7 +16,7 @@ import pandas as pd
 
 import graphslice
 from benchmarks.table_tasks import Table
-from graphslice.data.molecule_keys import graph_input_rows
+from graphslice.data.featurize import graph_input_rows
 from graphslice.stacking.stacking import predict_base_models
 
 ROOT = Path(__file__).parents[2]

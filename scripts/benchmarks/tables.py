@@ -18,7 +18,7 @@ from benchmarks import results
 from benchmarks.table_methods import METHODS, Commands, Method, fill_missing, make_method
 from benchmarks.table_report import PUBLISHED, keep_published
 from benchmarks.table_tasks import TASKS, Task, read_table, score
-from graphslice.hardware import cores, hardware_info
+from graphslice.system.machine import cores, hardware_info
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

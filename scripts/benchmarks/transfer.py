@@ -25,10 +25,10 @@ from benchmarks import results
 from benchmarks.results import run_missing
 from benchmarks.table_methods import Commands
 from benchmarks.table_tasks import METRICS, TDC, Task
-from graphslice.chem.molecule_hash import hash_scaffolds
+from graphslice.chem.hashes import hash_scaffolds
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import parse
-from graphslice.run_files import read_metrics
+from graphslice.runs.run_files import read_metrics
 
 _FOLDS = 5
 PROBED = [

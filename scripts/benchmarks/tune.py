@@ -20,9 +20,9 @@ from benchmarks.results import markdown, read_results, run_missing
 from benchmarks.table_methods import Commands, GraphSlice
 from benchmarks.table_tasks import METRICS, TDC, Task
 from benchmarks.tables import run_and_evaluate
-from graphslice.evaluation.confidence import MIN_SEEDS, mean_interval
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.hardware import cores
+from graphslice.evaluation.metrics import MIN_SEEDS, mean_interval
+from graphslice.system.machine import cores
 
 DEFAULTS, TUNED = "defaults", "tuned"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib import colormaps
 
-from graphslice.compare.report import group_by_variant, metric_of
 from graphslice.evaluation.plots import new_figure, use_log_scale
+from graphslice.search.compare import group_by_variant, metric_of
 
 
 def align(curves: Sequence[np.ndarray], by: int) -> tuple[np.ndarray, np.ndarray]:

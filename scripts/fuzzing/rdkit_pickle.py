@@ -10,9 +10,8 @@ import numpy as np
 from rdkit import Chem
 
 from fuzzing.mutations import mutated_bytes
-from graphslice.chem.molecule import MolArrays, bond_type_ids, check_molecules
-from graphslice.chem.rdkit_pickle import SLACK, unpack
-from graphslice.chem.renumber import renumber
+from graphslice.chem.features import SLACK, unpack
+from graphslice.chem.molecule import MolArrays, bond_type_ids, check_molecules, renumber
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 
 _SMILES = (

@@ -14,9 +14,9 @@ import pyarrow as pa
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
 from graphslice.chem.parse import MoleculeError
 from graphslice.data.batch_loader import collate_rows
-from graphslice.data.dataset import LabelledRows
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
+from graphslice.data.rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.feature_dims import ATOM_DIMS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzzing.mutations import NUMBERS
-from graphslice.checkpoint_file import read_values, write_values
+from graphslice.runs.checkpoint_file import read_values, write_values
 from graphslice.stacking import KernelMachine, Trees, fit_boosting, fit_forest, fit_kernel
 
 _FEATURES = 6

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 import graphslice as gs
-from graphslice.analysis import activations
-from graphslice.checkpoint import Checkpoint
 from graphslice.chem.molecule import MolGraph
 from graphslice.data.batch_loader import collate
 from graphslice.evaluation.plots import new_figure
+from graphslice.explain.attribution import activations
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
+from graphslice.runs.checkpoint import Checkpoint
 from paper_figures.panels import PANEL, demo_molecules
 from theory import (
     attention_bound,

@@ -8,7 +8,7 @@ import pandas as pd
 
 import graphslice as gs
 from graphslice.chem.molecule import MolGraph
-from graphslice.package_data import DEMO_CSV
+from graphslice.system.machine import DEMO_CSV
 
 #: Size of a panel in inches.
 PANEL = (4.2, 3.6)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import graphslice as gs
-from graphslice.analysis import activations
 from graphslice.evaluation.plots import new_figure
+from graphslice.explain.attribution import activations
 from paper_figures.panels import demo_molecules
 from theory import rank_one_residual, singular_spectrum
 

@@ -23,10 +23,10 @@ import torch
 from benchmarks.results import markdown
 from graphslice.config import ModelConfig
 from graphslice.evaluation.plots import new_figure
-from graphslice.hardware import peak_memory
 from graphslice.nn.block import Block
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS
+from graphslice.system.machine import peak_memory
 from paper_figures.panels import PANEL
 
 #: Sliceformer, Table 3 (JAX, four NVIDIA 3090): steps a second in training and inference, and GB; None: out of memory.

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from tiny import TINY
 
 import graphslice as gs
-from graphslice.data.dataset_loaders import dataset_from_frame
+from graphslice.data.loaders import dataset_from_frame
 from graphslice.errors import InputError
 
 CONFIG = {"model": dict(TINY), "trainer": {"batch_size": 16, "accelerator": "cpu", "baselines": "off"}}

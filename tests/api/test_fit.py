@@ -15,10 +15,9 @@ from rdkit import Chem
 from tiny import TINY
 
 import graphslice as gs
-from graphslice.api.labelled_data import labelled_table
+from graphslice.api.arguments import labelled_table
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
-from graphslice.data.frames import as_table
+from graphslice.data.loaders import as_table, dataset_from_frame, load_dataset
 from graphslice.report.load_run import read_run
 from graphslice.training import resume
 

@@ -15,9 +15,9 @@ from rdkit import Chem
 
 import graphslice as gs
 from graphslice.api.model import Model
-from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
+from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.training import train
 
 SMILES = ["CCO", "c1ccccc1O", "CC(=O)Nc1ccccc1", "C[C@H](N)C(=O)O", "[Na+].[Cl-]", "OCC1CC1"]

@@ -8,7 +8,7 @@ from rdkit import Chem, DataStructs
 from rdkit.Chem import rdFingerprintGenerator
 
 from graphslice.calibration import ApplicabilityDomain
-from graphslice.calibration.applicability_domain import DOMAIN_BITS
+from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.chem.fingerprints import morgan_fingerprints
 from graphslice.chem.molecule import read_smiles
 from graphslice.errors import InputError

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from graphslice.calibration import ApplicabilityDomain, Calibration, fit_calibration
-from graphslice.calibration.applicability_domain import DOMAIN_BITS
+from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.calibration import conformal
-from graphslice.calibration.conformal import CONSTANT, NonconformityScores, coverage_of_level
+from graphslice.calibration import calibration as conformal
+from graphslice.calibration.calibration import CONSTANT, NonconformityScores, coverage_of_level
 from graphslice.errors import InputError
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from rdkit import Chem
 
-from graphslice.chem.atom_bond_order import atom_bond_order
-from graphslice.chem.molecule import read_smiles, smiles_to_graph
+from graphslice.chem.molecule import atom_bond_order, read_smiles, smiles_to_graph
 
 # Salts, a single atom, explicit hydrogens, dative and zero-order bonds, stereocentres, fused rings.
 MOLECULES = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphslice.chem.bond_matrix import bond_matrices
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
+from graphslice.chem.paths import bond_matrices
 
 SMILES = [
     "C",

@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice import InputError, MoleculeError, MolGraph, smiles_to_graph
-from graphslice.chem.molecule import MolArrays, check_graph, check_molecules
-from graphslice.chem.molecule_check import invalid_molecule
-from graphslice.chem.renumber import renumber
+from graphslice.chem.molecule import MolArrays, check_graph, check_molecules, invalid_molecule, renumber
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
 

@@ -10,8 +10,8 @@ from rdkit.Chem.MolStandardize import rdMolStandardize
 from rdkit.Chem.rdMolHash import HashFunction, MolHash
 from rdkit.Chem.Scaffolds import MurckoScaffold
 
+from graphslice.chem.hashes import MoleculeHashes, hash_molecules, hash_scaffolds
 from graphslice.chem.molecule import MolArrays, MolGraph, read_smiles, smiles_to_graph
-from graphslice.chem.molecule_hash import MoleculeHashes, hash_molecules, hash_scaffolds
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 

@@ -1,6 +1,6 @@
 from rdkit import Chem
 
-from graphslice.chem.quiet import rdkit_messages_blocked
+from graphslice.chem.parse import rdkit_messages_blocked
 
 
 def test_messages_are_blocked_until_the_last_of_several_threads_ends(capfd):

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from rdkit import Chem, rdBase
 from unusual_molecules import EXTENDED, UNUSUAL
 
-from graphslice.chem import rdkit_pickle
-from graphslice.chem.features import molecule_features
+from graphslice.chem import features as rdkit_pickle
+from graphslice.chem.features import SLACK, molecule_features, unpack
 from graphslice.chem.molecule import MolArrays, bond_type_ids, read_smiles
-from graphslice.chem.rdkit_pickle import SLACK, unpack
 from graphslice.feature_dims import ATOM_DIMS, NUM_BOND_TYPES
 
 # Appended to every molecule below: a fragment with many kinds of features.

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
 from graphslice import smiles_to_graph
-from graphslice.chem import shortest_paths as paths
+from graphslice.chem import paths
 from graphslice.chem.molecule import bond_type_ids
 
 APART = 510

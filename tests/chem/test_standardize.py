@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from rdkit import Chem
 
-from graphslice.chem.parse import MoleculeError
-from graphslice.chem.standardize import parent_smiles, standardize_all
+from graphslice.chem.parse import MoleculeError, parent_smiles, standardize_all
 from graphslice.config import GraphConfig
 from graphslice.data.featurize import featurize_stream
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from exploit import Exploit
 
-from graphslice.checkpoint_file import read_values, write_values
+from graphslice.runs.checkpoint_file import read_values, write_values
 
 
 def listing(folder: Path) -> dict[Path, bytes | None]:

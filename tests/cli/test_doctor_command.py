@@ -5,7 +5,7 @@ import json
 import pytest
 
 from graphslice.doctor import diagnosis
-from graphslice.doctor.operators import OperatorCheck
+from graphslice.doctor.checks import OperatorCheck
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import torch
 from original_models import ORIGINALS, original
 
 from graphslice import InputError
-from graphslice.checkpoint import write_run_directory
 from graphslice.originals import import_checkpoint
+from graphslice.runs.checkpoint import write_run_directory
 
 
 @pytest.mark.parametrize("name", ORIGINALS)

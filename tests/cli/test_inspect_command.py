@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from rdkit import Chem
 
-from graphslice.analysis import inspection
 from graphslice.cli.inspect import _print_summary
+from graphslice.explain import inspect as inspection
 
 
 def test_smiles_and_a_file(cli, run_directory, tmp_path):

@@ -183,7 +183,7 @@ def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeyp
 
 def test_doctor(cli, monkeypatch):
     from graphslice.doctor import diagnosis
-    from graphslice.doctor.operators import OperatorCheck
+    from graphslice.doctor.checks import OperatorCheck
 
     monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["max_exchange"])
     monkeypatch.setattr(diagnosis, "check_operator", lambda name, _: [OperatorCheck(name, "float32", "?", "dead")])

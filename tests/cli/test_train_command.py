@@ -7,8 +7,8 @@ import pytest
 from jsonargparse import ArgumentParser
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.cli.options import add_config_options, build_config
+from graphslice.runs.checkpoint import read_checkpoint
 
 
 @pytest.mark.slow

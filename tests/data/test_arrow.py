@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphslice.data.arrow import binary_array, bool_array, float_values, number_array, text_array, valid_rows
+from graphslice.data.tables import binary_array, bool_array, float_values, number_array, text_array, valid_rows
 
 
 def same(actual: pa.Array, expected: pa.Array) -> bool:

@@ -17,9 +17,8 @@ from graphslice.config import DataConfig, GraphConfig, RunConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.columns import as_descriptors
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import dataset_from_pyg, load_dataset
 from graphslice.data.preprocess import cached_store, featurize_dataset
-from graphslice.data.pyg import dataset_from_pyg
 from graphslice.data.store import GraphStore
 
 CSV = """smiles,y,t,word,t2

@@ -10,9 +10,8 @@ from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.datamodule import DeviceShare, MoleculeData
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.labels import Labels
-from graphslice.data.pyg import dataset_from_pyg
+from graphslice.data.loaders import dataset_from_pyg, load_dataset
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 

@@ -11,9 +11,8 @@ import torch
 import graphslice as gs
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
+from graphslice.data.loaders import absolute_dataset, dataset_from_pyg, load_dataset
 from graphslice.data.preprocess import featurize_dataset
-from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
 
 

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
-from graphslice.data.decimals import has_comma, plain_numbers
-from graphslice.data.parse_cells import parse_number
+from graphslice.data.cells import has_comma, parse_number, plain_numbers
+from graphslice.data.loaders import dataset_from_frame, load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import texts
 from graphslice.errors import InputError

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.data.duplicates import (
-    Duplicates,
-    count_shared,
-    find_duplicates,
-    keys_with_columns,
-)
+from graphslice.data.split_maker import Duplicates, count_shared, find_duplicates, keys_with_columns
 
 NAN = np.nan
 

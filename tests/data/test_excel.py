@@ -11,8 +11,8 @@ import pytest
 from whole_tables import read_table
 
 from graphslice.config import DataConfig
-from graphslice.data.dataset_loaders import absolute_dataset, load_dataset
-from graphslice.data.excel import split_sheet
+from graphslice.data.formats import split_sheet
+from graphslice.data.loaders import absolute_dataset, load_dataset
 from graphslice.data.tables import count_rows, is_table_name, table_files, write_table
 from graphslice.errors import InputError
 
@@ -208,7 +208,7 @@ def test_workbook_is_read_back_as_it_was_written(tmp_path):
 
 
 def test_table_larger_than_a_sheet_is_an_input_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("graphslice.data.excel._MOST_ROWS", 3)
+    monkeypatch.setattr("graphslice.data.formats._MOST_ROWS", 3)
     with pytest.raises(InputError, match="at most 3 rows"), write_table(tmp_path / "t.xlsx") as sink:
         sink.write(pa.table({"x": ["a", "ab", "abcd"]}))
     assert not [*tmp_path.iterdir()]

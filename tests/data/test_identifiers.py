@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from graphslice.config import DataConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.infer_tasks import infer_tasks, infer_tasks_from_values
+from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.targets import infer_tasks, infer_tasks_from_values
 from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, Task
 

@@ -15,10 +15,10 @@ from rdkit import Chem
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import DataConfig, RunConfig
 from graphslice.data.batch_loader import collate, collate_rows
+from graphslice.data.cells import column_cells, parse_number_list
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset_loaders import dataset_from_frame, load_dataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
-from graphslice.data.parse_cells import column_cells, parse_number_list
+from graphslice.data.loaders import dataset_from_frame, load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 

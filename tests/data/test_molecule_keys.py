@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 
 from graphslice.chem.fingerprints import morgan_fingerprints
+from graphslice.chem.hashes import hash_molecules, hash_scaffolds
 from graphslice.chem.molecule import read_smiles
-from graphslice.chem.molecule_hash import hash_molecules, hash_scaffolds
-from graphslice.data import molecule_keys as keys_module
-from graphslice.data.molecule_keys import fingerprint_rows, molecule_arrays, molecule_keys, scaffold_keys
+from graphslice.data import featurize as keys_module
+from graphslice.data.featurize import fingerprint_rows, molecule_arrays, molecule_keys, scaffold_keys
 from graphslice.data.store import GraphStore
 
 

@@ -14,9 +14,9 @@ import torch
 from exploit import Exploit
 
 from graphslice.config import DataConfig
-from graphslice.data import ogb_lsc
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.ogb_lsc import OGB_FOLDERS, load_pcqm4m
+from graphslice.data import ogb as ogb_lsc
+from graphslice.data.loaders import load_dataset
+from graphslice.data.ogb import OGB_FOLDERS, load_pcqm4m
 from graphslice.errors import InputError
 
 SPLITS = {"pcqm4m": ["train", "valid", "test"], "pcqm4mv2": ["train", "valid", "test-dev", "test-challenge"]}

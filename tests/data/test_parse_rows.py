@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphslice.config import DataConfig, join_names, quote_item
+from graphslice.data.cells import parse_number_column
 from graphslice.data.columns import LabelColumns, find_columns, find_smiles_column, target_names
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.data.infer_tasks import infer_target
-from graphslice.data.parse_cells import parse_number_column
-from graphslice.data.parse_rows import labelled_rows, parse_chunk, parse_chunks, parse_splits
+from graphslice.data.loaders import load_dataset
+from graphslice.data.rows import labelled_rows, parse_chunk, parse_chunks, parse_splits
+from graphslice.data.targets import infer_target
 from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, parse_per_target
 

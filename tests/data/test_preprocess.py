@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphslice.data.dataset import LabelledRows
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store, build_store_from_tables, to_record_batch
+from graphslice.data.rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 

@@ -10,11 +10,10 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import dataset_from_pyg, load_dataset
 from graphslice.data.preprocess import cached_store, featurize_dataset
-from graphslice.data.pyg import dataset_from_pyg
 from graphslice.errors import InputError
-from graphslice.package_data import default_cache
+from graphslice.system.machine import default_cache
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from torch_geometric.data import Batch, Data
 
 from graphslice import InputError, MoleculeError, smiles_to_graph
 from graphslice.config import DataConfig
-from graphslice.data.pyg import dataset_from_pyg, from_pyg
+from graphslice.data.loaders import dataset_from_pyg, from_pyg
 
 SMILES = ["c1ccccc1O", "C", "[Na+].[Cl-]", "C/C=C/[C@H](F)Cl", "C1" + "C" * 20 + "C1"]
 

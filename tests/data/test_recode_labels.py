@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.tasks import Task

@@ -9,11 +9,11 @@ from rdkit.Chem import AllChem
 from whole_tables import read_table
 
 from graphslice.config import DataConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.data.tables import count_rows, malformed_rows, open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
-from graphslice.pretraining.atom_bond_labels import read_label_lists
+from graphslice.pretraining.corpus import read_label_lists
 
 # With stereocentres, double bonds, charges, salts, an isotope, aromatic nitrogen, and hydrogen alone.
 SMILES = ["C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].CC(=O)[O-]", "[2H]OC", "c1cc[nH]c1", "C[N+](C)(C)C", "[H][H]", "OC1CC1"]

@@ -10,7 +10,7 @@ from rdkit.DataStructs import BulkTanimotoSimilarity
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import DataConfig
 from graphslice.data import split_maker
-from graphslice.data.molecule_keys import molecule_keys
+from graphslice.data.featurize import molecule_keys
 from graphslice.data.split_maker import SplitMaker
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError

@@ -10,14 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
+from graphslice.chem.hashes import hash_molecules
 from graphslice.chem.molecule import read_smiles
-from graphslice.chem.molecule_hash import hash_molecules
-from graphslice.data.dataset import LabelledRows
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
+from graphslice.data.rows import LabelledRows
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.store import ATOM_VALUES, BOND_KINDS, GraphStore, StoreInfo, column_starts
-from graphslice.data.store_schema import FORMAT
+from graphslice.data.store import ATOM_VALUES, BOND_KINDS, FORMAT, GraphStore, StoreInfo, column_starts
 from graphslice.errors import InputError
 
 SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1C5C2C3C45", "[H+]"]

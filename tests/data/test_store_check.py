@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from graphslice import InputError
+from graphslice.chem.hashes import MoleculeHashes
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
-from graphslice.chem.molecule_hash import MoleculeHashes
 from graphslice.data.splits import SPLITS
-from graphslice.data.store import GraphStore, StoreInfo, column_starts
-from graphslice.data.store_schema import record_batch
+from graphslice.data.store import GraphStore, StoreInfo, column_starts, record_batch
 
 SMILES = ["CCO", "oops", "c1ccccc1O", "C"]
 INFO = StoreInfo("some data", "", ("y",))

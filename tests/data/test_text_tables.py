@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from whole_tables import read_table
 
 from graphslice.config import DataConfig
-from graphslice.data import text_tables
-from graphslice.data.dataset_loaders import dataset_from_table
+from graphslice.data import formats as text_tables
+from graphslice.data.loaders import dataset_from_table
 from graphslice.data.tables import file_columns, malformed_rows, open_table, write_table
 from graphslice.errors import InputError
 

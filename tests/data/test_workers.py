@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 
-from graphslice import processes as processes_module
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
 from graphslice.data.featurize import featurize_stream, featurizer_pool
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
+from graphslice.system import processes as processes_module
 
 pytestmark = pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="monkeypatching reaches only forked processes"

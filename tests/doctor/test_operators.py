@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphslice.doctor.operators import check_operator, operators_on
+from graphslice.doctor.checks import check_operator, operators_on
 from graphslice.ops import OPERATORS
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from graphslice.evaluation.confidence import mean_interval
+from graphslice.evaluation.metrics import mean_interval
 
 VALUES = np.array([0.3, 0.29, 0.33, 0.41, 0.25, 0.31])
 

@@ -9,14 +9,14 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 import graphslice as gs
-from graphslice.calibration.applicability_domain import DOMAIN_BITS
+from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import align_targets, evaluate, load_evaluation_data, predict_rows
 from graphslice.inference.predictor import load
-from graphslice.run_files import read_splits
+from graphslice.runs.run_files import read_splits
 from graphslice.training import train
 
 

@@ -7,7 +7,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
-from graphslice.data.ogb_lsc import import_ogb_lsc
+from graphslice.data.ogb import import_ogb_lsc
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS, check_metric, default_metric, score, scores, selection_score
 from graphslice.tasks import Task, regression_tasks

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from graphslice.calibration import ApplicabilityDomain, Calibration, NonconformityScores
-from graphslice.calibration.applicability_domain import DOMAIN_BITS
 from graphslice.calibration.calibration import TargetCalibration
+from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.report.predictions import predict_split
 from graphslice.tasks import Task

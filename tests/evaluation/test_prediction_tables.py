@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import graphslice as gs
-from graphslice.evaluation.prediction_tables import _with_bounds
-from graphslice.run_files import read_splits
+from graphslice.evaluation.evaluate import _with_bounds
+from graphslice.runs.run_files import read_splits
 from graphslice.training import train
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from graphslice.data.ogb_lsc import import_ogb_lsc
+from graphslice.data.ogb import import_ogb_lsc
 from graphslice.errors import InputError
 from graphslice.evaluation import submission
 from graphslice.evaluation.submission import submit

@@ -12,24 +12,23 @@ from tiny import COMPILED, TINY
 
 import graphslice as gs
 from graphslice import InputError
-from graphslice.analysis import activations, attribute
 from graphslice.batch import GraphBatch
-from graphslice.checkpoint import Checkpoint, read_checkpoint
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
-from graphslice.data.batch_arrays import batch_arrays
+from graphslice.data.batches import batch_arrays
 from graphslice.data.featurize import featurize_stream
+from graphslice.explain.attribution import activations, attribute
 from graphslice.inference import compiled_networks
-from graphslice.inference.compiled_networks import CompiledNetworks
-from graphslice.inference.embedding import compute_embeddings
-from graphslice.inference.output_head import embedding_width, head_shapes
+from graphslice.inference.compiled_networks import CompiledNetworks, embedding_width, head_shapes
+from graphslice.inference.files import compute_embeddings
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.program_cache import load_program, save_program
 from graphslice.inference.torch_networks import TorchNetworks, torch_device
-from graphslice.network import build_network
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
+from graphslice.nn.network import build_network
 from graphslice.program.run import programs_disabled
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint
 from graphslice.tasks import regression_tasks
 
 

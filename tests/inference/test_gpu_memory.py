@@ -17,7 +17,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.store import GraphStore
-from graphslice.inference.gpu import TF32_MIXERS, free_memory, gpu_batch_size, tf32_matmul
+from graphslice.inference.torch_networks import TF32_MIXERS, free_memory, gpu_batch_size, tf32_matmul
 from graphslice.ops.dispatch import Operator
 
 GIB = 2**30
@@ -168,7 +168,7 @@ def test_predictor_on_a_simulated_gpu(make_predictor, demo_smiles, monkeypatch):
 
     model.networks.device = torch.device("cuda", 0)
     monkeypatch.setattr(model.model, "forward", spy)
-    monkeypatch.setattr("graphslice.inference.batches.free_memory", lambda device: 80 * GIB)
+    monkeypatch.setattr("graphslice.inference.torch_networks.free_memory", lambda device: 80 * GIB)
     monkeypatch.setattr(GraphBatch, "to", lambda batch, *_, **__: batch)
     monkeypatch.setattr(GraphBatch, "pin_memory", lambda batch: batch)
     np.testing.assert_allclose(model.predict(demo_smiles[:300]), expected, rtol=1e-5, atol=1e-6)

@@ -15,16 +15,16 @@ import graphslice as gs
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig
 from graphslice.batch import GraphBatch
 from graphslice.calibration import CONSTANT, ApplicabilityDomain, Calibration, TargetCalibration
-from graphslice.checkpoint import Checkpoint, write_run_directory
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, TrainerConfig
-from graphslice.data.molecule_keys import graph_input_rows
+from graphslice.data.featurize import graph_input_rows
 from graphslice.inference import Predictor
 from graphslice.inference.onnx_export import INPUTS, export_onnx, to_onnx
 from graphslice.inference.onnx_inputs import network_inputs
 from graphslice.nn.block import Block
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops.dispatch import reference_only
+from graphslice.runs.checkpoint import Checkpoint, write_run_directory
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import fit_base_models
 from graphslice.tasks import Task

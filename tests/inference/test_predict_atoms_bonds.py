@@ -11,18 +11,17 @@ import pytest
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.analysis import attribute
 from graphslice.calibration import ApplicabilityDomain, Calibration, NonconformityScores, TargetCalibration
-from graphslice.calibration.applicability_domain import DOMAIN_BITS
-from graphslice.checkpoint import Checkpoint
-from graphslice.data.molecule_keys import fingerprint_rows
+from graphslice.calibration.domain import DOMAIN_BITS
+from graphslice.data.featurize import fingerprint_rows
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
+from graphslice.explain.attribution import attribute
 from graphslice.inference import Predictor
-from graphslice.inference.embedding import compute_embeddings
-from graphslice.inference.files import predict_file
+from graphslice.inference.files import compute_embeddings, predict_file
 from graphslice.inference.predictions import PredictionInterval
+from graphslice.runs.checkpoint import Checkpoint
 from graphslice.tasks import Task
 
 MOLECULES = [

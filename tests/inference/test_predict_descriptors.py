@@ -12,19 +12,18 @@ from invariance import check_batch_independence
 
 import graphslice as gs
 from graphslice import InputError
-from graphslice.analysis.activations import activations
-from graphslice.analysis.attribution import attribute
-from graphslice.analysis.inspection import inspect, read_input_molecules
-from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.chem.descriptors import compute_descriptors, descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
+from graphslice.explain.attribution import activations, attribute
+from graphslice.explain.inspect import inspect, read_input_molecules
 from graphslice.inference.files import predict_file
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import compute_step
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
 

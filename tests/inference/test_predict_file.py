@@ -18,16 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rdkit import Chem
 
+from graphslice.chem.hashes import hash_molecules
 from graphslice.chem.molecule import read_smiles
-from graphslice.chem.molecule_hash import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.preprocess import featurize_dataset
-from graphslice.data.store import GraphStore, StoreInfo
-from graphslice.data.store_schema import record_batch
+from graphslice.data.store import GraphStore, StoreInfo, record_batch
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
-from graphslice.inference.embedding import embed_file
-from graphslice.inference.files import predict_file
+from graphslice.inference.files import embed_file, predict_file
 
 
 def test_output_has_the_input_columns_and_predictions(predictor, tmp_path):

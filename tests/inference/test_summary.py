@@ -7,8 +7,14 @@ import pyarrow as pa
 import pytest
 from scipy.stats import percentileofscore
 
-from graphslice.inference.predictions import PredictionInterval, Predictions, output_arrays, output_columns
-from graphslice.inference.summary import SummaryTables, percentile
+from graphslice.inference.predictions import (
+    PredictionInterval,
+    Predictions,
+    SummaryTables,
+    output_arrays,
+    output_columns,
+    percentile,
+)
 from graphslice.tasks import Task
 
 REFERENCE = (1.0, 2.0, 2.0, 3.0)

@@ -12,9 +12,9 @@ from invariance import check_batch_independence
 from rdkit import Chem
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.inference.predictor import Predictor
-from graphslice.run_files import BEST, read_splits
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import BEST, read_splits
 from graphslice.training import train
 
 

@@ -10,7 +10,7 @@ from mixer_samples import SMILES
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
 from graphslice.data.batch_loader import collate
 from graphslice.nn.mixers import MIXERS
-from graphslice.package_data import CONFIGS
+from graphslice.system.machine import CONFIGS
 
 #: Settings of the second version of Graphormer, and of its pre-norm variant.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp"}

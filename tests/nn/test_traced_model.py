@@ -21,7 +21,7 @@ from graphslice.nn.traced_model import run_as_program
 from graphslice.ops import attention, column_sort, max_exchange
 from graphslice.ops.dispatch import reference_only
 from graphslice.program.run import programs_disabled
-from graphslice.threads import single_threaded_torch
+from graphslice.system.threads import single_threaded_torch
 
 DIM, HEADS = 32, 2
 RATES = ("input_dropout", "dropout", "attention_dropout", "activation_dropout")

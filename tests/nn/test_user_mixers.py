@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from graphslice import InputError
-from graphslice.compare.plan import Run, Variant, uncompiled_mixers
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.inference.program_cache import save_program
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS, Mixer, check_user_mixer, is_user_mixer, register
 from graphslice.nn.mixers.user_mixers import VARIABLE, import_user_mixers
+from graphslice.search.plan import Run, Variant, uncompiled_mixers
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/mixers.md").read_text(encoding="utf-8")

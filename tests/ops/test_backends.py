@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphslice.doctor.operator_cases import CASES, TYPICAL, Case
-from graphslice.doctor.operators import arguments, is_float, outputs_and_gradients
+from graphslice.doctor.checks import CASES, TYPICAL, Case, arguments, is_float, outputs_and_gradients
 from graphslice.ops import OPERATORS
 from graphslice.ops.dispatch import DEVICE_TYPES, Operator
 from graphslice.program import run
@@ -164,7 +163,7 @@ def test_non_contiguous_upstream_gradients(name, backend, dtype, case):
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_has_cases_and_supports_empty_batch(name):
-    assert name in CASES and name in TYPICAL, f"add cases of {name} to graphslice/doctor/operator_cases.py"
+    assert name in CASES and name in TYPICAL, f"add cases of {name} to graphslice/doctor/checks.py"
     assert OPERATORS[name].backends, f"{name} has no backend: make it a plain function"
     case = CASES[name](torch.Generator().manual_seed(0))[-1]
     first = next(arg for arg in case.args if is_float(arg) and arg.dim())

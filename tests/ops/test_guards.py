@@ -6,8 +6,7 @@ import itertools
 import pytest
 import torch
 
-from graphslice.doctor.operator_cases import TYPICAL
-from graphslice.doctor.operators import is_float, outputs_and_gradients
+from graphslice.doctor.checks import TYPICAL, is_float, outputs_and_gradients
 from graphslice.ops import OPERATORS
 
 

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 import graphslice as gs
 from graphslice import InputError
-from graphslice.checkpoint import write_run_directory
 from graphslice.inference import Predictor
 from graphslice.originals import ATOM_ROWS, import_checkpoint
+from graphslice.runs.checkpoint import write_run_directory
 
 FIXTURE = np.load(Path(__file__).parent.parent / "fixtures" / "graphormer_v2.npz")
 MODELS = ["post_norm", "pre_norm", "plain"]

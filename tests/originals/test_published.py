@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphslice.originals.published import PUBLISHED
+from graphslice.originals.reading import PUBLISHED
 
 FIXTURE = np.load(Path(__file__).parent.parent / "fixtures" / "graphormer_v2.npz")
 

@@ -11,8 +11,7 @@ from graphslice.config import GraphConfig
 from graphslice.data.splits import SPLITS
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
-from graphslice.pretraining.corpus import build_corpus, split_by_hash
-from graphslice.pretraining.targets import DESCRIPTOR_KINDS
+from graphslice.pretraining.corpus import DESCRIPTOR_KINDS, build_corpus, split_by_hash
 
 GRAPH = GraphConfig()
 

@@ -11,8 +11,8 @@ import pytest
 from json_documents import document_of
 from rdkit import Chem
 
-from graphslice.checkpoint import read_checkpoint
-from graphslice.run_files import CORPUS
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import CORPUS
 
 
 @pytest.fixture(scope="module")

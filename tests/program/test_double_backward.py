@@ -10,8 +10,7 @@ from torch.autograd import forward_ad
 import graphslice.nn
 import graphslice.ops
 import graphslice.program
-from graphslice.doctor.operator_cases import TYPICAL
-from graphslice.doctor.operators import arguments, is_float
+from graphslice.doctor.checks import TYPICAL, arguments, is_float
 from graphslice.ops import OPERATORS, linear_attention
 from graphslice.ops.dispatch import reference_only
 from graphslice.program.function import once_differentiable

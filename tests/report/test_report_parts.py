@@ -15,7 +15,7 @@ from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.evaluation.plots import confusion_matrix, plot_predicted_vs_true, report_style
 from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
 from graphslice.report.figures import error_by_similarity, new_panel, target_figures, to_svg
-from graphslice.report.molecule_errors import error_scales, errors_by_target, mean_of_known, std_by_target
+from graphslice.report.predictions import error_scales, errors_by_target, mean_of_known, std_by_target
 from graphslice.tasks import Task
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -2,8 +2,8 @@ import csv
 from pathlib import Path
 from types import SimpleNamespace
 
-from graphslice.report.page_elements import Table, Text
-from graphslice.report.sections.search import search_section
+from graphslice.report.figures import Table, Text
+from graphslice.report.sections import search_section
 
 HEAD = ["trial", "state", "metric", "value", "seconds", "seeds", "mean", "chosen", "reason"]
 OPTIONS = ["optimizer.peak_lr", "trainer.max_epochs", "trainer.loss", "model.dropout"]

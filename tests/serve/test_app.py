@@ -25,9 +25,8 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from graphslice.serve import app as app_module
-from graphslice.serve import guard
-from graphslice.serve.app import Service, create_app
-from graphslice.serve.served_model import ServedModel, draw_molecules
+from graphslice.serve import app as guard
+from graphslice.serve.app import ServedModel, Service, create_app, draw_molecules
 
 SMILES = ["CCO", "c1ccccc1O", "oops", "CC(=O)Oc1ccccc1C(=O)O", "", "CCN", "C1CC1", "CCCl", "N#CC"]
 
@@ -304,9 +303,7 @@ def test_drawings_have_no_html_of_their_input(client):
 
 
 def test_a_crash_while_drawing_costs_its_row_only(monkeypatch):
-    monkeypatch.setattr(
-        "graphslice.serve.served_model.draw_molecule", lambda text: os._exit(1) if text == "X" else text
-    )
+    monkeypatch.setattr("graphslice.serve.app.draw_molecule", lambda text: os._exit(1) if text == "X" else text)
     with featurizer_pool(workers=2) as pool:  # forked: the processes have the function above
         assert draw_molecules(["C", "X", "N"], pool) == ["C", None, "N"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from graphslice.stacking import fit_trees
+from graphslice.stacking import trees as fit_trees
 
 TREES = {name: getattr(fit_trees, name) for name in ("_FEWEST_TREES", "_MOST_TREES", "_BOOSTING_TREES")}
 

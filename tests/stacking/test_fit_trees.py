@@ -10,7 +10,8 @@ from sklearn import ensemble
 from test_trees import CLASSES, FITS, labels, rows
 
 from graphslice.errors import InputError
-from graphslice.stacking import Trees, fit_boosting, fit_forest, fit_trees
+from graphslice.stacking import Trees, fit_boosting, fit_forest
+from graphslice.stacking import trees as fit_trees
 
 
 def expected_numbers(decision: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -124,7 +125,7 @@ def test_fit_is_accurate_and_reproducible_by_seed(fit, kind):
 def test_forest_does_not_depend_on_threads(monkeypatch):
     x, fitted = rows(100), []
     for count in (1, 3):
-        monkeypatch.setattr("graphslice.stacking.fit_trees.cores", lambda count=count: count)
+        monkeypatch.setattr("graphslice.stacking.trees.cores", lambda count=count: count)
         fitted.append(fit_forest(x, labels(x, "regression"), "regression", 0, 1))
     single, multithreaded = fitted
     assert all(np.array_equal(array, multithreaded.to_arrays()[name]) for name, array in single.to_arrays().items())

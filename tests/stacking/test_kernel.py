@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import norm, rankdata, spearmanr
 from sklearn.svm import SVC, SVR
 
-from graphslice import threads
 from graphslice.errors import InputError
-from graphslice.normal_scores import fit_knots, interpolate, to_scores
 from graphslice.stacking import KernelMachine, fit_kernel, kernel
 from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix, training_kernel
+from graphslice.system import threads
+from graphslice.tasks import fit_knots, interpolate, to_scores
 
 COUNTS, DESCRIPTORS = 40, 6
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from graphslice.checkpoint import Checkpoint, add_to_checkpoint, read_checkpoint, save_checkpoint
 from graphslice.config import ModelConfig, RunConfig
 from graphslice.nn import GraphTransformer
+from graphslice.runs.checkpoint import Checkpoint, add_to_checkpoint, read_checkpoint, save_checkpoint
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
     combine_predictions,

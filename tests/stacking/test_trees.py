@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphslice import threads
 from graphslice.errors import InputError
-from graphslice.normal_scores import interpolate
 from graphslice.stacking import Trees, fit_boosting, fit_forest
+from graphslice.system import threads
+from graphslice.tasks import interpolate
 
 FITS = {"forest": fit_forest, "boosting": fit_boosting}
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphslice.stacking.weights import HeldOutLosses, choose_weights
+from graphslice.stacking.stacking import HeldOutLosses, choose_weights
 
 
 def fit_stacking_weights(predictions, y, kind, molecules=None) -> np.ndarray:

@@ -13,10 +13,10 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
 from graphslice.report.write import write_report
-from graphslice.run_files import read_splits
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import read_splits
 from graphslice.training import resume, train
 from graphslice.training.loop import TrainingLoop
 

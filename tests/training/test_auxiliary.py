@@ -11,7 +11,6 @@ import pytest
 import torch
 from rdkit import Chem
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.chem import smiles_to_graph
 from graphslice.config import GraphConfig, ModelConfig
 from graphslice.data.batch_loader import collate_rows
@@ -19,10 +18,11 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.pretraining.corpus import build_corpus
-from graphslice.run_files import TRAINING, write_json
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import TRAINING, write_json
 from graphslice.training import resume, train
-from graphslice.training.ensemble import _training_totals
-from graphslice.training.losses import AuxiliaryHead, AuxiliaryHeads
+from graphslice.training.module import AuxiliaryHead, AuxiliaryHeads
+from graphslice.training.train_run import _training_totals
 
 SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
 NAN = float("nan")

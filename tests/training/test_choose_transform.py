@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.run_files import read_config
+from graphslice.data.loaders import load_dataset
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import read_config
 from graphslice.training import resume, train
 from graphslice.training.choose_transform import _is_better
 from graphslice.training.loop import TrainingLoop

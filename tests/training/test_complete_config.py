@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from graphslice.config import RunConfig, TrainerConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.tasks import BINARY, Task, regression_tasks
 from graphslice.training.complete_config import default_epochs, fit_to_dataset, run_steps
 

@@ -14,16 +14,16 @@ from rich.console import Console
 from scipy.stats import ttest_1samp
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import DataConfig, RunConfig, read_yaml
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_evaluation_data
 from graphslice.report.write import write_report
-from graphslice.run_files import read_splits
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import read_splits
 from graphslice.training import resume, train
 from graphslice.training.complete_config import fit_to_dataset, member_configs
-from graphslice.training.ensemble import describe_seeds, train_member
+from graphslice.training.train_run import describe_seeds, train_member
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import graphslice as gs
 from graphslice.config import RunConfig
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.training import train
-from graphslice.training.fast_steps import FastSteps, is_worth_compiling
+from graphslice.training.loop import FastSteps, is_worth_compiling
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ class Steps:
     def __init__(self, monkeypatch, steps: int, seconds: float, minutes_left: float | None = None, **trainer) -> None:
         self.clock, self.seconds, self.compiled = 0.0, seconds, []
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-        monkeypatch.setattr("graphslice.training.fast_steps.time.perf_counter", lambda: self.clock)
+        monkeypatch.setattr("graphslice.training.loop.time.perf_counter", lambda: self.clock)
         config = RunConfig()
         config.trainer.compile, config.trainer.batch_size = trainer.pop("compile", "auto"), 50
         left = None if minutes_left is None else 60 * minutes_left
@@ -67,7 +67,7 @@ class Steps:
         def compile_checked(model, batches, dtype, **options) -> None:
             self.compiled.append((*map(len, batches), options))
 
-        monkeypatch.setattr("graphslice.training.fast_steps.compile_checked", compile_checked)
+        monkeypatch.setattr("graphslice.training.loop.compile_checked", compile_checked)
         self.fast = FastSteps(
             SimpleNamespace(config=config, model=None), data, fabric, steps, lambda: left, Console(quiet=True)
         )
@@ -166,8 +166,8 @@ def test_faulty_compiled_steps_fall_back_to_eager(
 
 def test_faulty_kernel_of_a_gpu_is_replaced_by_plain_torch(monkeypatch):
     disabled = []
-    monkeypatch.setattr("graphslice.training.fast_steps.extreme_batches", lambda *_, **__: [])
-    monkeypatch.setattr("graphslice.training.fast_steps.faulty_backends", lambda *_: {"column_sort": "wrong"})
+    monkeypatch.setattr("graphslice.training.loop.extreme_batches", lambda *_, **__: [])
+    monkeypatch.setattr("graphslice.training.loop.faulty_backends", lambda *_: {"column_sort": "wrong"})
     monkeypatch.setattr(OPERATORS["column_sort"], "disable", disabled.append)
     for device, expected in (("cpu", []), ("cuda", [*OPERATORS["column_sort"].backends])):
         Steps(monkeypatch, 1, seconds=1.0, device=device).fast.check_backends()

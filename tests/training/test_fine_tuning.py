@@ -15,20 +15,19 @@ from rich.console import Console
 from torch.nn import functional as F
 
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
-from graphslice.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.config import FROM_SCRATCH, DataConfig, OptimizerConfig, RunConfig
 from graphslice.data.batch_loader import collate
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset_loaders import load_dataset
 from graphslice.data.labels import Labels
+from graphslice.data.loaders import load_dataset
 from graphslice.inference import load
-from graphslice.package_data import MODELS, PRETRAINED_MODEL
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
+from graphslice.system.machine import MODELS, PRETRAINED_MODEL
 from graphslice.tasks import Task, regression_tasks
 from graphslice.training import resume, train
 from graphslice.training.fine_tuning import load_pretrained_weights, seen_in_pretraining
-from graphslice.training.loop import Interrupted, TrainingLoop
+from graphslice.training.loop import Interrupted, TrainingLoop, freeze, parameter_groups
 from graphslice.training.module import PropertyModule
-from graphslice.training.optimizer import freeze, parameter_groups
 
 
 def model_of(tasks: int = 1, seed: int = 0, **settings) -> GraphTransformer:
@@ -339,7 +338,7 @@ def test_initialisation_of_ensemble_members_is_printed(
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphslice.training.ensemble.train_members", stopped)
+    monkeypatch.setattr("graphslice.training.train_run.train_members", stopped)
     screen = io.StringIO()
     config = replace(tiny_config(demo_csv, trainer={"ensemble": 2}, **sections), graph=packaged_model.config.graph)
     with pytest.raises(Interrupted):

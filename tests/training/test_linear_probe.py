@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from graphslice.inference import load
-from graphslice.package_data import DEMO_CSV
+from graphslice.system.machine import DEMO_CSV
 from graphslice.training.fine_tuning import ridge
 
 

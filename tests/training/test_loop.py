@@ -9,14 +9,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from graphslice.checkpoint import read_checkpoint
-from graphslice.data.dataset_loaders import load_dataset
-from graphslice.run_files import LAST
+from graphslice.data.loaders import load_dataset
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import LAST
 from graphslice.training import resume, train
 from graphslice.training.complete_config import complete_config, fit_to_dataset
-from graphslice.training.loop import TimeBudget, TrainingLoop
+from graphslice.training.loop import Part, TimeBudget, TrainingLoop
 from graphslice.training.network import train_without
-from graphslice.training.progress import Part
 from graphslice.training.run import load_molecule_data
 
 

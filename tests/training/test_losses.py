@@ -10,7 +10,7 @@ from torch.nn import functional
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
 from graphslice.tasks import Task, regression_tasks
-from graphslice.training.losses import Loss, balanced_weights
+from graphslice.training.module import Loss, balanced_weights
 
 ACTIVE, TOXIC = Task("active", "binary", ("no", "yes")), Task("toxic", "binary", ("no", "yes"))
 KIND = Task("kind", "multiclass", ("a", "b", "c"))

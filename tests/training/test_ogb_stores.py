@@ -8,10 +8,10 @@ import pytest
 
 from graphslice.cli.options import _usual_preset
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.ogb_lsc import load_pcqm4m
+from graphslice.data.ogb import load_pcqm4m
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
-from graphslice.run_files import read_splits
+from graphslice.runs.run_files import read_splits
 from graphslice.training import train
 
 TRAINER = {"max_epochs": 1, "baselines": "off"}

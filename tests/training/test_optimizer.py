@@ -10,7 +10,7 @@ import torch
 from graphslice.config import ModelConfig, OptimizerConfig, RunConfig
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
-from graphslice.training.optimizer import linear_schedule, make_optimizer
+from graphslice.training.loop import linear_schedule, make_optimizer
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.errors import InputError
+from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.training import resume, train
 from graphslice.training.loop import Interrupted, TrainingLoop
 from graphslice.training.module import PropertyModule

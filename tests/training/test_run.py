@@ -14,11 +14,11 @@ from filelock import FileLock
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import RunConfig
 from graphslice.errors import InputError
-from graphslice.package_data import DEMO_CSV
 from graphslice.pretraining.run import pretrain
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.system.machine import DEMO_CSV
 from graphslice.training import resume, train
 
 FILES = {"model.safetensors", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}

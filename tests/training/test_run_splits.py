@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import read_yaml
 from graphslice.errors import InputError
-from graphslice.run_files import read_splits
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import read_splits
 from graphslice.training import resume, train
 
 

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
 from graphslice.cli.main import main
 from graphslice.config import read_yaml
 from graphslice.report.write import write_report
-from graphslice.run_files import read_splits
+from graphslice.runs.checkpoint import read_checkpoint
+from graphslice.runs.run_files import read_splits
 from graphslice.stacking.stacking import NAMES
 from graphslice.training import resume, train
 from graphslice.training.loop import TrainingLoop

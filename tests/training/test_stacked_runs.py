@@ -12,10 +12,10 @@ from invariance import check_batch_independence
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
-from graphslice.run_files import read_splits
+from graphslice.runs.checkpoint import add_to_checkpoint, read_checkpoint
+from graphslice.runs.run_files import read_splits
 from graphslice.stacking.stacking import FITTERS, NAMES, predict_base_models
 from graphslice.training import resume, train
 

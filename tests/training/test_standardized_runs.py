@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.checkpoint import read_checkpoint
 from graphslice.config import GraphConfig
-from graphslice.data.dataset_loaders import load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import cached_store
 from graphslice.errors import InputError
+from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.training import train
 
 ACID, SALT, ION = "CC(=O)O", "CC(=O)[O-].[Na+]", "CC(=O)[O-]"

@@ -1,0 +1,147 @@
+"""Applicability domain of a model: Tanimoto similarity of a molecule to its nearest training molecule.
+
+A molecule is inside the domain if this similarity reaches a threshold that is derived from the training set, and if
+the molecule is not much larger than every training molecule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+
+from graphslice.stacking.trees import check_arrays, form
+from graphslice.system.threads import parallel_for
+
+#: Bits of a fingerprint.
+DOMAIN_BITS = 1_024
+#: Most training molecules stored with a model; a larger training set is subsampled at random.
+MAX_TRAINING_MOLECULES = 10_000
+#: The threshold is this quantile of the nearest-neighbour similarities within a sample of the training molecules.
+_OUTSIDE_FRACTION = 0.05
+_THRESHOLD_SAMPLE = 1_000
+# Molecules with more than this many times the atoms of the largest training molecule are outside: a binary fingerprint
+# does not count repeated substructures, so a polymer has the fingerprint of a small oligomer.
+_MAX_SIZE_RATIO = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class ApplicabilityDomain:
+    """Fingerprints of training molecules.
+
+    Attributes:
+        bits: ``uint64 [N, 16]``, fingerprints of 1,024 bits.
+        rows: ``int64 [N]``, row of each molecule in its dataset.
+        threshold: least Tanimoto similarity to the nearest training molecule inside the domain. 95 percent of the
+            training molecules have a neighbour with a different fingerprint that is at least as similar.
+        max_training_atoms: atoms of the largest training molecule; 0 if unknown.
+        smiles: N SMILES if the dataset is not available to a user of the model; else empty.
+
+    Raises:
+        InputError: if an array has another shape or dtype.
+    """
+
+    bits: np.ndarray = field(metadata=form("N 16", "uint64"))
+    rows: np.ndarray = field(metadata=form("N", "int64"))
+    threshold: float
+    max_training_atoms: int = 0
+    smiles: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_arrays(self)
+
+    @classmethod
+    def from_fingerprints(
+        cls, fingerprints: np.ndarray, rows: np.ndarray, seed: int, max_training_atoms: int = 0
+    ) -> ApplicabilityDomain:
+        """Determine the applicability domain of training molecules.
+
+        Args:
+            fingerprints: ``bool [N, 1024]``, N at most :data:`MAX_TRAINING_MOLECULES`.
+            rows: ``int64 [N]``, row of each molecule in its dataset.
+            seed: seed of the sample of molecules that determines the threshold.
+            max_training_atoms: atoms of the largest training molecule, including molecules without a fingerprint here.
+        """
+        bits = _packed(fingerprints)
+        # Without duplicates: repeated measurements and stereoisomers would be their own nearest neighbours.
+        distinct = bits[np.sort(np.unique(bits, axis=0, return_index=True)[1])]
+        queries = np.random.default_rng(seed).permutation(len(distinct))[:_THRESHOLD_SAMPLE]
+        neighbour_similarity = _nearest(distinct[queries], distinct, queries)[0]
+        threshold = float(np.quantile(neighbour_similarity, _OUTSIDE_FRACTION)) if len(distinct) > 1 else 0.0
+        return cls(bits, np.asarray(rows, np.int64), threshold, max_training_atoms)
+
+    def contains(self, similarity: np.ndarray, num_atoms: np.ndarray) -> np.ndarray:
+        """Return for each molecule whether it is inside the applicability domain.
+
+        A molecule is inside if its similarity reaches the threshold and it has at most 1.5 times the atoms of the
+        largest training molecule.
+
+        Args:
+            similarity: ``float32 [R]`` from :meth:`nearest`, nan for invalid molecules.
+            num_atoms: ``int [R]``.
+
+        Returns:
+            ``bool [R]``.
+        """
+        near = np.nan_to_num(similarity, nan=-1.0) >= self.threshold - 1e-6
+        return near & (num_atoms <= _MAX_SIZE_RATIO * self.max_training_atoms) if self.max_training_atoms else near
+
+    def nearest(self, fingerprints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find the nearest training molecule of each molecule by Tanimoto similarity.
+
+        Args:
+            fingerprints: ``bool [R, 1024]``.
+
+        Returns:
+            The Tanimoto similarity to it, ``float32 [R]``, and its index in the domain, ``int64 [R]``.
+        """
+        return _nearest(_packed(fingerprints), self.bits, np.full(len(fingerprints), -1))
+
+
+def _packed(fingerprints: np.ndarray) -> np.ndarray:
+    """Pack ``bool [R, 1024]`` into ``uint64 [R, 16]``."""
+    if fingerprints.ndim != 2 or fingerprints.shape[1] != DOMAIN_BITS:
+        raise ValueError(f"expected fingerprints of shape [rows, {DOMAIN_BITS}], not {list(fingerprints.shape)}")
+    return np.packbits(fingerprints, axis=1).view(np.uint64)
+
+
+def _nearest(queries: np.ndarray, references: np.ndarray, exclude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Similarity and index of the nearest reference, skipping the index in ``exclude`` (``int64 [R]``; -1: none)."""
+    similarity, index = np.zeros(len(queries), np.float32), np.full(len(queries), -1, np.int64)
+    query_counts, counts = (np.bitwise_count(bits).sum(axis=1, dtype=np.int64) for bits in (queries, references))
+
+    def search(begin: int, end: int) -> None:
+        chunk = slice(begin, end)
+        arguments = queries[chunk], query_counts[chunk], references, counts, exclude[chunk]
+        _search(*arguments, similarity[chunk], index[chunk])
+
+    parallel_for(search, len(queries), queries.size * len(references))
+    return similarity, index
+
+
+@njit(cache=True, nogil=True)
+def _search(queries, query_counts, references, counts, exclude, similarity, index):
+    for i in range(len(queries)):
+        best = np.float64(-1.0)
+        for j in range(len(references)):
+            if j == exclude[i]:
+                continue
+            common = np.int64(0)
+            for w in range(references.shape[1]):
+                common += _popcount(queries[i, w] & references[j, w])
+            union = query_counts[i] + counts[j] - common
+            tanimoto = common / union if union > 0 else 1.0
+            if tanimoto > best:
+                best, index[i] = tanimoto, j
+        similarity[i] = max(best, 0.0)
+
+
+@njit(cache=True)
+def _popcount(x):
+    """Count the bits of a word that are set (Warren, Hacker's Delight, 5-1)."""
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))

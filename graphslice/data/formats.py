@@ -1,0 +1,328 @@
+"""Text tables in chunks: encodings, separators, quotes, and rows that do not match the header.
+
+A malformed row keeps its position: it comes with a reason and the first of its cells.
+
+Sheets of Excel workbooks (.xlsx), read and written row by row; openpyxl is imported only where there are some.
+
+SDF files: one row for each record, with its title and its properties as columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, time
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias, cast
+
+from rdkit import Chem
+
+from graphslice.chem.parse import MoleculeError, mol_to_smiles, parse_failure, rdkit_messages_blocked
+from graphslice.errors import InputError, first_line, nearest
+
+# Lines after the header by which the separator is inferred.
+_LINES_SEEN = 20
+# Byte order marks.
+_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+# First line that names the separator for Excel.
+_SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
+# Most characters of a cell, for the csv module, whose default is 131,072: the largest C long on all platforms.
+_FIELD_LIMIT = 2**31 - 1
+
+#: Rows of texts, one for each column of the header; and by row the reason if it does not match the header.
+TextRows: TypeAlias = tuple[list[list[str]], dict[int, str]]
+
+
+def open_text(path: Path, stack: ExitStack) -> TextIO:
+    """Open a text file, unpacked if its name ends in ``.gz``; ``stack`` closes it.
+
+    The encoding is that of the byte order mark, else UTF-8. Line ends are kept. Bytes that are not valid UTF-8 become
+    surrogates, which ``surrogateescape`` encodes as the same bytes.
+    """
+    opener: Callable = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rb") as binary:
+        head = binary.read(4)
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8")
+    errors = "surrogateescape" if encoding.startswith("utf-8") else "strict"  # the others cannot keep invalid bytes
+    return cast(TextIO, stack.enter_context(opener(path, "rt", encoding=encoding, errors=errors, newline="")))
+
+
+def encode_text(cell: str) -> bytes:
+    """Encode a cell as the bytes that it has in its file."""
+    return cell.encode("utf-8", errors="surrogateescape")
+
+
+def decode_text(cell: bytes) -> str:
+    """Decode a cell as UTF-8, or as Latin-1 if it is not valid UTF-8."""
+    try:
+        return cell.decode("utf-8")
+    except UnicodeDecodeError:
+        return cell.decode("latin-1")
+
+
+def chunks_of(table: Iterable[list[str]], rows: int) -> Iterator[TextRows]:
+    """Divide rows that are all well-formed into chunks."""
+    table = iter(table)
+    while part := list(itertools.islice(table, rows)):
+        yield part, {}
+
+
+def smiles_rows(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Read the lines of a ``.smi`` file: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped."""
+    return (_smiles_line(line) for line in lines if line.strip())
+
+
+def _smiles_line(line: str) -> list[str]:
+    smiles, *rest = line.split(None, 1)
+    name = rest[0].strip() if rest else ""
+    if name.startswith("|") and (end := name.find("|", 1)) > 0:  # the extension of a CXSMILES is part of the molecule
+        smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
+    return [smiles, name]
+
+
+def read_csv(lines: Iterator[str], file: str, delimiter: str | None, rows: int) -> tuple[list[str], Iterator[TextRows]]:
+    """Read the names of the columns (none of an empty file) and the rows of a delimited text table, in chunks.
+
+    Blank lines and Excel's first line ``sep=;`` are skipped; without a ``delimiter`` it is inferred. A quote that is
+    not closed may raise InputError only while the rows are read. ``file`` is the name for messages.
+    """
+    number, first = next(((i, line) for i, line in enumerate(lines) if line.strip("\r\n")), (0, ""))
+    if declared := _SEPARATOR.fullmatch(first.strip("\r\n")):
+        delimiter, number, first = declared[1], number + 1, next(lines, "")
+    seen = [first, *(() if delimiter else itertools.islice(lines, _LINES_SEEN))]
+    csv.field_size_limit(_FIELD_LIMIT)
+    reader = csv.reader(itertools.chain(seen, lines), delimiter=delimiter or _delimiter_of(seen), strict=True)
+    records = _records(reader, number, file)
+    header = next(records, ([], 0))[0]
+    return header, _chunks(records, len(header), file, rows)
+
+
+def _delimiter_of(lines: list[str]) -> str:
+    """Return the separator that divides most lines into as many fields as the header, which are most; else a comma."""
+
+    def agreement(delimiter: str) -> tuple[bool, bool, int]:
+        header, *rows = [record for record in csv.reader(lines, delimiter=delimiter) if record] or [[]]
+        agrees = len(header) > 1 and 2 * sum(len(row) == len(header) for row in rows) > len(rows)
+        return agrees, not agrees and delimiter == "," and len(header) > 1, len(header)
+
+    return max(",;\t", key=agreement)
+
+
+def _records(reader: Iterator[list[str]], number: int, file: str) -> Iterator[tuple[list[str], int]]:
+    """Yield the records and the number of their last line; ``number`` lines come before the first."""
+    line = 0
+    try:
+        for record in reader:
+            line = reader.line_num  # type: ignore[attr-defined]
+            if record:
+                yield record, number + line
+    except csv.Error:
+        raise InputError(
+            f"{file}: a quote that opens in line {number + line + 1} is not closed, or text follows it"
+        ) from None
+
+
+def _chunks(records: Iterator[tuple[list[str], int]], width: int, file: str, rows: int) -> Iterator[TextRows]:
+    while block := list(itertools.islice(records, rows)):
+        faults = {}
+        for row, (record, line) in enumerate(block):
+            if len(record) != width:
+                fields = f"{len(record)} field{'s' * (len(record) != 1)}"
+                faults[row] = f"{fields} where the header has {width} (line {line} of {file})"
+                record[:] = (record + [""] * width)[:width]
+        yield [record for record, _ in block], faults
+
+
+EXCEL_SUFFIXES = (".xlsx",)
+# Most rows of a sheet.
+_MOST_ROWS = 1_048_576
+# Texts that are numbers. Identifiers such as 007, 1.10, 1E5 or one of 16 digits would lose something as numbers.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.0|\.[0-9]*[1-9])?(e[-+][0-9]{2})?")
+
+
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """Split ``table.xlsx:Sheet name`` into the path of the workbook and the name of the sheet, None without one."""
+    file, colon, sheet = str(path).rpartition(":")
+    return (Path(file), sheet) if colon and sheet and file.lower().endswith(EXCEL_SUFFIXES) else (path, None)
+
+
+def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[list[str]], list[str]]:
+    """Read the header, the rows up to the last that is not blank, and a note if the path does not choose the sheet.
+
+    Columns without a name are left out. Cells are texts as in a CSV export: ``TRUE`` and ``FALSE``, dates as
+    ``2026-01-31``, the stored results of formulas, and errors such as ``#N/A``.
+    """
+    import openpyxl
+
+    file, name = split_sheet(path)
+    with _convert_errors(file), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of styles that it does not read
+        workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+    stack.callback(workbook.close)
+    sheets = {sheet.title: sheet for sheet in workbook.worksheets}
+    visible = [title for title, sheet in sheets.items() if sheet.sheet_state == "visible"] or list(sheets)
+    if (chosen := visible[0] if name is None and visible else name) not in sheets:
+        raise InputError(f"{file} has no sheet {name!r}{nearest(name, sheets)}; it has {', '.join(map(repr, sheets))}")
+    notes = []
+    if name is None and len(visible) > 1:
+        others = ", ".join(map(repr, visible[1:]))
+        notes = [f"only the first sheet of {file} is read: to read another of {others}, give FILE.xlsx:SHEET"]
+    texts = _rows(file, sheets[chosen])
+    header = next((row for row in texts if any(map(str.strip, row))), [])
+    columns = [column for column, text in enumerate(header) if text.strip()]
+    # A line break within a name is a space, so that the name can be written on a command line.
+    names = [" ".join(header[column].split()) for column in columns]
+    return names, _without_last_blanks([row[c] if c < len(row) else "" for c in columns] for row in texts), notes
+
+
+def _without_last_blanks(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    blank: list[list[str]] = []
+    for row in rows:
+        blank.append(row)
+        if any(map(str.strip, row)):
+            yield from blank
+            blank = []
+
+
+@contextmanager
+def _convert_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # openpyxl raises many kinds for broken workbooks
+        raise InputError(
+            f"cannot read {file} ({first_line(error)}): save it again as .xlsx without a password, or as CSV"
+        ) from None
+
+
+def _rows(file: Path, sheet: Any) -> Iterator[list[str]]:
+    with _convert_errors(file):
+        sheet.reset_dimensions()  # the size that a workbook states may be wrong
+        for cells in sheet.iter_rows(values_only=True):
+            yield [_text(cell) for cell in cells]
+
+
+def _text(cell: object) -> str:
+    """Return the text of a cell as in a CSV export."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).upper()
+    if isinstance(cell, float):
+        return str(int(cell)) if cell.is_integer() and abs(cell) < 1e15 else str(cell)
+    if isinstance(cell, datetime):
+        return str(cell.date() if cell.time() == time() else cell)
+    return str(cell)
+
+
+@contextmanager
+def write_excel(path: Path, file: Path) -> Iterator[Callable[[Iterable[Sequence[str]]], None]]:
+    """Yield a function that appends rows of texts to ``file``, a workbook of one sheet; ``path`` is for messages.
+
+    Texts of numbers become numbers of 16 digits, none becomes a formula.
+    """
+    import openpyxl
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    workbook = openpyxl.Workbook(write_only=True)
+    sheet = workbook.create_sheet("Sheet1")
+    numbers = itertools.count(1)
+
+    def cell_of(text: str) -> Any:
+        if not text or _NUMBER.fullmatch(text):
+            return float(text) if text else None
+        cell = WriteOnlyCell(sheet, ILLEGAL_CHARACTERS_RE.sub("\ufffd", text))
+        cell.data_type = "s"  # a text with "=" in front is a formula for openpyxl
+        return cell
+
+    def append(rows: Iterable[Sequence[str]]) -> None:
+        for row in rows:
+            if next(numbers) > _MOST_ROWS:
+                raise InputError(f"cannot write {path}: a sheet has at most {_MOST_ROWS:,} rows; write .csv")
+            sheet.append([cell_of(text) for text in row])
+
+    try:
+        yield append
+    except BaseException:
+        sheet.close()
+        raise
+    workbook.save(file)
+
+
+# Columns of the structure and of the title. A property of the same name becomes the column NAME_property.
+_SMILES, _TITLE = "smiles", "name"
+# A property: "> <NAME>", with other texts before and behind the name, and lines up to an empty one.
+_PROPERTY = re.compile(r"^>[^<\n]*<(.*)>.*\n((?:.+\n?)*)", re.MULTILINE)
+_BLOCK = 1 << 20
+
+
+def read_sdf(path: Path, rows: int, stack: ExitStack) -> tuple[list[str], Iterator[TextRows], int]:
+    """Read the names of the columns, the rows in chunks, and the number of rows.
+
+    The columns are ``smiles``, ``name`` if any record has a title, and the properties of all records. A record whose
+    structure cannot be read is a malformed row with its properties.
+    """
+    with rdkit_messages_blocked():
+        supplier = Chem.SDMolSupplier(_unpack(path, stack))
+    properties: dict[str, str] = {}
+    has_titles = False
+    for number in range(len(supplier)):
+        title, found = _texts(supplier.GetItemText(number))
+        properties |= found
+        has_titles |= bool(title)
+    first = [_SMILES, _TITLE] if has_titles else [_SMILES]
+    columns = first + [f"{name}_property" if name in first else name for name in properties]
+
+    def chunks() -> Iterator[TextRows]:
+        for start in range(0, len(supplier), rows):
+            part: list[list[str]] = []
+            faults: dict[int, str] = {}
+            for number in range(start, min(start + rows, len(supplier))):
+                title, values = _texts(supplier.GetItemText(number))
+                try:
+                    smiles = _smiles(supplier, number)
+                except MoleculeError as reason:
+                    smiles, faults[len(part)] = "", f"record {number + 1} of {path.name}: {reason}"
+                part.append([smiles, title][: len(first)] + [values.get(name, "") for name in properties])
+            yield part, faults
+
+    return columns, chunks(), len(supplier)
+
+
+def _unpack(path: Path, stack: ExitStack) -> str:
+    """Write a temporary copy as RDKit reads it, unpacked and in UTF-8, and return its path."""
+    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.sdf"
+    with copy.open("w", encoding="utf-8", newline="") as file:
+        text = open_text(path, stack)
+        while block := text.read(_BLOCK):
+            file.write(decode_text(encode_text(block)))
+        file.write("\n")  # RDKit does not open an empty file
+    return str(copy)
+
+
+def _texts(record: str) -> tuple[str, dict[str, str]]:
+    """Return the title and the properties of a record by name; of two equal names, the last one."""
+    record = record.replace("\r\n", "\n").rstrip().removesuffix("$$$$")
+    _, end, behind = record.partition("M  END")
+    found = _PROPERTY.findall(behind if end else record)
+    return record.partition("\n")[0].strip(), {name: value.removesuffix("\n") for name, value in found}
+
+
+def _smiles(supplier: Chem.SDMolSupplier, number: int) -> str:
+    """Return the SMILES of a record; raise :class:`MoleculeError` if it has none."""
+    with rdkit_messages_blocked():
+        mol, text = supplier[number], supplier.GetItemText(number)
+        if text.count("\nM  END") > 1:
+            raise MoleculeError("it holds two structures: the line $$$$ between them is missing")
+        if mol is None:
+            unsanitized = Chem.MolFromMolBlock(text, sanitize=False)
+            raise MoleculeError(parse_failure(unsanitized, "RDKit cannot read the structure"))
+    return mol_to_smiles(mol)

@@ -1,0 +1,455 @@
+"""Loaders of labelled datasets: the demo set, tables, preprocessed datasets and OGB's PCQM4M-LSC.
+
+Conversion of pandas, polars and Arrow data frames to Arrow tables.
+
+Labelled datasets of preprocessed files, with the targets and tasks that are requested.
+
+PyTorch Geometric: conversion of ``Data`` with OGB features, and labelled datasets of them.
+
+:meth:`MolGraph.to_pyg` is the inverse conversion. torch and PyG are imported where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from rdkit import Chem
+
+from graphslice.chem.descriptors import feature_column_names
+from graphslice.chem.molecule import EMPTY_GRAPH, MolGraph, check_graph, smiles_to_graph
+from graphslice.chem.parse import MoleculeError, mol_to_smiles
+from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.data.cells import number_key, plain_numbers
+from graphslice.data.columns import (
+    MAX_MAGNITUDE,
+    FeatureColumns,
+    LabelColumns,
+    check_feature_columns,
+    check_unique,
+    find_columns,
+    require_column,
+    target_names,
+)
+from graphslice.data.dataset import LabelledDataset, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.formats import split_sheet
+from graphslice.data.labels import Labels
+from graphslice.data.ogb import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
+from graphslice.data.rows import LabelledRows, parse_chunks
+from graphslice.data.splits import SPLIT_METHODS, decode_splits, present_splits
+from graphslice.data.store import STORE_SUFFIX, GraphStore
+from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order, texts
+from graphslice.data.targets import infer_target, infer_tasks, infer_tasks_from_values
+from graphslice.errors import InputError, first_line, nearest, quoted_list
+from graphslice.feature_dims import BOND_DIMS
+from graphslice.system.machine import DEMO_CSV
+from graphslice.tasks import TASK_KINDS, Task, parse_per_target, regression_tasks
+
+if TYPE_CHECKING:
+    import torch
+    from torch_geometric.data import Data
+
+
+def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
+    """Load the labelled dataset of a configuration; ``tasks`` of its targets are inferred if they are None."""
+    if config.valid_file or config.test_file:
+        return _dataset_from_files(config, tasks)
+    if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
+        raise InputError(
+            f"{config.dataset} has molecule-level labels: data.level {config.level} needs a table with lists of numbers"
+        )
+    if config.dataset in OGB_FOLDERS:
+        return _dataset_from_ogb(config)
+    path = dataset_path(config.dataset)
+    if path.name.lower().endswith(STORE_SUFFIX):
+        return dataset_from_store(GraphStore.open(path), config, tasks)
+    return dataset_from_table(path, config, tasks)
+
+
+def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
+    """Combine a training table with separate tables of the validation set, the test set, or both."""
+    files = {"valid": config.valid_file, "test": config.test_file}
+    split_files = {split: file for split, file in files.items() if file}
+    for file in (config.dataset, *split_files.values()):
+        if is_dataset_name(file) or file.lower().endswith(STORE_SUFFIX):
+            raise InputError(f"{file} is not a table: valid_file and test_file need tables of labelled molecules")
+    train_config = replace(config, valid_file=None, test_file=None)
+    parts = [dataset_from_table(dataset_path(config.dataset), train_config, tasks)]
+    splits = parts[0].splits or {"train": np.flatnonzero(usable_mask(len(parts[0]), parts[0].rejected))}
+    targets = join_names(parts[0].target_names)
+    for split, file in split_files.items():
+        if split in splits:
+            raise InputError(
+                f"the split column of {config.dataset} already has {split} rows: leave out {split}_file, or give "
+                "data.split random"
+            )
+        # A split column of this file is ignored, because the whole file is one split.
+        data = replace(train_config, dataset=file, targets=targets, split="random")
+        part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
+        first = sum(map(len, parts))
+        splits = splits | {split: first + np.flatnonzero(usable_mask(len(part), part.rejected))}
+        parts.append(part)
+    notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
+    return replace(LabelledDataset.join(parts), splits=splits, notes=notes)
+
+
+def dataset_path(dataset: str) -> Path:
+    """Return the path of a dataset other than OGB's."""
+    path = DEMO_CSV if dataset == "demo" else Path(dataset)
+    if dataset != "demo" and not path.exists() and path.suffix == "":
+        names = ["demo", *OGB_FOLDERS]
+        raise InputError(
+            f"unknown dataset {dataset!r}{nearest(dataset, names)}: give {', '.join(names)}, the path of a CSV, TSV, "
+            "Excel, Parquet or SDF file, of a folder of such files, or of a preprocessed dataset of graphslice "
+            "featurize"
+        )
+    return path
+
+
+def is_dataset_name(dataset: str) -> bool:
+    """True if ``dataset`` is the name of a built-in dataset, even if a folder has the same name."""
+    return dataset in ("demo", "pyg", *OGB_FOLDERS)
+
+
+def absolute_dataset(dataset: str) -> str:
+    """Return the absolute path of a dataset; names of built-in datasets stay unchanged."""
+    path = Path(dataset)
+    return dataset if is_dataset_name(dataset) or not split_sheet(path)[0].exists() else str(path.resolve())
+
+
+def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
+    """Load PCQM4M-LSC, version 1 or 2, with OGB's splits."""
+    if config.split is not None or config.folds is not None:
+        raise InputError(f"{config.dataset} always uses OGB's split: leave out split and folds")
+    smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
+    if config.targets not in (None, OGB_TARGET):
+        raise InputError(f"{config.dataset} has the single target {OGB_TARGET}, not {config.targets!r}")
+    for column in feature_column_names(config.descriptors):
+        require_column(column, [], config.dataset)
+    return LabelledDataset(
+        config.dataset, smiles, Labels.of_molecules(gaps[:, None]), regression_tasks([OGB_TARGET]), splits=splits
+    )
+
+
+def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
+    """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files."""
+    if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
+        raise InputError(
+            f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
+        )
+    name = config.dataset
+    with open_table(path) as table:
+        if config.level != MOLECULE:
+            reject_other_atom_order(table, path)
+        columns = find_columns(table.columns, config, name, SPLIT_METHODS)
+        chunks = list(table.chunks)
+    dataset = dataset_from_chunks(chunks, columns, config, name, tasks)
+    return replace(dataset, notes=(*table.notes, *dataset.notes))
+
+
+def dataset_from_chunks(
+    chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
+) -> LabelledDataset:
+    """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`."""
+    malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
+    if len(malformed) == sum(map(len, chunks)):
+        raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
+    written, chunks = chunks, [plain_numbers(chunk, columns.decimal) for chunk in chunks]
+    if not columns.targets:
+        columns = replace(columns, targets=[infer_target(chunks, columns, config, name)])
+    tasks = rename_tasks(columns.targets, tasks)
+    tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
+    columns, features = replace(columns, tasks=tuple(tasks)), FeatureColumns(columns.descriptors)
+    rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, features)))
+    if rows.columns is not None:
+        check_feature_columns(rows.columns, columns.descriptors, name)
+    rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
+    return LabelledDataset(
+        name,
+        rows.smiles,
+        rows.labels,
+        tasks,
+        rejected,
+        {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected},
+        decode_splits(rows.split, usable_mask(len(rows), rejected)) if columns.split is not None else None,
+        columns=rows.columns,
+        notes=tuple(features.notes()),
+        identifiers={
+            one: [text for chunk in written for text in texts(chunk.column(one))] for one in columns.identifiers
+        },
+    )
+
+
+def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
+    """Load the labelled molecules of a data frame, with the same result as for a file of the same cells.
+
+    The ``table`` of the dataset has the used columns, and can be saved as a file that gives the same dataset.
+    """
+    if config.valid_file or config.test_file:
+        raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")
+    if config.level != MOLECULE:
+        reject_molecules(frame)
+    table = as_table(frame)
+    if not len(table):
+        raise InputError(f"{NAME} has no rows")
+    columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
+    dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
+    used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
+    used += [*columns.descriptors, *dataset.identifiers]
+    return replace(dataset, table=table.select(list(dict.fromkeys(used))))
+
+
+#: Name of a data frame in messages.
+NAME = "the data frame"
+_ARROW = pa.Table | pa.RecordBatch
+
+#: Reason for rejecting RDKit molecules as input for atom- and bond-level targets.
+NO_ATOM_ORDER = (
+    "atom- and bond-level values are in the atom order of a SMILES, and these are RDKit molecules: give SMILES, such "
+    "as Chem.MolToSmiles(mol), with the values in the order of Chem.MolFromSmiles of that SMILES"
+)
+
+
+def is_frame(value: object) -> bool:
+    """True for a pandas or polars data frame, or an Arrow table or batch; checked without importing them."""
+    kind = type(value)
+    return hasattr(kind, "columns") and any(hasattr(kind, name) for name in ("iloc", "to_pandas"))
+
+
+def column_names(frame: Any) -> list[str]:
+    """Return the column names of a data frame as texts."""
+    return [str(name) for name in (frame.schema.names if isinstance(frame, _ARROW) else frame.columns)]
+
+
+def as_table(frame: Any, indices: Sequence[int] | None = None) -> pa.Table:
+    """Convert a data frame to an Arrow table. The row order is kept and the index is ignored.
+
+    Args:
+        frame: see :func:`is_frame`.
+        indices: column indices; all columns when not given.
+    """
+    names = column_names(frame)
+    indices = range(len(names)) if indices is None else indices
+    if not hasattr(frame, "iloc"):
+        table = frame if isinstance(frame, _ARROW) else frame.to_arrow()
+        columns = [_decoded(table.column(index)) for index in indices]
+    else:
+        columns = [_cells(frame.iloc[:, index]) for index in indices]
+    return pa.table(columns, names=[names[index] for index in indices])
+
+
+def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Convert a dictionary-encoded column to its value type."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _cells(column: Any) -> pa.Array | pa.ChunkedArray:
+    """Convert a pandas column; values of mixed types, or of types that Arrow lacks, become texts."""
+    try:
+        return _decoded(pa.array(column, from_pandas=True))
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        cells = zip(column.tolist(), column.isna().tolist(), strict=True)
+        texts = ["" if missing else _text(value) for value, missing in cells]
+        return pa.array([text.encode(errors="replace").decode() for text in texts], pa.string())
+
+
+def _text(value: object) -> str:
+    try:
+        return mol_to_smiles(value) if isinstance(value, Chem.Mol) else str(value)
+    except MoleculeError:
+        return ""
+
+
+def reject_molecules(frame: Any) -> None:
+    """Raise :class:`InputError` if a frame holds RDKit molecules, whose atom order is not that of a SMILES."""
+    if not hasattr(frame, "iloc"):
+        return
+    for index in range(frame.shape[1]):
+        column = frame.iloc[:, index]
+        if column.dtype == object and any(isinstance(cell, Chem.Mol) for cell in column):
+            raise InputError(NO_ATOM_ORDER)
+
+
+def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
+    """Load the labelled molecules of a preprocessed dataset made by ``graphslice featurize`` or ``pretrain``."""
+    known = list(store.info.targets)
+    if not known:
+        raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
+    names, auxiliary = _store_target_names(store, config)
+    columns = feature_column_names(config.descriptors)
+    numbers = store.split
+    present = present_splits(numbers)
+    if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
+        advice = "leave out data.split to use it" if present else "featurize with data.split COLUMN"
+        raise InputError(
+            f"{store.name} cannot be split by {config.split!r}: a preprocessed dataset keeps only the split column "
+            f"that it was made with ({advice}); or give {', '.join(SPLIT_METHODS)}"
+        )
+    targets = store.targets[:, [known.index(name) for name in names]]
+    class_tasks = {task.name: task for task in store.info.tasks if task.classes}
+    tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
+    targets = _recoded(targets, [class_tasks.get(name, Task(name)) for name in names], tasks, store.name)
+    is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
+    if is_pcqm4m and config.folds is not None:
+        raise InputError(f"{store.name} has OGB's split: leave out folds, or give data.split {SPLIT_METHODS[0]}")
+    rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
+    own = tuple(f"target {name!r} " for name in names)
+    invalid_labels = {r: reason for r, reason in store.errors.items() if r not in rejected and reason.startswith(own)}
+    if not is_pcqm4m:  # OGB does not publish the labels of its test sets
+        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected, invalid_labels)
+    splits = None
+    if config.split not in SPLIT_METHODS and present:
+        splits = decode_splits(numbers, usable_mask(len(store), rejected))
+    return LabelledDataset(
+        store.info.source if is_pcqm4m else store.name,
+        store.smiles,
+        Labels.of_molecules(targets),
+        tasks,
+        rejected,
+        {row: reason for row, reason in invalid_labels.items() if row not in rejected},
+        splits,
+        store=store,
+        columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
+        auxiliary={level: _store_labels(store, level, names) for level, names in auxiliary.items()},
+    )
+
+
+def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the requested molecule-level targets, and by level the requested auxiliary atom- and bond-level ones."""
+    known, atom_bond_targets = list(store.info.targets), store.info.atom_bond_targets
+    available = [*known, *(name for names in atom_bond_targets.values() for name in names)]
+    requested = target_names(config.targets, available) or available
+    for name in requested:
+        require_column(name, available, store.name)
+    auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
+    names = [name for name in requested if name in known]
+    if not names:
+        raise InputError(
+            f"{requested[0]!r} is not a molecule-level target: give it together with one of {store.name}: "
+            f"{quoted_list(known)}"
+        )
+    return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
+
+
+def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> Labels:
+    labels, known = store.atom_bond_labels(level), store.info.atom_bond_targets[level]
+    return replace(labels, values=labels.values[:, [known.index(name) for name in names]], names=tuple(names))
+
+
+def _store_tasks(
+    class_tasks: Mapping[str, Task], labels: np.ndarray, names: Sequence[str], config: DataConfig, name: str
+) -> list[Task]:
+    """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
+    kinds = parse_per_target(config.task, names, TASK_KINDS, "data.task")
+    for target, task in class_tasks.items():
+        if kinds.get(target, task.kind) != task.kind:
+            raise InputError(f"data.task: the target {target!r} of {name} is {task.kind}, not {kinds[target]}")
+    numbers = [t for t, target in enumerate(names) if target not in class_tasks]
+    config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
+    inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
+    tasks = {**class_tasks, **{task.name: task for task in inferred}}
+    return [tasks[target] for target in names]
+
+
+def _recoded(labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Task], name: str) -> np.ndarray:
+    """Convert numbers and class indices of the stored tasks to class indices of the requested ones."""
+    recoded = labels.copy()
+    for t, (source, target) in enumerate(zip(stored, requested, strict=True)):
+        if source.classes == target.classes:
+            continue
+        known = ~np.isnan(labels[:, t])
+        values, which = np.unique(labels[known, t], return_inverse=True)
+        words = [source.classes[int(value)] if source.classes else number_key(value) for value in values.tolist()]
+        if unknown := [word for word in words if word not in target.classes]:
+            classes = f"classes {quoted_list(target.classes)}" if target.classes else "numbers"
+            raise InputError(f"the target {target.name!r} of {name} has {unknown[0]!r}, but the model has {classes}")
+        recoded[known, t] = np.array([target.classes.index(word) for word in words], np.float64)[which]
+    return recoded
+
+
+def from_pyg(data: Data) -> MolGraph:
+    """Convert a ``Data`` with ``x``, ``edge_index``, ``edge_attr`` of OGB's features; the order of atoms is kept.
+
+    Raises:
+        MoleculeError: if the graph has no atoms, lacks the features, has feature values outside OGB's range, other
+            elements than its ``smiles`` (if present), or bonds in one direction only.
+    """
+    from torch_geometric.utils import is_undirected
+
+    edges, features = data.edge_index, data.edge_attr
+    try:
+        if edges is None:  # a single atom
+            edges, features = data.x.new_empty((2, 0)).long(), data.x.new_empty((0, len(BOND_DIMS)))
+        forward = edges[0] < edges[1]
+        graph = check_graph(MolGraph(*map(_integers, (data.x, edges[:, forward].T, features[forward]))))
+        is_whole = 2 * len(graph.bonds) == edges.shape[1] and is_undirected(edges, features, len(graph.atoms))
+    except (AttributeError, TypeError, IndexError, RuntimeError) as error:
+        raise MoleculeError(f"x, edge_index and edge_attr are not OGB's: {first_line(error)}") from None
+    if len(graph.atoms) == 0:
+        raise MoleculeError("the graph has no atoms")
+    if not is_whole:
+        raise MoleculeError("edge_index must contain every bond once in each direction, with the same features")
+    if isinstance(smiles := getattr(data, "smiles", None), str):
+        _check_elements(graph.atoms, smiles)
+    return graph
+
+
+def _integers(tensor: torch.Tensor) -> np.ndarray:
+    values = tensor.detach().cpu().numpy()
+    return values.astype(np.int64) if np.array_equal(values, np.rint(values)) else values
+
+
+def _check_elements(atoms: np.ndarray, smiles: str) -> None:
+    """Reject graphs of PyG's ``from_smiles``, which encodes elements differently from OGB but stores the SMILES."""
+    try:
+        expected = smiles_to_graph(smiles, max_atoms=len(atoms)).atoms
+    except MoleculeError:
+        return
+    if not np.array_equal(np.sort(atoms[:, 0]), np.sort(expected[:, 0])):
+        raise MoleculeError("the features are not OGB's: the elements differ from those of the graph's SMILES")
+
+
+def dataset_from_pyg(
+    data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None
+) -> LabelledDataset:
+    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
+
+    ``y`` holds T numbers, nan where unknown; their names are y0, y1, ... (y for a single target) if not given.
+    """
+    import torch
+
+    config = config or DataConfig()
+    if config.level != MOLECULE:
+        raise InputError(f"PyG data has molecule-level labels: data.level {config.level} needs a table")
+    if config.split not in (None, *SPLIT_METHODS):
+        raise InputError(f"PyG data cannot be split by {config.split!r}: give {', '.join(SPLIT_METHODS)}")
+    graphs: list[MolGraph] = []
+    rejected: dict[int, str] = {}
+    rows: list[np.ndarray] = []
+    for row, item in enumerate(data):
+        y = getattr(item, "y", None)
+        rows.append(np.array([np.nan] if y is None else torch.as_tensor(y).tolist(), float).reshape(-1))
+        try:
+            graphs.append(from_pyg(item))
+        except MoleculeError as reason:
+            graphs.append(EMPTY_GRAPH)
+            rejected[row] = str(reason)
+    widths = sorted({len(row) for row in rows})
+    if len(widths) != 1:
+        problem = f"graphs with different numbers of targets: {widths}" if widths else "no graph"
+        raise InputError(f"the PyG dataset has {problem}")
+    values = np.stack(rows)
+    values[np.abs(values) > MAX_MAGNITUDE] = np.nan
+    rejected = reject_unlabelled(Labels.of_molecules(values), rejected)
+    if len(rejected) == len(rows):
+        raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
+    names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
+    check_unique(names, names, "the PyG dataset")
+    if len(names) != widths[0]:
+        raise InputError(f"{len(names)} target names for {widths[0]} targets: {', '.join(names)}")
+    tasks = infer_tasks_from_values(values, names, config, "the PyG dataset")
+    return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, rejected, graphs=graphs)

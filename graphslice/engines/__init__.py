@@ -1,1 +1,0 @@
-"""Engines for distributed computing: each maps a function over a table."""

@@ -1,0 +1,568 @@
+"""Atom contributions to predictions as Shapley values.
+
+Activations of a model for one molecule.
+
+Format atom contributions; console, table and figures share these texts and digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, comb, floor, isfinite, log10
+from typing import overload
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import Tensor, nn
+
+from graphslice.batch import GraphBatch
+from graphslice.chem.molecule import MolGraph, smiles_to_graph
+from graphslice.chem.parse import (
+    MoleculeError,
+    graph_atom_indices,
+    parent_smiles,
+    parse_molecule,
+    rdkit_messages_blocked,
+)
+from graphslice.config import MOLECULE
+from graphslice.data.batch_loader import collate
+from graphslice.errors import InputError, nearest, quoted_list
+from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
+from graphslice.inference.predictor import Predictor
+from graphslice.inference.torch_networks import tf32_matmul
+from graphslice.nn import GraphTransformer
+from graphslice.system.threads import map_one_core_each
+from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, each_target, output_slices, predicted_classes
+
+# Maximum number of rows (atoms and graph tokens) of all masked copies of a molecule in one batch.
+_MAX_ROWS = 1 << 13
+
+#: Predict K masked copies of a molecule, ``float64 [K, W]``, from masks ``float32 [K, N]``: 1 for a visible atom.
+Predict = Callable[[Tensor], np.ndarray]
+
+
+@dataclass
+class Attribution:
+    """Contributions of N atoms to the W outputs of a network, or to their mean over several networks.
+
+    Regression outputs are in the unit of the target, or its natural logarithm for targets with a log transform; class
+    outputs are logits, the log-odds of each class.
+
+    Attributes:
+        values: ``float64 [N, W]``; they sum to ``prediction - baseline``.
+        errors: ``float64 [N, W]``, standard errors, estimated from the spread over the sampled permutations; 0 if the
+            Shapley values are exact.
+        prediction: ``float64 [W]``.
+        baseline: ``float64 [W]``, prediction for the same bonds between blank atoms.
+        names: W names, such as ``"logp"``, ``"log clearance"`` and ``"active, logit of yes"``.
+        network_weight: ``float64 [W]``, weight of the network in the model's prediction; 1 without base models.
+        smiles: SMILES whose atom order ``values`` have; None for a graph, whose atom order they have then. Hydrogens
+            that RDKit merges into their heavy atoms have no row.
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    prediction: np.ndarray
+    baseline: np.ndarray
+    names: list[str]
+    network_weight: np.ndarray
+    smiles: str | None = None
+
+
+@overload
+def attribute(  # type: ignore[overload-overlap]  # a text is an iterable of texts too
+    predictor: Predictor,
+    molecules: str | MolGraph,
+    *,
+    orders: int = 256,
+    seed: int = 0,
+    columns: Columns | None = None,
+    descriptors: Mapping[str, np.ndarray] | None = None,
+) -> Attribution:
+    """Attribute one molecule."""
+
+
+@overload
+def attribute(
+    predictor: Predictor,
+    molecules: Iterable[str | MolGraph],
+    *,
+    orders: int = 256,
+    seed: int = 0,
+    columns: Columns | None = None,
+    descriptors: Mapping[str, np.ndarray] | None = None,
+) -> list[Attribution]:
+    """Attribute several molecules."""
+
+
+def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descriptors=None):
+    """Compute Shapley values of the atoms: exact for small molecules, otherwise by sampling (Castro et al. 2009).
+
+    All atoms start blank: their embedding is zero, while bonds and distances stay as they are. Atoms are then added one
+    by one in a random order, and each is credited with the change of the prediction; its contribution is the mean over
+    many orders. In every order the changes sum to the prediction minus the baseline, for every mixer; a gradient would
+    miss the discontinuities of a sort.
+
+    Molecular descriptors stay those of the complete molecule throughout, also in the baseline, so their contribution is
+    not assigned to any atom. For an ensemble the mean prediction is explained. For a model with base models, only
+    the network is explained.
+
+    Args:
+        predictor: model.
+        molecules: one or many SMILES or graphs. Contributions are in the atom order of the SMILES or graph.
+        orders: number of sampled permutations, rounded up to pairs of a permutation and its reverse, whose errors
+            partly cancel. If a molecule has no more subsets of atoms than there are sampling steps, all subsets are
+            evaluated instead and the values are exact.
+        seed: random seed of the permutations.
+        columns: feature columns by name, R numbers each, for a model trained with columns of a table as features.
+        descriptors: descriptors of a single graph from :meth:`Predictor.descriptors`, for a model that uses any.
+
+    Returns:
+        An :class:`Attribution`, or a list of them for several molecules.
+
+    Raises:
+        InputError: if a SMILES is invalid (with the reason), if feature columns of the model are missing, or if
+            descriptors are required for a graph and missing.
+    """
+    if isinstance(molecules, str | MolGraph):
+        return _attribute_one(predictor, molecules, orders, seed, columns or {}, descriptors)
+    is_single = is_graph(molecules) or not isinstance(molecules, Iterable)
+    molecules = [molecules] if is_single else list(molecules)
+    for one in molecules:
+        if not isinstance(one, str | MolGraph):
+            raise InputError(
+                f"cannot explain a {type(one).__name__}: give SMILES strings or graphs made by smiles_to_graph"
+            )
+    named = as_feature_columns(predictor.feature_columns, columns or {}, len(molecules))
+    rows = [{name: values[i : i + 1] for name, values in named.items()} for i in range(len(molecules))]
+    return [
+        _attribute_one(predictor, one, orders, seed, row, descriptors) for one, row in zip(molecules, rows, strict=True)
+    ]
+
+
+def _attribute_one(
+    predictor: Predictor,
+    molecule: str | MolGraph,
+    orders: int,
+    seed: int,
+    columns: Columns,
+    descriptors: Mapping[str, np.ndarray] | None,
+) -> Attribution:
+    if isinstance(molecule, MolGraph):
+        return _attribute_graph(predictor, molecule, orders, seed, descriptors)
+    try:
+        graph, atom_rows = graph_of(predictor, molecule)
+    except MoleculeError as reason:
+        raise InputError(f"cannot explain {molecule!r}: {reason}") from None
+    attribution = _attribute_graph(predictor, graph, orders, seed, predictor.descriptors(molecule, columns))
+    values, errors = attribution.values[atom_rows], attribution.errors[atom_rows]
+    return replace(attribution, values=values, errors=errors, smiles=molecule)
+
+
+def require_molecule_level(predictor: Predictor) -> None:
+    """Raise :class:`InputError` unless the model predicts molecule-level targets."""
+    if predictor.level != MOLECULE:
+        raise InputError(
+            f"atom contributions require molecule-level targets; this model predicts {predictor.level}-level targets"
+        )
+
+
+def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
+    """Build the graph of a SMILES with the settings of a model.
+
+    Returns:
+        The graph, and ``int64 [N]``: the row in the graph of each atom of the SMILES.
+
+    Raises:
+        MoleculeError: if the SMILES is not a valid molecule, or the model standardizes it.
+    """
+    settings = predictor.config.graph
+    if settings.standardize != "none" and (parent := parent_smiles(smiles, settings.max_atoms)) != smiles:
+        raise MoleculeError(f"the model reads its parent compound: give {parent} instead")
+    graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
+    if settings.atom_order == "input":
+        return graph, np.arange(graph.num_atoms)
+    with rdkit_messages_blocked():
+        return graph, np.array(graph_atom_indices(parse_molecule(smiles, settings.max_atoms)), np.int64)
+
+
+def _attribute_graph(
+    predictor: Predictor, graph: MolGraph, orders: int, seed: int, descriptors: Mapping[str, np.ndarray] | None
+) -> Attribution:
+    require_molecule_level(predictor)
+    if orders < 1:
+        raise InputError(f"orders must be at least 1, not {orders}")
+    batch = collate_one(predictor, graph, descriptors)
+    networks = [_masked_predict(model, batch) for model in predictor.networks.as_torch().modules]
+    names = [name for task in predictor.tasks for name in task.output_names]
+
+    def predict(visible: Tensor) -> np.ndarray:
+        # Columns of predicted standard deviations may follow those of the predictions.
+        outputs = np.mean([network(visible) for network in networks], axis=0)[:, : len(names)]
+        for _, task, columns in each_target(predictor.tasks):
+            if task.kind == MULTICLASS:
+                outputs[:, columns] = _log_odds(outputs[:, columns])
+        return outputs
+
+    count, orders = graph.num_atoms, orders + orders % 2
+    is_exact = 2**count <= orders * count
+    results = _exact_shapley(predict, count) if is_exact else _sampled_shapley(predict, count, orders, seed)
+    return Attribution(*results, names, _network_weights(predictor))
+
+
+def _log_odds(outputs: np.ndarray) -> np.ndarray:
+    """Return the log-odds of each class against the others, ``[R, K]``, from the inputs of a softmax, ``[R, K]``.
+
+    These inputs are defined up to a number that all classes share, so they can rise while the probability falls.
+    """
+    others = np.where(np.eye(outputs.shape[1], dtype=bool), -np.inf, outputs[:, None, :])
+    return outputs - logsumexp(others, axis=2)
+
+
+def _network_weights(predictor: Predictor) -> np.ndarray:
+    """Compute the weight of the network in the prediction, ``float64 [W]``, averaged over the models."""
+    weights_by_model = []
+    for stacking in predictor.stackings:
+        weights = np.ones(len(predictor.columns))
+        for t, _, where in each_target(predictor.tasks):
+            weights[where] = 1 if stacking is None else stacking.weights[0, t]
+        weights_by_model.append(weights)
+    return np.mean(weights_by_model, axis=0)
+
+
+def _masked_predict(model: GraphTransformer, batch: GraphBatch) -> Predict:
+    """Return a function that predicts a molecule (a batch of one) with some of its atoms blank."""
+    with torch.inference_mode():
+        x, context = model.atoms(batch), model.context(batch)
+    single = context.tensors()
+
+    def predict_chunk(visible: Tensor) -> Tensor:
+        with torch.inference_mode(), tf32_matmul(x.device, model.config.mixer):
+            rows = torch.cat([x[:, :1].expand(len(visible), -1, -1), x[:, 1:] * visible[:, :, None]], dim=1)
+            tensors = {name: t.expand(len(visible), *t.shape[1:]) for name, t in single.items()}
+            normed = model.run_blocks(model.embedding_norm(rows), tensors)
+            fixed = None if batch.descriptors is None else batch.descriptors.expand(len(visible), -1)
+            return model.predict_from_rows(normed, context.lengths.expand(len(visible)), fixed).cpu().double()
+
+    def predict(visible: Tensor) -> np.ndarray:
+        chunks = visible.to(x.device).split(max(1, _MAX_ROWS // x.shape[1]))
+        on_cpu = x.device.type == "cpu"
+        outputs = map_one_core_each(predict_chunk, chunks) if on_cpu else list(map(predict_chunk, chunks))
+        return torch.cat(outputs).numpy()
+
+    return predict
+
+
+_ShapleyValues = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _exact_shapley(predict: Predict, count: int) -> _ShapleyValues:
+    """Compute Shapley values by their definition, from the predictions of all subsets of atoms."""
+    subsets = np.arange(2**count)
+    visible = (subsets[:, None] >> np.arange(count)) & 1
+    values = predict(torch.from_numpy(visible).float())
+    size = visible.sum(1)
+    weights = np.array([1 / (count * comb(count - 1, k)) for k in range(count)])
+    contributions = []
+    for atom in range(count):
+        without = subsets[visible[:, atom] == 0]
+        change = values[without | 1 << atom] - values[without]
+        contributions.append((weights[size[without], None] * change).sum(axis=0))
+    values_by_atom = np.stack(contributions)
+    return values_by_atom, np.zeros_like(values_by_atom), values[-1], values[0]
+
+
+def _sampled_shapley(predict: Predict, count: int, orders: int, seed: int) -> _ShapleyValues:
+    """Estimate Shapley values and standard errors from sampled permutations and their reverses."""
+    random = np.random.default_rng(seed)
+    permutations = [random.permutation(count) for _ in range(orders // 2)]
+    permutations = [order for pair in permutations for order in (pair, pair[::-1])]
+    # At step k of a permutation, its first k atoms are visible.
+    ranks = torch.from_numpy(np.argsort(np.stack(permutations), axis=1))
+    visible = (ranks[:, None, :] < torch.arange(count + 1)[:, None]).float()
+    between = predict(visible[:, 1:-1].reshape(-1, count))
+    baseline, prediction = predict(visible[0, [0, -1]])
+    values = np.empty((len(permutations), count + 1, len(baseline)))
+    values[:, 0], values[:, -1] = baseline, prediction
+    values[:, 1:-1] = between.reshape(len(permutations), count - 1, len(baseline))
+    changes = np.empty((len(permutations), count, len(baseline)))
+    np.put_along_axis(changes, np.stack(permutations)[:, :, None], np.diff(values, axis=1), axis=1)
+    pairs = changes.reshape(len(permutations) // 2, 2, count, -1).mean(axis=1)
+    errors = pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs)) if len(pairs) > 1 else np.full(pairs.shape[1:], np.nan)
+    return changes.mean(axis=0), errors, prediction, baseline
+
+
+@dataclass
+class Activations:
+    """Activations of a model with L blocks for one molecule of N atoms; row 0 is the graph token.
+
+    Attributes:
+        rows: ``float32 [L + 1, N + 1, C]``, input of each of the L blocks, and output of the last.
+        mixed: ``float32 [L, N + 1, C]``, input of the output projection of each mixer.
+        attn_weights: ``float32 [H, N + 1, N + 1]``, ``P = Softmax(S + E)``, also for mixers that use S + E alone.
+        distances: ``int32 [N, N]``, path lengths in bonds; 510 between fragments.
+        prediction: ``float32 [T]``, in the unit of the targets.
+    """
+
+    rows: np.ndarray
+    mixed: np.ndarray
+    attn_weights: np.ndarray
+    distances: np.ndarray
+    prediction: np.ndarray
+
+
+def collate_one(predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None) -> GraphBatch:
+    """Return a batch of one molecule for a model; raise :class:`InputError` if it needs descriptors, without any."""
+    if predictor.config.data.descriptors and descriptors is None:
+        raise InputError(
+            f"the model expects molecular descriptors ({', '.join(predictor.config.data.descriptors)}) in addition to "
+            "the graph: pass descriptors=predictor.descriptors(smiles)"
+        )
+    return collate([graph], descriptors, **predictor.config.collate_settings).to(predictor.device)
+
+
+def activations(
+    predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None = None
+) -> Activations:
+    """Compute the activations of a model for one molecule.
+
+    Args:
+        predictor: model.
+        graph: molecule.
+        descriptors: descriptors of the molecule from :meth:`Predictor.descriptors`, if the model uses any.
+
+    Returns:
+        The activations, as NumPy arrays.
+
+    Raises:
+        InputError: if the model expects descriptors and none are given.
+    """
+    predictor.require_single()
+    model, batch = predictor.networks.as_torch().modules[0], collate_one(predictor, graph, descriptors)
+    rows: list[Tensor] = []
+    mixed: list[Tensor] = []
+
+    def record_input(module: nn.Module, inputs: tuple) -> None:
+        rows.append(inputs[0])
+
+    def record_mixed(output: nn.Module, inputs: tuple) -> None:
+        mixed.append(inputs[0])
+
+    hooks = [block.register_forward_pre_hook(record_input) for block in model.blocks]
+    hooks += [block.get_submodule("mixer.output").register_forward_pre_hook(record_mixed) for block in model.blocks]
+    hooks.append(model.norm.register_forward_pre_hook(record_input))
+    try:
+        with torch.inference_mode():
+            prediction = model(batch)[0]
+            attn_weights = model.pairs(batch, ["attn_weights"]).attn_weights[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    distances = batch.path_distances[batch.path_types[0].long()]
+    tensors = (torch.cat(rows), torch.cat(mixed), attn_weights, distances, prediction)
+    return Activations(*(tensor.cpu().numpy() for tensor in tensors))
+
+
+#: Below this weight of the network in the prediction, atom contributions explain little of the prediction.
+SMALL_WEIGHT = 0.3
+#: Legend and meaning of blue and red where the molecules are explained for different classes.
+SEVERAL_CLASSES = ("contribution to the logit of the class named with each molecule", "away from it", "towards it")
+# Numbers with more decimals, or larger ones, are written with a power of ten.
+_MAX_DECIMALS, _LARGEST = 4, 1e5
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Number format of one molecule: the same number of decimals and the same power of ten for all values."""
+
+    decimals: int
+    power: int = 0  # exponent of the power of ten by which very large or very small values are divided
+
+    @classmethod
+    def of(cls, values: np.ndarray, error: float) -> Digits:
+        """Choose two or three digits of the largest value, none below ``error``, the standard error (0: unknown)."""
+        largest = float(np.abs(values).max(initial=0))
+        if not isfinite(largest) or largest < 1e-30:
+            return cls(2)
+        by_size = round(2 - log10(largest))
+        decimals = min(by_size, _places(error)) if error > 0 else by_size
+        if decimals <= _MAX_DECIMALS and largest < _LARGEST:
+            return cls(max(0, decimals))
+        power = floor(log10(largest))
+        return cls(min(2, max(0, decimals + power)), power)
+
+    def rounded(self, value: float) -> float:
+        """Round a number to the digits that are displayed."""
+        return round(value / 10.0**self.power, self.decimals) * 10.0**self.power + 0.0  # + 0.0 removes a negative zero
+
+    def text(self, value: float, sign: bool = False) -> str:
+        """Format a number without its power of ten; ``sign``: with a plus or minus sign, except before zero."""
+        number = round(value / 10.0**self.power, self.decimals) + 0.0
+        return f"{number:{'+' if sign and number else ''}.{self.decimals}f}".replace("-", "\N{MINUS SIGN}")
+
+    def plain(self, value: float) -> str:
+        """Format a number for the CSV file, with the same digits, and with an exponent if ``power`` is not 0."""
+        return self.text(value).replace("\N{MINUS SIGN}", "-") + (f"e{self.power}" if self.power else "")
+
+    @property
+    def times(self) -> str:
+        """Suffix with the power of ten, such as `` x 10^6``; empty if ``power`` is 0."""
+        return f" x 10^{self.power}" if self.power else ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Atom contributions to one network output, with the texts that describe it."""
+
+    quantity: str  # such as ``logp``, ``ln(clearance)``, ``logit of active = yes``
+    legend: str
+    down: str  # meaning of blue
+    up: str  # meaning of red
+    values: np.ndarray  # float64 [N]
+    errors: np.ndarray  # float64 [N], standard errors; nan if unknown
+    weight: float  # of the network in the model's prediction
+    prediction: float  # of the network
+    baseline: float  # for blank atoms
+    digits: Digits
+    model_prediction: str  # if it differs from that of the network or is on another scale; else empty
+    notes: tuple[str, ...]
+
+    @property
+    def error_bound_text(self) -> str:
+        """Bound on the standard errors, ``each ± 0.02 or less (standard error)``; empty if exact or unknown."""
+        error = _largest_error(self.errors)
+        return f"each ± {_one_digit(_rounded_up(error))} or less (standard error)" if error > 0 else ""
+
+    @property
+    def warning(self) -> str:
+        """Warning if the weight of the network in the prediction is small; else empty."""
+        return weight_warning(self.weight)
+
+    @property
+    def sum(self) -> str:
+        """Decomposition ``2.31 = 1.10 (baseline) + 1.21 (atoms)``, which adds up as displayed."""
+        total, baseline = self.digits.rounded(self.prediction), self.digits.rounded(self.baseline)
+        added = self.digits.text(abs(total - baseline))
+        sign = "+" if total >= baseline else "\N{MINUS SIGN}"
+        text = f"{self.digits.text(total)} = {self.digits.text(baseline)} (baseline) {sign} {added} (atoms)"
+        return f"({text}){self.digits.times}" if self.digits.power else text
+
+
+def explain_targets(
+    predictor: Predictor, smiles: str, *, orders: int = 256, columns: Columns | None = None
+) -> list[Explanation]:
+    """Explain the prediction of each target of a molecule; arguments and errors as of :func:`attribute`."""
+    attribution = attribute(predictor, smiles, orders=orders, columns=columns)
+    (predictions,) = predictor.predict(smiles, columns=columns)
+    tasks = predictor.tasks
+    return [explain_target(attribution, predictions, tasks, t, predictor.num_models) for t in range(len(tasks))]
+
+
+def explain_target(
+    attribution: Attribution, predictions: np.ndarray, tasks: Sequence[Task], target: int, models: int
+) -> Explanation:
+    """Describe the contributions to one target of a molecule; of several classes, the most probable one is explained.
+
+    ``predictions``: ``float32 [W]``, those of the complete model; ``models``: number of averaged networks.
+    """
+    task, where = tasks[target], output_slices(tasks)[target]
+    column = where.start + (int(np.argmax(predictions[where])) if task.kind == MULTICLASS else 0)
+    values, errors = attribution.values[:, column], attribution.errors[:, column]
+    digits = Digits.of(values, _largest_error(errors))
+    quantity, legend, down, up = _legend_texts(task, column - where.start)
+    weight = float(attribution.network_weight[column])
+    notes = [f"mean of {models} networks"] if models > 1 else []
+    if weight < 1:
+        notes.append(f"network only: weight {weight:.2f} in the prediction, base models have the rest")
+    plain = task.kind == REGRESSION and task.transform == "none" and weight == 1
+    model_prediction = "" if plain else _model_prediction(task, predictions[where])
+    totals = float(attribution.prediction[column]), float(attribution.baseline[column])
+    return Explanation(
+        quantity, legend, down, up, values, errors, weight, *totals, digits, model_prediction, tuple(notes)
+    )
+
+
+def _legend_texts(task: Task, index: int) -> tuple[str, str, str, str]:
+    """Return the name of the output, the legend, and the meanings of blue and red."""
+    name = task.name
+    if task.kind == REGRESSION and task.transform == "log":
+        legend = f"contribution to the natural logarithm of {name} (+0.69 doubles it)"
+        return f"ln({name})", legend, f"lowers {name}", f"raises {name}"
+    if task.kind == REGRESSION:
+        return name, f"contribution to {name}, in its unit", f"lowers {name}", f"raises {name}"
+    named = task.classes[1] if task.kind == BINARY else task.classes[index]
+    quantity = f"logit of {name} = {named}"
+    away = f"towards {task.classes[0]}" if task.kind == BINARY else f"away from {named}"
+    return quantity, f"contribution to the {quantity}", away, f"towards {named}"
+
+
+def _model_prediction(task: Task, predictions: np.ndarray) -> str:
+    if task.kind == REGRESSION:
+        return f"{task.name} {short_number(float(predictions[0]))}"
+    (named,) = predicted_classes(predictions[None], task)
+    if task.kind == BINARY:
+        return f"probability of {task.name} = {task.classes[1]}: {predictions[0]:.2f}"
+    return f"probability of {task.name} = {named}: {predictions.max():.2f}"
+
+
+def short_number(value: float) -> str:
+    """Format a number with three significant digits, or all digits before the decimal point."""
+    text = f"{value:.0f}" if 1000 <= abs(value) < 1e7 else f"{value:#.3g}".rstrip(".")
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _largest_error(errors: np.ndarray) -> float:
+    return float(errors.max()) if np.isfinite(errors).all() else 0.0
+
+
+def _places(error: float) -> int:
+    """Return the number of decimals of an error with one significant digit."""
+    return -floor(log10(float(f"{error:.0e}")))
+
+
+def _rounded_up(error: float) -> float:
+    """Round an error up to one significant digit."""
+    unit = 10.0 ** floor(log10(error))
+    return ceil(error / unit - 1e-9) * unit
+
+
+def _one_digit(error: float) -> str:
+    places = _places(error)
+    return f"{error:.{max(0, places)}f}" if places <= _MAX_DECIMALS else f"{error:.0e}"
+
+
+def weight_warning(weight: float) -> str:
+    """Return a warning if the network, which is explained, has a small weight in the prediction; else an empty text."""
+    if weight >= SMALL_WEIGHT:
+        return ""
+    return (
+        f"these atom contributions explain little of the model's predictions: the weight of the network is "
+        f"{weight:.2f}; base models, which are not explained, have the rest"
+    )
+
+
+def match_target(text: str | None, names: Sequence[str]) -> int:
+    """Return the index of a target, given its name or an unambiguous part of it; None is the first target.
+
+    Case is ignored unless the name matches exactly.
+
+    Raises:
+        InputError: if no target matches, or more than one.
+    """
+    if text is None:
+        return 0
+    if not isinstance(text, str):
+        raise InputError(f"a target is given by its name, not as {text!r}: choose one of {', '.join(names)}")
+    if text in names:
+        return list(names).index(text)
+    lowered = text.strip().lower()
+    matches = [t for t, name in enumerate(names) if name.lower() == lowered]
+    matches = matches or [t for t, name in enumerate(names) if lowered and lowered in name.lower()]
+    if not matches:
+        raise InputError(f"the model has no target {text!r}{nearest(text, names)}: it has {quoted_list(names)}")
+    if len(matches) > 1:
+        listed = quoted_list(names[t] for t in matches)
+        raise InputError(f"the target {text!r} is ambiguous, it matches {listed}: give more of its name")
+    return matches[0]

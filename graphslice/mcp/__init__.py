@@ -1,1 +1,0 @@
-"""Tools for programs that speak the Model Context Protocol (MCP), over standard input and output."""

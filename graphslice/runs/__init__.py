@@ -1,0 +1,1 @@
+"""A model on disk: run directories and model files."""

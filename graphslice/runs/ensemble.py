@@ -1,0 +1,53 @@
+"""Reading of models and ensembles, with a check that the members of an ensemble belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphslice.calibration import Calibration
+from graphslice.errors import InputError
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, read_ensemble_calibration
+from graphslice.runs.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, find_members, read_config, resume_command
+from graphslice.system.hub import local_path
+
+
+def find_models(path: str | Path) -> list[Path]:
+    """Return the run directories of the members of an ensemble, or the path itself for a single model."""
+    path = Path(local_path(path))
+    count = read_config(path).num_models if (path / CONFIG).is_file() else 1
+    found = [member for member in find_members(path) if (member / BEST).is_file()]
+    if count > 1 and len(found) != count:
+        raise InputError(
+            f"{path} is an ensemble of {count} models, of which {len(found)} are there: {resume_command(path)} trains "
+            "what is missing; or copy the run directory again"
+        )
+    return found or [path]
+
+
+def read_checkpoints(path: str | Path) -> list[Checkpoint]:
+    """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model.
+
+    Raises:
+        InputError: if a checkpoint cannot be read, or the members were trained on other data or targets.
+    """
+    folders = find_models(path)
+    checkpoints = [read_checkpoint(folder) for folder in folders]
+    check_members(folders, checkpoints)
+    return checkpoints
+
+
+def check_members(folders: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> None:
+    """Raise :class:`InputError` unless the members of an ensemble have the data and targets of the first."""
+    known = [(checkpoint.config.data.fingerprint, checkpoint.tasks) for checkpoint in checkpoints]
+    if other := next((folder for folder, one in zip(folders, known, strict=True) if one != known[0]), None):
+        raise InputError(f"{other} and {folders[0]} were trained on other data or targets: they are no ensemble")
+
+
+def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Calibration | None:
+    """Read the calibration of a model or of an ensemble, given its checkpoints; None if it has none."""
+    if len(checkpoints) == 1:
+        return checkpoints[0].calibration
+    folder = Path(local_path(path))
+    has_file = (folder / ENSEMBLE_CALIBRATION).is_file()
+    return read_ensemble_calibration(folder, checkpoints[0].tasks) if has_file else None

@@ -1,0 +1,1 @@
+"""The machine: files, processes, threads, the console. No chemistry."""

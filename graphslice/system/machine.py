@@ -1,0 +1,240 @@
+"""Hardware: devices, cores, memory, and the description of the machine stored with measurements.
+
+Where numba keeps compiled kernels, and the removal of those of another version of the package.
+
+Files of an installation: presets, models and the demo dataset of the package, and the user's cache.
+
+In a wheel they are inside ``graphslice``; in a source checkout at its top level.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import platform
+import re
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+# Microseconds of processor time in each period that a container may use (cgroup v2).
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def default_device() -> str:
+    """Return the default device: ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``.
+
+    Never ``"mps"`` (the GPU of a Mac), which lacks some operators. Torch, which knows, is not imported on machines
+    without the driver of a GPU.
+    """
+    if "torch" not in sys.modules and not _has_gpu_driver():
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _has_gpu_driver() -> bool:
+    """True if the machine has the library of NVIDIA's driver or the device of AMD's, or runs Windows."""
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
+        return True
+    return Path("/dev/kfd").exists() or sys.platform == "win32"
+
+
+def fast_dtype(capability: tuple[int, int] | None) -> str:
+    """Return the precision in which a device multiplies fastest: ``"bf16"``, ``"16"`` or ``"32"``.
+
+    GPUs compute natively with bfloat16 from compute capability 8.0 (A100, RTX 30). Earlier ones (V100, T4, RTX 20)
+    emulate it more slowly than float32, but support float16 from 7.0.
+
+    Args:
+        capability: compute capability of a GPU; None for any other device.
+    """
+    if capability is None or capability < (7, 0):
+        return "32"
+    return "bf16" if capability >= (8, 0) else "16"
+
+
+def device_name(device: torch.device | str = "cpu") -> str:
+    """Return the model name of a GPU, or of the processor."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
+    return name
+
+
+def visible_gpus(accelerator: str) -> list[str]:
+    """Return the GPUs available for training, as named in ``CUDA_VISIBLE_DEVICES``; none for other accelerators.
+
+    Args:
+        accelerator: ``trainer.accelerator`` of the configuration.
+    """
+    import torch
+
+    if accelerator not in ("auto", "cuda", "gpu"):
+        return []
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")]
+    return names[:count]
+
+
+def allowed_cores() -> int:
+    """Return the number of cores on which this process may run, at most all of them at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use, which a container or scheduler may limit."""
+    count = allowed_cores()
+    with suppress(OSError, ValueError):  # no such file, or "max" where there is no limit
+        quota, period = map(int, _CPU_QUOTA.read_text().split())
+        count = min(count, max(1, math.ceil(quota / period)))
+    return count
+
+
+def hardware_info() -> dict[str, str | int | None]:
+    """Describe the machine and the library versions, to be stored with measurements."""
+    import rdkit
+    import torch
+
+    info: dict[str, str | int | None] = {
+        "machine": device_name(),
+        "cores": cores(),
+        "torch": torch.__version__,
+        "rdkit": rdkit.__version__,
+    }
+    if torch.cuda.is_available():
+        info["gpu"] = torch.cuda.get_device_name()
+    return info
+
+
+def peak_memory(device: torch.device | str = "cpu") -> int | None:
+    """Return the peak memory of this process in bytes.
+
+    Args:
+        device: a GPU, whose memory is counted as allocated by torch; for any other device, main memory is counted.
+
+    Returns:
+        The peak memory, or None if the system does not report it.
+    """
+    import torch
+
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")  # on Linux, where ru_maxrss includes the peak of the parent process
+    if status.exists() and (found := re.search(r"^VmHWM:\s+(\d+)", status.read_text(), re.MULTILINE)):
+        return int(found[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    # Bytes on macOS, KiB elsewhere.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def remove_kernels_of_other_versions(package: Path, version: str) -> None:
+    """Remove the compiled kernels in a package's folders, unless they are of this version.
+
+    Numba compiles a kernel again if its own file has changed, but not if the file of a function that it calls has. An
+    upgrade changes both kinds, and leaves the compiled kernels where they are.
+
+    Args:
+        package: folder of the package; nothing is done if it cannot be written, since numba then writes elsewhere.
+        version: the version, which a file in the folder ``__pycache__`` of the package keeps.
+    """
+    folder = package / "__pycache__"
+    stamp = folder / "kernels"
+    with suppress(OSError):
+        if stamp.is_file() and stamp.read_text() == version:
+            return
+        folder.mkdir(exist_ok=True)
+        if os.access(folder, os.W_OK):
+            for index in package.rglob("__pycache__/*.nb[ic]"):
+                index.unlink(missing_ok=True)
+            stamp.write_text(version)
+
+
+def choose_kernel_folder(package: Path) -> None:
+    """Let numba keep kernels in a folder for temporary files if it can write to no other.
+
+    If there is none either, numba raises an error where the first kernel is defined.
+
+    To be called before numba is imported.
+
+    Args:
+        package: folder of the package, where numba would keep them first.
+    """
+    if "NUMBA_CACHE_DIR" in os.environ or os.access(package, os.W_OK):
+        return
+    with suppress(OSError, RuntimeError):  # there may be no home
+        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        existing = next(folder for folder in (user, *user.parents) if folder.exists())
+        if os.access(existing, os.W_OK):
+            return
+    with suppress(OSError):
+        os.environ["NUMBA_CACHE_DIR"] = str(private_folder("graphslice-kernels-"))
+
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def package_directory(folder: str) -> Path:
+    """Return the folder ``configs`` or ``data`` of this installation."""
+    packaged = _PACKAGE / "_files" / folder
+    return packaged if packaged.is_dir() else _PACKAGE.parent / folder
+
+
+CONFIGS = package_directory("configs")
+DEMO_CSV = package_directory("data") / "demo.csv"
+#: Checkpoints of the packaged models by name; a name can be given instead of a run directory.
+MODELS = {path.stem: path for path in sorted((_PACKAGE / "weights").glob("*.safetensors"))}
+
+#: The packaged model that is fine-tuned on small datasets. Its architecture is that of the preset of this name.
+PRETRAINED_MODEL = "small"
+
+
+def is_packaged_model(path: str | Path) -> bool:
+    """True if ``path`` is the name of a packaged model and not an existing file or folder."""
+    return str(path) in MODELS and not Path(path).exists()
+
+
+def default_cache() -> Path:
+    """Return the cache directory: ``$GRAPHSLICE_CACHE``, else one in the user's cache directory.
+
+    If that is not writable, it is a directory for temporary files.
+    """
+    if directory := os.environ.get("GRAPHSLICE_CACHE"):
+        return Path(directory)
+    with suppress(OSError, RuntimeError):  # there may be no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "graphslice")
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    return private_folder("graphslice-cache-")
+
+
+def private_folder(prefix: str) -> Path:
+    """Return a folder for temporary files that belongs to this user, since what is read there may be run."""
+    user = os.getuid() if hasattr(os, "getuid") else None  # elsewhere the folder for temporary files is the user's own
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{'user' if user is None else user}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder if user is None or folder.lstat().st_uid == user else _new_folder(prefix)
+
+
+@cache
+def _new_folder(prefix: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=prefix))

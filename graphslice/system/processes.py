@@ -1,0 +1,257 @@
+"""Function calls in child processes, which end when their parent ends; a crash or a timeout is a result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from graphslice.errors import InputError
+from graphslice.system.machine import cores
+
+Key = TypeVar("Key")
+
+# Driver devices of NVIDIA and AMD GPUs on Linux, and of GPUs in the Windows Subsystem for Linux.
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+# Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
+_starting = threading.Lock()
+
+
+def is_first_process() -> bool:
+    """True in the first process of a distributed run, and in an ordinary process."""
+    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def in_processes(
+    function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
+) -> Generator[tuple[Key, str | None], None, None]:
+    """Call a function with each of several arguments, each call in a process of its own, at most ``jobs`` in parallel.
+
+    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted (the function then
+    raises KeyboardInterrupt) and no further ones start. The cores are divided among the calls; each sees only one of
+    the ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
+
+    Yields each key when its call ends, with the error message if it failed, else None.
+    """
+    context, waiting = process_context(function.__module__), list(tasks.items())
+    running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                key, arguments = waiting.pop(0)
+                gpu = least_used_gpu(gpus, [taken for *_, taken in running.values()])
+                share = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
+                if gpu is not None:
+                    share["CUDA_VISIBLE_DEVICES"] = gpu
+                child = Child(context, share)
+                running[child.pipe] = key, child, gpu
+                child.start(error_of_call, function, *arguments)
+            # The wait is short, since an interrupt just before it is only handled after it.
+            for pipe in wait(list(running), timeout=0.5):
+                key, child, _ = running.pop(pipe)
+                try:
+                    reason = child.result()
+                    child.end()
+                except ChildDied as died:
+                    reason = f"its process ended with exit code {died.exitcode}: {_reason(died.exitcode)}"
+                yield key, reason
+    except BaseException:
+        for _, child, _ in running.values():
+            child.interrupt()
+        for _, child, _ in running.values():
+            child.end()
+        raise
+
+
+class ChildDied(Exception):
+    """A child process crashed, exited or took too long. The message is the reason.
+
+    Attributes:
+        exitcode: its exit code, negative for a signal; None if it took too long.
+    """
+
+    def __init__(self, reason: str, exitcode: int | None = None) -> None:
+        super().__init__(reason)
+        self.exitcode = exitcode
+
+
+class Child:
+    """Child process that runs calls, one at a time. It ends when this process ends.
+
+    Args:
+        context: multiprocessing context.
+        share: additional environment variables of the process. With the start method ``fork`` there are none.
+        interruptible: if True, the process handles interrupts, may start processes, and is out of reach of Ctrl-C in
+            the terminal; if False, it ignores interrupts and may be busy in code that does not return.
+
+    Attributes:
+        pipe: connection that can be read when a result is there or the process has ended.
+    """
+
+    def __init__(
+        self, context: Any, share: Mapping[str, str] = MappingProxyType({}), interruptible: bool = True
+    ) -> None:
+        environment = None if context.get_start_method() == "fork" else {**os.environ, **share}
+        changes = {} if environment is None else {**share, "PYTHONSAFEPATH": "1"}
+        with _starting, _environment(changes), _interrupts_blocked():
+            self.pipe, child_pipe = context.Pipe()
+            process_args = child_pipe, environment, interruptible
+            self._process = context.Process(target=_serve, args=process_args, daemon=not interruptible)
+            self._process.start()
+            child_pipe.close()
+
+    def start(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Start a call of a function of a module; function and arguments are pickled."""
+        with suppress(OSError):  # the process has ended, which `result` reports
+            self.pipe.send((function, arguments))
+
+    def result(self, seconds: float | None = None) -> Any:
+        """Wait for the call and return its result.
+
+        Args:
+            seconds: time limit.
+
+        Raises:
+            ChildDied: if the process ended or the time limit was exceeded.
+            Exception: what the function raised.
+        """
+        try:
+            if not self.pipe.poll(seconds):
+                raise ChildDied(f"no result within {seconds:g} s")
+            result, error = self.pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            raise ChildDied(f"the process {reason}", code) from None
+        if error is not None:
+            raise error
+        return result
+
+    def interrupt(self) -> None:
+        """Interrupt the call as Ctrl-C does."""
+        with suppress(OSError):  # it has ended in the meantime
+            os.kill(self._process.pid, signal.SIGINT)
+
+    def end(self, seconds: float | None = None) -> None:
+        """Wait until the process ends, after its call if one is running; ``seconds`` is a time limit."""
+        self.pipe.close()
+        self._process.join(seconds)
+
+    def kill(self) -> None:
+        """Kill the process, even if it is busy."""
+        self._process.kill()
+        self._process.join()
+
+
+def process_context(module: str) -> Any:
+    """Return a multiprocessing context whose processes import a module.
+
+    On Linux without a GPU, a server process imports it once and is forked for every call, which takes milliseconds;
+    elsewhere every process imports it, since a process that has initialised a GPU cannot be forked.
+    """
+    if sys.platform != "linux" or any(os.path.exists(driver) for driver in _DRIVERS):
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([module])
+    return context
+
+
+def error_of_call(function: Callable[..., object], *arguments: Any) -> str | None:
+    """Call a function; return None if it succeeds, else the first line of the error message."""
+    try:
+        function(*arguments)
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # any other error is reported as well, so that the other calls continue
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
+    """Return the GPU that the fewest processes use, given the GPU of each; None if there is no GPU."""
+    counts = Counter(taken)
+    return min(gpus, key=lambda gpu: counts[gpu], default=None)
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Context manager that sets environment variables, for processes started inside it."""
+    before = {**os.environ}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name in changes.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Context manager that blocks SIGINT; processes started inside it inherit the block until they remove it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe: Connection, environment: Mapping[str, str] | None, interruptible: bool) -> None:
+    """Run the calls that come through the pipe until it is closed: the main function of a child process."""
+    if environment is not None:
+        os.environ.clear()  # a forked process has the variables and the torch of the server process
+        os.environ.update(environment)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or cores()))
+    if interruptible and hasattr(os, "setsid"):
+        os.setsid()  # so that Ctrl-C reaches it only through its parent, and only once
+    try:
+        threading.Thread(target=_exit_with_parent, args=(interruptible,), daemon=True).start()
+        # A process that a shell started in the background ignores interrupts, by which calls are stopped.
+        signal.signal(signal.SIGINT, signal.default_int_handler if interruptible else signal.SIG_IGN)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        with suppress(EOFError, OSError):
+            while True:
+                function, arguments = pipe.recv()
+                result: tuple[object, Exception | None]
+                try:
+                    result = function(*arguments), None
+                except Exception as error:
+                    result = None, error
+                pipe.send(result)
+    except KeyboardInterrupt:
+        pass  # the parent no longer reads the result
+
+
+def _exit_with_parent(interruptible: bool) -> None:
+    """End this process when its parent ends for any reason, since nothing else would stop it."""
+    parent, number = parent_process(), os.getppid()
+    assert parent is not None
+    # The number too: a process that was forked later holds the other end of the sentinel open.
+    while not wait([parent.sentinel], timeout=1) and os.getppid() == number:
+        pass
+    if not interruptible:
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _reason(exitcode: int | None) -> str:
+    """Return the likely reason of an exit without an error message; the code of a signal is negative."""
+    if exitcode is not None and exitcode > 0:
+        return 'a script that trains several models needs if __name__ == "__main__"'
+    return "it may have run out of memory"

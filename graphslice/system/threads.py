@@ -1,0 +1,137 @@
+"""Thread pools for compiled kernels and for tasks of one core each, which need no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeVar
+
+from graphslice.system import machine
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+# With fewer values per thread, starting another thread costs more than it saves.
+_MIN_VALUES = 1 << 17
+
+
+class _Thread(threading.local):
+    cores: int | None = None
+
+
+_thread = _Thread()
+
+
+def cores() -> int:
+    """Return the number of cores for compiled kernels of this thread.
+
+    It is one in a task of :func:`map_one_core_each`, torch's threads before any :func:`single_threaded_torch` where
+    torch is loaded, else ``OMP_NUM_THREADS``, from which torch would take it, else all cores of this process.
+    """
+    if _thread.cores is not None:
+        return _thread.cores
+    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):  # not half imported
+        return torch.get_num_threads()
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else machine.cores()
+
+
+@contextmanager
+def single_threaded_torch() -> Iterator[None]:
+    """Run torch's own operations of this thread on one core inside the context; compiled kernels keep all cores.
+
+    Torch's threads spin for a while after each operation and so keep cores busy that the kernels could use. Where the
+    blocks run as a traced program, the operations left to torch are too small to benefit from several threads.
+    """
+    import torch
+
+    before, _thread.cores = (torch.get_num_threads(), _thread.cores), cores()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        threads, _thread.cores = before
+        torch.set_num_threads(threads)
+
+
+def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
+    """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel if there are enough values.
+
+    Args:
+        kernel: function compiled with ``nogil`` that processes samples or rows ``begin`` to ``end`` (exclusive).
+        count: number of samples or rows.
+        values: total amount of work, as a number of values; each thread gets at least 2^17.
+    """
+    threads = max(1, min(cores(), count, values // _MIN_VALUES))
+    call_in_parallel(kernel, list(pairwise(count * chunk // threads for chunk in range(threads + 1))))
+
+
+def call_in_parallel(function: Callable[..., None], calls: Sequence[tuple]) -> None:
+    """Call a function on each of several tuples of arguments, the first one in this thread."""
+    futures = [_thread_pool(len(calls) - 1).submit(function, *arguments) for arguments in calls[1:]]
+    function(*calls[0])
+    for future in futures:
+        future.result()
+
+
+@lru_cache
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
+    """The threads that run compiled kernels, made once per process."""
+    return ThreadPoolExecutor(threads, "graphslice-kernels")
+
+
+def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
+
+    Args:
+        function: called in a worker thread whose compiled kernels and torch operations use one core. Grad mode,
+            autocast and random generators are per thread; it must set them.
+        items: arguments of the calls.
+
+    Returns:
+        The results in the order of ``items``.
+    """
+    threads = cores()
+    if threads == 1 or len(items) == 1:
+        return [function(item) for item in items]
+    return list(_single_cores(threads).map(lambda item: _on_one_core(function, item), items))
+
+
+@lru_cache
+def _single_cores(threads: int) -> ThreadPoolExecutor:
+    # torch.set_num_threads applies to the calling thread and to threads started later. Restoring it for those
+    # would also give these workers several cores again.
+    return ThreadPoolExecutor(threads, "graphslice-one-core")
+
+
+def _on_one_core(function: Callable[[_Item], _Result], item: _Item) -> _Result:
+    _thread.cores = 1
+    _use_one_core_in_torch()
+    return function(item)
+
+
+def _use_one_core_in_torch() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "set_num_threads") and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
+
+
+def _renew_after_fork() -> None:
+    """Make a forked process able to compute.
+
+    It has the thread pools of its parent without their threads, ours and OpenMP's: work given to them never ends.
+    Ours are made anew when needed. Those of OpenMP cannot be, so torch computes on one core.
+    """
+    _thread_pool.cache_clear()
+    _single_cores.cache_clear()
+    _use_one_core_in_torch()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -1,0 +1,401 @@
+"""Files of models: imported weights reproduce the originals' outputs, and untrusted files are rejected."""
+
+import builtins
+import contextlib
+import os
+import pickle
+import re
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from original_models import ORIGINALS, original
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import graphslice
+from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
+from graphslice import calibration as cal
+from graphslice.data.batch_loader import collate
+from graphslice.originals import import_checkpoint
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
+from graphslice.runs.checkpoint_file import read_values, write_values
+from graphslice.tasks import regression_tasks
+
+
+def predictions(checkpoint: Checkpoint, smiles: list[str]) -> np.ndarray:
+    settings = checkpoint.config.graph
+    graphs = [smiles_to_graph(s, atom_order=settings.atom_order) for s in smiles]
+    with torch.no_grad():
+        return checkpoint.model()(collate(graphs, path_ties=settings.path_ties))[:, 0].numpy()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(contents, name="original.ckpt") -> Path:
+        torch.save(contents, tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.fixture
+def own() -> Checkpoint:
+    torch.manual_seed(0)
+    config = RunConfig(model=ModelConfig(layers=2, dim=16, heads=4, ffn_dim=16, tasks=2))
+    return Checkpoint(
+        config, regression_tasks(["gap", "logp"]), GraphTransformer(config.model).state_dict(), {"note": "by hand"}
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda state: {"state_dict": state}, lambda state: state], ids=["lightning", "plain"])
+@pytest.mark.parametrize("fixture", ["reference_small", "reference_checkpoint"])
+@pytest.mark.parametrize("model", ORIGINALS)
+def test_imported_models_reproduce_the_original_predictions(model, fixture, wrap, saved):
+    state, smiles, expected = original(fixture, model)
+    checkpoint = import_checkpoint(saved(wrap(state)), mixer=ORIGINALS[model])
+    # The originals were run one molecule at a time; here all molecules and two larger ones are in one batch.
+    found = predictions(checkpoint, ["C" * 70, *smiles, "C1" + "C" * 38 + "C1"])[1:-1]
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("model", "mixer"), [("graphormer", "softmax"), ("sliceformer_released", "slice-released")])
+def test_mixer_is_inferred_from_the_weights(model, mixer, saved):
+    state, smiles, expected = original("reference_checkpoint", model)
+    checkpoint = import_checkpoint(saved(state))
+    assert checkpoint.config.model.mixer == mixer
+    np.testing.assert_allclose(predictions(checkpoint, smiles), expected, atol=1e-4)
+    assert (checkpoint.config.graph.atom_order, checkpoint.config.graph.path_ties) == ("input", "floyd-warshall")
+    assert checkpoint.targets == ["homolumogap"]
+
+
+def prefixed(state):
+    return {f"model.{name}": value for name, value in state.items()} | {"loss.weight": torch.ones(1)}
+
+
+def downstream(state):
+    """Another output head next to the unused first one, as for other datasets."""
+    moved = {f"downstream_{k}": v for k, v in state.items() if k.startswith("out_proj")}
+    return state | moved | {"out_proj.weight": torch.ones(5, 32), "out_proj.bias": torch.ones(5)}
+
+
+def widened(state):
+    return {name: value.double() for name, value in state.items()}
+
+
+@pytest.mark.parametrize("change", [prefixed, downstream, widened])
+def test_import_of_other_names_and_dtypes(change, saved):
+    state, smiles, expected = original()
+    checkpoint = import_checkpoint(saved({"state_dict": change(state)}))
+    np.testing.assert_allclose(predictions(checkpoint, smiles), expected, atol=1e-4)
+
+
+def test_import_creates_a_run_directory(saved, tmp_path):
+    state, smiles, expected = original()
+    write_run_directory(import_checkpoint(saved(state), target="gap"), tmp_path / "run")
+    back = read_checkpoint(tmp_path / "run")
+    assert back.targets == ["gap"]
+    np.testing.assert_allclose(predictions(back, smiles), expected, atol=1e-4)
+
+
+FOREIGN = """
+import argparse, pathlib
+import numpy as np
+class Settings:
+    def __init__(self, rate): self.rate = rate
+class State:
+    def __getstate__(self): return [1, 2]
+    def __setstate__(self, state): raise RuntimeError("foreign code was run")
+class Made:
+    def __reduce__(self): return Made, (1, 2), {"a": 3}
+    def __init__(self, *args): pass
+def function(): pass
+objects = {"settings": Settings(0.1), "state": State(), "made": Made(), "class": Settings, "function": function}
+objects |= {"namespace": argparse.Namespace(rate=0.1, settings=Settings(2)), "path": pathlib.PurePosixPath("a/b")}
+objects |= {"scalar": np.float64(0.5), "array": np.arange(3)}
+"""
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Objects of a project that is not installed where the file is read, by kind."""
+    module = types.ModuleType("foreign_project")
+    exec(FOREIGN, vars(module))
+    monkeypatch.setitem(sys.modules, "foreign_project", module)
+    return module.objects
+
+
+@pytest.mark.parametrize(
+    "what", ["settings", "state", "made", "class", "function", "namespace", "path", "scalar", "array"]
+)
+def test_classes_that_are_not_installed_become_inert(what, foreign, saved, monkeypatch):
+    state, smiles, expected = original()
+    path = saved({"hyper_parameters": {what: foreign[what]}, "epoch": 3, "state_dict": state})
+    monkeypatch.delitem(sys.modules, "foreign_project")
+    checkpoint = import_checkpoint(path)
+    np.testing.assert_allclose(predictions(checkpoint, smiles[:3]), expected[:3], atol=1e-4)
+
+
+def test_mixer_must_fit_the_weights(saved):
+    graphormer, sliceformer = saved(original()[0], "g.ckpt"), saved(original(model="sliceformer_ascend")[0], "s.ckpt")
+    with pytest.raises(InputError, match="has queries and keys, so its mixer cannot be slice-ascend"):
+        import_checkpoint(graphormer, mixer="slice-ascend")
+    with pytest.raises(InputError, match="has no queries and keys, so its mixer cannot be softmax"):
+        import_checkpoint(sliceformer, mixer="softmax")
+    for path in (graphormer, sliceformer):
+        with pytest.raises(InputError, match=r"unknown mixer 'slice-asend'.*slice-ascend"):
+            import_checkpoint(path, mixer="slice-asend")
+    with pytest.raises(InputError, match="predicts 1 targets, but --target names 2"):
+        import_checkpoint(graphormer, target="gap,logp")
+
+
+MISSING = r"""
+atom_encoder\. edge_encoder\. edge_dis_encoder\. spatial_pos_encoder\. in_degree_encoder\. out_degree_encoder\.
+graph_token\. graph_token_virtual_distance\. out_proj\. out_proj\.bias final_ln\. layers\. layers\.0\.
+layers\.1\.ffn\.layer1\.weight layers\.0\.ffn\.layer1\.bias layers\.1\.self_attention\.linear_v
+layers\.1\.self_attention_norm\."""
+
+
+@pytest.mark.parametrize("missing", MISSING.split())
+@pytest.mark.parametrize("model", ["graphormer", "sliceformer_ascend"])
+def test_missing_weights_are_rejected(model, missing, saved):
+    state = {name: value for name, value in original(model=model)[0].items() if not re.match(missing, name)}
+    path = saved({"state_dict": state})
+    with error_message(path):
+        import_checkpoint(path)
+
+
+SHAPES = {
+    "spatial_pos_encoder.weight": [(512,), (512, 5), (100, 4), (512, 0)], "edge_dis_encoder.weight": [(3, 1), (0, 1)],
+    "edge_encoder.weight": [(0, 4), (5, 4)], "graph_token.weight": [(32,), (1, 30)],
+    "atom_encoder.weight": [(10, 32)], "out_proj.bias": [(), (0,)], "layers.0.ffn.layer1.bias": [(0,)],
+    "layers.0.self_attention.linear_v.weight": [(32, 31)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes])
+def test_weights_of_another_shape_are_rejected(name, shape, saved):
+    path = saved(original()[0] | {name: torch.zeros(shape)})
+    with error_message(path):
+        import_checkpoint(path)
+
+
+def error_message(path):
+    return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
+
+
+class Evil:
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("pack", ["torch", "old torch", "pickle"])
+@pytest.mark.parametrize("reader", [read_checkpoint, import_checkpoint])
+def test_file_that_runs_a_command_is_rejected(reader, pack, tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "evil.ckpt"
+    contents = {"state_dict": original()[0], "x": Evil(os.system, f"touch {marker}")}
+    if pack == "pickle":
+        path.write_bytes(pickle.dumps(contents))
+    else:
+        torch.save(contents, path, _use_new_zipfile_serialization=pack == "torch")
+    with pytest.raises(InputError, match=r"evil.ckpt"):
+        reader(path)
+    assert not marker.exists()
+    if pack != "pickle":  # an unrestricted reader does run it
+        torch.load(path, weights_only=False)
+        assert marker.exists()
+
+
+@pytest.mark.parametrize("function", ["exec", "eval", "open", "getattr", "__import__"])
+def test_builtins_are_never_called(function, saved, tmp_path):
+    marker = tmp_path / "marker"
+    calls = dict.fromkeys(("exec", "eval"), (f"open({str(marker)!r}, 'w')",)) | {"open": (str(marker), "w")}
+    calls |= {"getattr": (torch.Tensor, "shape"), "__import__": ("antigravity",)}
+    path = saved({"state_dict": original()[0], "x": Evil(getattr(builtins, function), *calls[function])})
+    with contextlib.suppress(InputError):  # import may accept the weights and ignore the rest
+        import_checkpoint(path)
+    assert not marker.exists() and "antigravity" not in sys.modules
+
+
+def test_import_restores_the_safe_globals_of_torch(foreign, saved, monkeypatch):
+    path = saved({"state_dict": original()[0], "x": foreign["settings"]})
+    monkeypatch.delitem(sys.modules, "foreign_project")
+    before = set(torch.serialization.get_safe_globals())  # a set, since the order is random
+    import_checkpoint(path)
+    assert set(torch.serialization.get_safe_globals()) == before
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 0.5, 0.9, 0.999])
+def test_truncated_files_are_rejected(share, own, tmp_path):
+    save_checkpoint(own, tmp_path / "model.safetensors")
+    torch.save(original()[0], tmp_path / "g.ckpt")
+    for name, reader in (("model.safetensors", read_checkpoint), ("g.ckpt", import_checkpoint)):
+        path = tmp_path / name
+        data = path.read_bytes()
+        path.write_bytes(data[: int(share * len(data))])
+        with pytest.raises(InputError, match=f"{name}.* is truncated"):
+            reader(path)
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, {"state_dict": None}, [1, 2], 3, {}],
+    ids=repr,
+)
+def test_files_of_other_programs_are_rejected(contents, saved):
+    with pytest.raises(InputError, match=r"is not a Graphormer|does not hold"):
+        import_checkpoint(saved(contents))
+    with pytest.raises(InputError, match=r"not a model of GraphSlice"):
+        read_checkpoint(saved(contents))
+
+
+@pytest.mark.parametrize("reader", [read_checkpoint, import_checkpoint])
+@pytest.mark.parametrize("content", [b"", b"smiles,gap\nCCO,1\n", b"\x80\x02}q\x00.", b"PK\x03\x04" + bytes(100)])
+def test_files_that_are_not_checkpoints_are_rejected(reader, content, tmp_path):
+    path = tmp_path / "table.ckpt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"table.ckpt"):
+        reader(path)
+    with pytest.raises(InputError, match=r"absent.ckpt"):
+        reader(tmp_path / "absent.ckpt")
+
+
+def with_change(checkpoint: Checkpoint, change, folder: Path) -> Path:
+    """Write a model with changed contents."""
+    save_checkpoint(checkpoint, folder / "a.safetensors")
+    contents = read_values(folder / "a.safetensors", dict)
+    change(contents)
+    write_values(folder / "a.safetensors", contents)
+    return folder / "a.safetensors"
+
+
+def test_values_are_read_back(tmp_path):
+    arrays = [np.arange(6.0)[::2], np.array(3, np.int16), np.zeros((0, 5), np.float16), np.array([True, False])]
+    values = {"a": {"b.c": arrays[0], "d": [arrays[1], {"e": arrays[2]}, "é"]}, "f": None, "g": arrays[3], "h": [1.5]}
+    write_values(tmp_path / "a.safetensors", values)
+    with safe_open(tmp_path / "a.safetensors", "numpy") as file:
+        assert sorted(file.keys()) == ["a.b.c", "a.d.0", "a.d.1.e", "g"]
+    back = read_values(tmp_path / "a.safetensors", dict)
+    found = [back["a"]["b.c"], back["a"]["d"][0], back["a"]["d"][1]["e"], back["g"]]
+    for array, expected in zip(found, arrays, strict=True):
+        assert array.dtype == expected.dtype and array.shape == expected.shape and np.array_equal(array, expected)
+    assert (back["a"]["d"][2], back["f"], back["h"]) == ("é", None, [1.5])
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "bfloat16"])
+def test_dtypes_that_numpy_lacks_are_rejected(name, tmp_path):
+    save_file({"x": torch.ones(2).to(getattr(torch, name))}, tmp_path / "a.safetensors", {"graphslice": "{}"})
+    with pytest.raises(InputError, match="not a model of GraphSlice"):
+        read_checkpoint(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("header", [None, "", "3", "null", "[]", "{}", "[" * 10**5, '{"x": [1]}', "9" * 10**4])
+def test_foreign_headers_are_rejected(header, tmp_path):
+    metadata = {"format": "pt"} if header is None else {"graphslice": header}
+    save_file({"x.7": torch.ones(2)}, tmp_path / "a.safetensors", metadata)
+    with pytest.raises(InputError, match="not a model of GraphSlice"):
+        read_checkpoint(tmp_path / "a.safetensors")
+
+
+def test_saved_checkpoint_is_read_back(own, tmp_path):
+    save_checkpoint(own, tmp_path / "a.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]  # no leftovers
+    back = read_checkpoint(str(tmp_path / "a.safetensors"))
+    assert (back.config, back.targets) == (own.config, own.targets)
+    assert back.extra == {"version": graphslice.__version__, "note": "by hand"}
+    assert back.weights.keys() == own.weights.keys()
+    assert all(np.array_equal(back.weights[name], own.weights[name]) for name in own.weights)
+    model = back.model()
+    assert not model.training
+    reference = GraphTransformer(own.config.model).eval()
+    reference.load_state_dict({name: torch.from_numpy(value) for name, value in own.weights.items()})
+    batch = collate([smiles_to_graph("CCO"), smiles_to_graph("c1ccccc1")])
+    assert torch.equal(model(batch), reference(batch))
+
+
+def test_building_a_model_draws_no_random_numbers(own):
+    """Another thread may be training with the same generator."""
+    state = torch.get_rng_state()
+    own.model()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_run_directory_is_written_and_not_overwritten(own, tmp_path):
+    folder = tmp_path / "deep" / "run"
+    write_run_directory(own, folder)
+    assert read_checkpoint(folder).targets == own.targets
+    with pytest.raises(InputError, match="holds a run already"):
+        write_run_directory(own, folder)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write .*file/run.*: Not a directory"):
+        write_run_directory(own, tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize(
+    "size",
+    [{"layers": 2**62}, {"dim": 2**40}, {"dim": 2**62}, {"ffn_dim": 2**45}, {"num_distances": 10**30}, {"layers": 1}],
+)
+def test_no_memory_is_allocated_for_a_model_without_weights(size, own):
+    config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
+    with pytest.raises(InputError, match="do not fit its configuration"):
+        Checkpoint(config, own.tasks, own.weights).model()
+
+
+def test_weights_must_fit_the_configuration(own, tmp_path):
+    own.config.model.dim = 32
+    save_checkpoint(own, tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match="do not fit its configuration"):
+        read_checkpoint(tmp_path / "a.safetensors").model()
+
+
+CHANGES = [
+    lambda c: c.pop("config"), lambda c: c.update(config=3), lambda c: c.pop("tasks"), lambda c: c.update(tasks=None),
+    lambda c: c["tasks"][0].update(kind="other"), lambda c: c["tasks"][0].update(classes=["a"]),
+    lambda c: c["tasks"][0].update(later=1), lambda c: c["tasks"][0].update(name=np.ones(2)),
+    lambda c: c["tasks"].pop(), lambda c: c.pop("network"), lambda c: c.update(stacking=3),
+    lambda c: c.update(stacking={"forest": [{}]}), lambda c: c.update(calibration={}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_incomplete_models_are_rejected(own, change, tmp_path):
+    with pytest.raises(InputError, match="not a model of GraphSlice"):
+        read_checkpoint(with_change(own, change, tmp_path))
+
+
+def test_settings_of_another_version_are_named(own, tmp_path):
+    path = with_change(own, lambda c: c["config"]["model"].update(later=1), tmp_path)
+    with pytest.raises(InputError, match=rf"written by GraphSlice '{graphslice.__version__}': .*'model\.later'"):
+        read_checkpoint(path)
+
+
+def test_unknown_mixers_are_rejected(own):
+    own.config.model.mixer = "later"
+    with pytest.raises(InputError, match=r"cannot build the network: unknown mixer 'later'"):
+        own.model()
+
+
+def test_long_values_are_shortened_in_messages(own, tmp_path):
+    long = {"max_epochs": "x" * 1_000_000}
+    path = with_change(own, lambda c: c["config"]["trainer"].update(long), tmp_path)
+    with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as raised:
+        read_checkpoint(path)
+    assert len(str(raised.value)) < 1_000
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+def test_calibrations_of_other_targets_are_rejected(targets, own, tmp_path):
+    domain = cal.ApplicabilityDomain(np.zeros((1, 16), np.uint64), np.zeros(1, np.int64), 0.5)
+    scores = cal.NonconformityScores(np.arange(1.0, 4.0), np.ones(3))
+    own.calibration = cal.Calibration((cal.TargetCalibration((scores,), {cal.CONSTANT: 0.5}),) * targets, domain)
+    save_checkpoint(own, tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match="for other targets"):
+        read_checkpoint(tmp_path / "a.safetensors")

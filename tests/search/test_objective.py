@@ -1,0 +1,132 @@
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from graphslice.errors import InputError
+from graphslice.search.tune import prepare
+from graphslice.training import train
+
+QUIET = Console(quiet=True)
+
+
+def with_base_models(tiny_config, path, **sections):
+    config = tiny_config(path, trainer={"baselines": "on", "max_epochs": 1, **sections.pop("trainer", {})}, **sections)
+    return replace(config, init_from="none")
+
+
+@pytest.fixture
+def unsplit_csv(demo_rows, tmp_path):
+    """A table without a validation set of its own, so that a run holds out folds."""
+    demo_rows.drop(columns="split").to_csv(tmp_path / "unsplit.csv", index=False)
+    return tmp_path / "unsplit.csv"
+
+
+@pytest.mark.slow
+def test_score_is_the_held_out_score_of_a_run(unsplit_csv, tiny_config, tmp_path):
+    """Of the default pipeline: network, base models and weights of the stack."""
+    config = with_base_models(tiny_config, unsplit_csv, data={"transform": "none"})
+    setup = prepare(config, (), QUIET)
+    metrics = train(config, tmp_path / "run", console=QUIET).metrics
+    assert setup.objective.metric == "mae"
+    assert setup.objective.score(setup.trial_config) == pytest.approx(metrics["valid"]["mae"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_test_rows_do_not_change_the_score(demo_rows, tiny_config, tmp_path):
+    table = demo_rows.assign(split=["test" if row % 5 == 0 else "train" for row in range(len(demo_rows))])
+    spoilt = table.copy()
+    spoilt.loc[spoilt["split"] == "test", "gap_ev"] = 1e6 * np.arange(1, 1 + (table["split"] == "test").sum())
+    scores = []
+    for name, frame in (("a", table), ("b", spoilt)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        setup = prepare(with_base_models(tiny_config, tmp_path / f"{name}.csv"), (), QUIET)
+        assert "test" not in setup.objective.data.splits
+        scores.append([setup.objective.score(setup.trial_config, seed) for seed in (0, 1)])
+    assert scores[0] == scores[1]
+
+
+def test_held_out_rows_are_training_rows_of_a_run_with_a_validation_set(demo_csv, tiny_config):
+    objective = prepare(tiny_config(demo_csv), (), QUIET).objective
+    assert len(objective.data.splits["valid"]) > 0
+    assert np.isin(np.concatenate(objective.folds), objective.data.splits["train"]).all()
+
+
+def test_seeds_hold_out_other_folds_of_a_large_table(demo_csv, tiny_config, monkeypatch):
+    monkeypatch.setattr("graphslice.search.objective.num_held_out", lambda data: 2)
+    objective = prepare(tiny_config(demo_csv), (), QUIET).objective
+    assert [objective._held_out(seed) for seed in range(4)] == [[0, 1], [2, 3], [4, 0], [1, 2]]
+
+
+def test_reports_are_scores_of_the_network_after_each_fifth(demo_csv, tiny_config, monkeypatch):
+    monkeypatch.setattr("graphslice.search.objective.num_held_out", lambda data: 2)
+    setup = prepare(tiny_config(demo_csv, trainer={"max_epochs": 10}), (), QUIET)
+    reports = []
+    setup.objective.score(setup.trial_config, 0, lambda value, number: reports.append((value, number)))
+    assert len(reports) == 2 * 10
+    assert [number for value, number in reports if np.isfinite(value)] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_network_score_is_its_mean_absolute_error(demo_csv, tiny_config, predictor):
+    objective = prepare(tiny_config(demo_csv), (), QUIET).objective
+    rows, dataset = objective.folds[1], objective.data.dataset
+    predicted = predictor.predict([dataset.smiles[row] for row in rows.tolist()])
+    expected = np.abs(predicted - dataset.targets[rows]).mean()
+    assert objective.network_score(predictor, rows) == pytest.approx(expected, rel=1e-5)
+
+
+def test_metric_is_the_loss_where_a_fold_lacks_a_class(demo_rows, tiny_config, tmp_path):
+    rare = demo_rows.assign(y=[int(row in (3, 4)) for row in range(len(demo_rows))])[["smiles", "y"]]
+    rare = rare.assign(split="train")
+    rare.loc[50:, "split"] = "test"
+    rare.to_csv(tmp_path / "rare.csv", index=False)
+    config = tiny_config(tmp_path / "rare.csv", data={"targets": "y"}, trainer={"refit": "on", "baselines": "on"})
+    objective = prepare(replace(config, init_from="none"), (), QUIET).objective
+    assert objective.metric == "auroc"  # all folds are held out, which have both classes
+    objective_one = prepare_with_one_fold(config)
+    assert objective_one.metric == "loss" and not objective_one.higher_is_better
+
+
+def prepare_with_one_fold(config):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphslice.search.objective.num_held_out", lambda data: 1)
+        return prepare(replace(config, init_from="none"), (), QUIET).objective
+
+
+def test_rows_of_one_family_raise(tiny_config, tmp_path):
+    table = pd.DataFrame({"smiles": ["CCO"] * 8 + ["CCN", "CCC"], "y": range(10)})
+    table["split"] = ["train"] * 8 + ["valid", "test"]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match="no fold can be held out: tuning needs more molecules"):
+        prepare(tiny_config(tmp_path / "t.csv", data={"targets": "y"}), (), QUIET)
+
+
+def test_divergence_raises(demo_csv, tiny_config):
+    setup = prepare(tiny_config(demo_csv, optimizer={"peak_lr": 1e30}), (), QUIET)
+    with pytest.raises(InputError, match="the training diverged"):
+        setup.objective.score(setup.trial_config)
+
+
+def test_atom_targets_are_scored(demo_rows, tiny_config, tmp_path):
+    from rdkit import Chem
+
+    smiles = demo_rows["smiles"][:30]
+    labels = [str([atom.GetDegree() for atom in Chem.MolFromSmiles(text).GetAtoms()]) for text in smiles]
+    pd.DataFrame({"smiles": smiles, "degree": labels}).to_csv(tmp_path / "atoms.csv", index=False)
+    setup = prepare(tiny_config(tmp_path / "atoms.csv", data={"targets": "degree", "level": "atom"}), (), QUIET)
+    assert 0 < setup.objective.score(setup.trial_config) < 4
+
+
+def test_bounds_and_weights_enter_the_score(demo_rows, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.search.objective.num_held_out", lambda data: 1)
+    table = demo_rows.drop(columns="split").assign(w=[1.0 + 9 * (row % 2) for row in range(len(demo_rows))])
+    bounded = table.assign(gap_ev=[f"<{y}" if row % 4 == 0 else str(y) for row, y in enumerate(table["gap_ev"])])
+    scores = []
+    for name, frame, weights in (("a", table, None), ("b", table, "w"), ("c", bounded, None)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        data = {"targets": "gap_ev", "weight_column": weights, "transform": "none"}
+        setup = prepare(with_base_models(tiny_config, tmp_path / f"{name}.csv", data=data), (), QUIET)
+        scores.append(setup.objective.score(setup.trial_config))
+    assert np.isfinite(scores).all() and len(set(scores)) == 3

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphslice.errors import InputError
+from graphslice.search.plan import parse_budget, parse_variants, plan_runs
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("90s", {"max_minutes": 1.5}),
+        ("10m", {"max_minutes": 10}),
+        ("0.5h", {"max_minutes": 30}),
+        ("5000steps", {"max_steps": 5000, "max_minutes": None}),
+        ("1step", {"max_steps": 1}),
+        ("20 epochs", {"max_epochs": 20, "max_steps": None, "max_minutes": None}),
+    ],
+)
+def test_budget_is_parsed(text, settings):
+    found = parse_budget(text)
+    assert {key: found[key] for key in settings} == settings
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "m", "10 min", "-3m", "0s", "1.5epochs", "1.2.3m", "10x", "1" * 400 + "steps"]
+)
+def test_invalid_budget_is_rejected(text):
+    with pytest.raises(InputError, match="budget"):
+        parse_budget(text)
+
+
+def test_every_mixer_is_varied_with_every_value():
+    variants = parse_variants("softmax, csp:groups=2:shifts=linear", ["model.layers=1,2", "optimizer.peak_lr=1e-3"])
+    assert [variant.label for variant in variants] == [
+        "softmax layers=1 peak_lr=1e-3",
+        "softmax layers=2 peak_lr=1e-3",
+        "csp:groups=2:shifts=linear layers=1 peak_lr=1e-3",
+        "csp:groups=2:shifts=linear layers=2 peak_lr=1e-3",
+    ]
+
+
+def test_configuration_of_a_variant(tiny_config):
+    """It has the mixer, settings and values of the variant, the seed of the run, and the common values otherwise."""
+    (variant,) = parse_variants("csp:groups=2:shifts=linear", ["model.layers=3", "optimizer.peak_lr=1e-3"])
+    expected = tiny_config().to_dict()
+    expected["model"] |= {"mixer": "csp", "mixer_settings": {"groups": 2, "shifts": "linear"}, "layers": 3}
+    expected["optimizer"]["peak_lr"] = 1e-3
+    expected["trainer"]["seed"] = 7
+    expected["init_from"] = "none"  # from scratch, like the other variants
+    assert variant.config(tiny_config(), seed=7).to_dict() == expected
+
+
+def test_every_run_has_its_own_folder(tiny_config):
+    variants = parse_variants("softmax,csp:groups=2", ["model.layers=1,2"])
+    folders = [run.folder for run in plan_runs(variants, [0, 1], tiny_config(), Path("out"))]
+    assert folders[:3] == [Path("out/softmax_layers=1/seed-0"), Path("out/softmax_layers=2/seed-0"),
+                           Path("out/csp_groups=2_layers=1/seed-0")]  # fmt: skip
+    assert len(set(folders)) == 8
+
+
+@pytest.mark.parametrize(
+    ("mixers", "varied", "reason"),
+    [
+        ("slice-mex", [], "did you mean 'slice-max'"),
+        ("", [], "at least one"),
+        ("csp:2", [], "csp:groups=2"),
+        ("csp,csp", [], "twice"),
+        ("csp", ["model.laiers=1"], "cannot vary 'model.laiers'.*did you mean 'model.layers'"),
+        ("csp", ["model.layers"], "cannot vary"),
+        ("csp", ["trainer.seed=1,2"], "cannot vary"),
+        ("csp", ["trainer.metric=mae,rmse"], "cannot vary 'trainer.metric': runs with different molecules or metrics"),
+        ("csp", ["data.split=random,scaffold"], "cannot vary 'data.split': runs with different molecules or metrics"),
+        ("csp", ["data.seed=0,1"], "cannot vary 'data.seed'"),
+        ("csp", ["graph.standardize=none,parent"], "cannot vary 'graph.standardize'"),
+        ("csp", ["graph.max_atoms=64,512"], "cannot vary 'graph.max_atoms'"),
+        ("csp", ["trainer.devices=1,2"], "cannot vary 'trainer.devices': every run uses one device"),
+        ("csp", ["trainer.max_steps=3,30"], "cannot vary 'trainer.max_steps': --budget sets the length"),
+        ("csp", ["trainer.baselines=on,off"], "cannot vary 'trainer.baselines': networks are compared"),
+        ("csp", ["model.level=molecule,atom"], "cannot vary 'model.level': it is determined by the data"),
+        ("csp:groups=[", [], r"cannot read the value '\['"),
+        ("csp", ["model.readout=mean,@x"], "cannot read the value '@x'"),
+    ],
+)
+def test_invalid_variants_are_rejected(mixers, varied, reason):
+    with pytest.raises(InputError, match=reason):
+        parse_variants(mixers, varied)
+
+
+def test_importing_the_package_loads_no_heavy_libraries(child_environment):
+    """It loads neither torch nor matplotlib."""
+    code = "import sys, graphslice.compare; print({'torch', 'matplotlib'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=child_environment)
+    assert result.stdout == "set()\n", result.stderr

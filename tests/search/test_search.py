@@ -1,0 +1,328 @@
+"""The search with an objective that is a formula in place of trainings."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from graphslice.errors import InputError
+from graphslice.search.study import LogRange, Record, open_study, prepare_trials, records
+from graphslice.search.tune import FINALISTS, Limits, _search_end, choose, finalists, prepare, repeat, search
+
+QUIET = Console(quiet=True)
+DEFAULTS = {"optimizer.peak_lr": 1e-3}
+
+
+def error(config, seed=0, report=None):
+    """Smallest at a learning rate of 3e-3; further seeds shift all errors alike."""
+    return abs(np.log(config.optimizer.peak_lr / 3e-3)) + 0.1 * seed
+
+
+@pytest.fixture
+def make_setup(tiny_config):
+    def make(score=error, metric="mae"):
+        objective = SimpleNamespace(metric=metric, score=score)
+        space = {"optimizer.peak_lr": LogRange(1e-4, 1e-2)}
+        config = tiny_config(optimizer={"peak_lr": 1e-3})
+        return SimpleNamespace(config=config, trial_config=config, objective=objective, space=space, defaults=DEFAULTS)
+
+    return make
+
+
+def limits(trials=None, seconds=None, seeds=2, processes=1) -> Limits:
+    end = float("inf") if seconds is None else time.time() + seconds
+    return Limits(trials, seconds, end, seeds, processes)
+
+
+def run(setup, folder, limit) -> list[Record]:
+    folder.mkdir(exist_ok=True)
+    study = open_study(folder, setup.objective.metric == "auroc")
+    prepare_trials(study, setup.defaults)
+    search(setup, folder, limit, 0, QUIET)
+    repeat(setup, folder, limit, 0, QUIET)
+    return records(study)
+
+
+def test_search_is_better_than_the_defaults(make_setup, tmp_path):
+    setup = make_setup()
+    trials = run(setup, tmp_path, limits(16))
+    assert len(trials) == 16 and trials[0].params == DEFAULTS
+    choice = choose(trials, setup, 2)
+    assert choice.seeds == [1, 2] and choice.score < choice.default_score
+    assert choice.default_score == pytest.approx(np.log(3) + 0.15)
+
+
+def test_defaults_and_the_best_get_further_seeds(make_setup, tmp_path):
+    setup = make_setup()
+    trials = run(setup, tmp_path, limits(12))
+    best = sorted((trial for trial in trials[1:] if trial.value is not None), key=lambda trial: trial.value)
+    chosen = {0, *(trial.number for trial in best[:FINALISTS])}
+    assert {trial.number for trial in trials if trial.seeds} == chosen
+    assert all(set(trials[number].seeds) == {1, 2} for number in chosen)
+
+
+def test_processes_start_each_trial_once(make_setup, tmp_path):
+    """Of threads with a study each, which ask for the waiting defaults at the same time."""
+    setup, begin = make_setup(), threading.Barrier(4)
+    prepare_trials(open_study(tmp_path, False), DEFAULTS)
+
+    def run_process(index: int) -> None:
+        begin.wait()
+        search(setup, tmp_path, limits(6, processes=4), index, QUIET)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(run_process, range(4)))
+    trials = records(open_study(tmp_path))
+    assert [trial.state for trial in trials] == ["complete"] * 6
+    assert len({str(trial.params) for trial in trials}) == 6 and trials[0].params == DEFAULTS
+
+
+def test_processes_share_the_seeds(make_setup, tmp_path):
+    setup = make_setup()
+    study = open_study(tmp_path, False)
+    prepare_trials(study, DEFAULTS)
+    search(setup, tmp_path, limits(6), 0, QUIET)
+    repeat(setup, tmp_path, limits(6, processes=2), 0, QUIET)
+    first = sum(len(trial.seeds) for trial in records(study))
+    repeat(setup, tmp_path, limits(6, processes=2), 1, QUIET)
+    assert (first, sum(len(trial.seeds) for trial in records(study))) == (4, 8)
+
+
+def test_defaults_alone_need_no_further_seeds(make_setup, tmp_path):
+    setup = make_setup()
+    trials = run(setup, tmp_path, limits(1))
+    assert len(trials) == 1 and not trials[0].seeds
+    assert choose(trials, setup, 2).trial.params == DEFAULTS
+
+
+def test_continued_search_keeps_its_trials(make_setup, tmp_path):
+    setup = make_setup()
+    before = run(setup, tmp_path, limits(4))
+    after = run(setup, tmp_path, limits(6))
+    assert [trial.params for trial in after[:4]] == [trial.params for trial in before] and len(after) == 6
+    assert len({str(trial.params) for trial in after}) == 6
+
+
+def test_time_ends_the_search_but_not_the_defaults(make_setup, tmp_path):
+    setup = make_setup()
+    trials = run(setup, tmp_path, limits(seconds=0.0))
+    assert [trial.state for trial in trials] == ["complete"]
+
+
+def test_trial_beyond_the_time_is_stopped(make_setup, tmp_path, monkeypatch):
+    """Each training takes seconds; the defaults are finished although they need more than the time."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("graphslice.search.tune.time", SimpleNamespace(time=lambda: clock.now))
+
+    def slow(config, seed, report):
+        for _ in range(3 if config.optimizer.peak_lr == 1e-3 else 1_000):
+            clock.now += 10
+            report(float("nan"), 1)
+        return 0.0
+
+    trials = run(make_setup(slow), tmp_path, Limits(None, 100.0, 100.0, 0, 1))
+    assert [(trial.state, trial.reason) for trial in trials[:2]] == [("complete", ""), ("failed", "stopped")]
+    assert trials[2].state == "waiting"
+    clock.now = 0.0
+    trials = run(make_setup(slow), tmp_path / "short", Limits(None, 15.0, 15.0, 0, 1))
+    assert [trial.state for trial in trials] == ["complete"]
+
+
+def test_time_is_kept_for_further_seeds(make_setup, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("graphslice.search.tune.time", SimpleNamespace(time=lambda: clock.now))
+
+    def timed(config, seed=0, report=None):
+        clock.now += 10
+        return error(config, seed)
+
+    # The durations in the study are of the real clock: nearly nothing is kept.
+    monkeypatch.setattr("graphslice.search.tune._search_end", lambda trials, limits: limits.end - 80)
+    trials = run(make_setup(timed), tmp_path, Limits(None, 200.0, 200.0, 2, 1))
+    assert len(trials) == 12 and sum(len(trial.seeds) for trial in trials) == 8
+
+
+@pytest.mark.parametrize(("duration", "end"), [(1.0, 992.0), (1_000.0, 600.0)])
+def test_reserve_is_what_the_seeds_need_but_at_most_two_fifths(duration, end):
+    trial = Record(0, "complete", 1.0, duration, DEFAULTS, "")
+    assert _search_end([trial], Limits(None, 1_000.0, 1_000.0, 2, 1)) == end
+
+
+def test_clearly_worse_trials_are_pruned(make_setup, tmp_path):
+    def reported(config, seed, report):
+        value = error(config)
+        for number in range(1, 5):
+            report(value, number)
+        return value
+
+    trials = run(make_setup(reported), tmp_path, limits(16))
+    pruned = [trial for trial in trials if trial.state == "pruned"]
+    complete = [trial.value for trial in trials if trial.state == "complete"]
+    assert len(pruned) > 2 and all(trial.value is None for trial in pruned)
+    worst = max(error_of(trial.params) for trial in pruned)
+    assert worst > np.median(complete)
+
+
+def error_of(params) -> float:
+    return abs(np.log(params["optimizer.peak_lr"] / 3e-3))
+
+
+def test_defaults_are_not_pruned(make_setup, tmp_path):
+    """Repeated in a study of better trials, as after a process that was killed during the defaults."""
+
+    def reported(config, seed, report):
+        value = 10.0 if config.optimizer.peak_lr == 1e-3 else 0.0
+        for number in range(1, 5):
+            report(value, number)
+        return value
+
+    setup, study = make_setup(reported), open_study(tmp_path, False)
+    search(setup, tmp_path, limits(8), 0, QUIET)
+    prepare_trials(study, DEFAULTS)
+    search(setup, tmp_path, limits(8), 0, QUIET)
+    assert (records(study)[-1].params, records(study)[-1].value) == (DEFAULTS, 10.0)
+
+
+def test_failed_trials_have_a_reason_and_do_not_end_the_search(make_setup, tmp_path):
+    def fails(config, seed=0, report=None):
+        rate = config.optimizer.peak_lr
+        if rate > 1e-3:
+            raise InputError("the training diverged")
+        return float("nan") if rate < 3e-4 else 1.0
+
+    trials = run(make_setup(fails), tmp_path, limits(10))
+    assert {trial.reason for trial in trials} == {"", "the training diverged", "MAE is undefined"}
+    assert choose(trials, make_setup(fails), 2).trial.params == DEFAULTS
+
+
+def test_failure_with_a_further_seed_does_not_end_the_search(make_setup, tmp_path):
+    def fails(config, seed=0, report=None):
+        if seed and config.optimizer.peak_lr != 1e-3:
+            raise MemoryError
+        return error(config, seed)
+
+    trials = run(make_setup(fails), tmp_path, limits(8))
+    assert choose(trials, make_setup(fails), 2).trial.params == DEFAULTS
+    assert sum(len(trial.seeds) for trial in trials) == 2 * (1 + FINALISTS)
+
+
+def test_bug_in_the_defaults_is_raised(make_setup, tmp_path):
+    def broken(config, seed=0, report=None):
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError, match="a bug"):
+        run(make_setup(broken), tmp_path, limits(3))
+
+
+def test_interrupted_trial_is_stopped_and_not_counted(make_setup, tmp_path):
+    def interrupted(config, seed=0, report=None):
+        if config.optimizer.peak_lr != 1e-3:
+            raise KeyboardInterrupt
+        return 1.0
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make_setup(interrupted), tmp_path, limits(3))
+    assert [trial.reason for trial in records(open_study(tmp_path))[-2:]] == ["stopped", ""]
+    trials = run(make_setup(), tmp_path, limits(3))
+    assert sum(trial.state == "complete" for trial in trials) == 3
+
+
+def test_interrupted_search_equals_an_uninterrupted_one(make_setup, tmp_path):
+    """Beyond the first random trials; the interrupted trial has another number."""
+    calls = []
+
+    def interrupted(config, seed=0, report=None):
+        calls.append(config)
+        if len(calls) in (4, 11):
+            raise KeyboardInterrupt
+        return error(config, seed, report)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(make_setup(interrupted), tmp_path / "a", limits(14))
+    continued = [trial for trial in run(make_setup(interrupted), tmp_path / "a", limits(14)) if trial.counts]
+    whole = run(make_setup(), tmp_path / "b", limits(14))
+    assert [(trial.params, trial.value, trial.seeds) for trial in continued] == [
+        (trial.params, trial.value, trial.seeds) for trial in whole
+    ]
+
+
+def test_waiting_trial_needs_time_unless_it_has_the_defaults(make_setup, tmp_path):
+    def interrupted(config, seed=0, report=None):
+        raise KeyboardInterrupt
+
+    run(make_setup(), tmp_path, limits(2))
+    with pytest.raises(KeyboardInterrupt):
+        run(make_setup(interrupted), tmp_path, limits(3))
+    assert [trial.state for trial in run(make_setup(), tmp_path, limits(seconds=0.0))][2:] == ["failed", "waiting"]
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def record(number, value, rate, seeds=()) -> Record:
+    return Record(number, "complete", value, 1.0, {"optimizer.peak_lr": rate}, "", dict(seeds))
+
+
+def test_defaults_win_a_tie(make_setup):
+    trials = [record(0, 1.0, 2e-3, {1: 2.0}), record(1, 1.0, 1e-3, {1: 2.0})]
+    assert choose(trials, make_setup(), 1).trial.number == 1
+
+
+def test_mean_over_seeds_decides_against_the_first_score(make_setup):
+    trials = [record(0, 0.7, 1e-3, {1: 0.7, 2: 0.7}), record(1, 0.9, 2e-3, {1: 0.6, 2: 0.7})]
+    choice = choose(trials, make_setup(metric="auroc"), 2)
+    assert (choice.trial.number, choice.score, choice.default_score) == (0, 0.7, 0.7)
+
+
+def test_only_seeds_of_all_finalists_are_averaged(make_setup):
+    trials = [record(0, 1.0, 1e-3, {1: 1.0, 2: 0.0}), record(1, 2.0, 2e-3, {1: 0.5})]
+    choice = choose(trials, make_setup(), 2)
+    assert (choice.trial.number, choice.seeds, choice.score) == (1, [1], 0.5)
+
+
+def test_finalists_without_a_further_seed_are_left_out(make_setup):
+    """The time ended during the first round: the best first score does not decide."""
+    trials = [record(0, 1.0, 1e-3, {1: 1.0}), record(1, 0.9, 2e-3, {1: 1.1}), record(2, 0.8, 3e-3)]
+    choice = choose(trials, make_setup(), 2)
+    assert (choice.trial.number, choice.seeds, choice.means) == (0, [1], {0: 1.0, 1: 1.1})
+
+
+def test_first_score_decides_without_further_seeds(make_setup):
+    choice = choose([record(0, 1.0, 1e-3), record(1, 0.5, 2e-3, {1: 9.0})], make_setup(), 2)
+    assert (choice.trial.number, choice.seeds) == (1, [])
+
+
+def test_divergence_with_a_further_seed_loses(make_setup):
+    trials = [record(0, 1.0, 1e-3, {1: 1.0}), record(1, 0.5, 2e-3, {1: float("nan")})]
+    assert choose(trials, make_setup(), 1).trial.number == 0
+
+
+def test_same_values_are_one_finalist(make_setup):
+    trials = [record(0, 1.0, 1e-3), *(record(number, 0.5, 2e-3) for number in range(1, 9))]
+    assert [trial.number for trial in finalists(trials, make_setup())] == [0, 1]
+
+
+def test_no_complete_trial_gives_no_choice(make_setup):
+    assert choose([Record(0, "failed", None, 1.0, DEFAULTS, "x")], make_setup(), 1) is None
+
+
+# --- unusable input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sections", "mixers", "message"),
+    [
+        ({"data": {"folds": "5"}}, (), "data.folds tests on every row"),
+        ({"trainer": {"devices": "2"}}, (), "each trial of a search trains on a single device"),
+        ({}, ("slice-maxx",), "unknown mixer 'slice-maxx'.*did you mean"),
+        ({"trainer": {"metric": "auroc"}}, (), "trainer.metric auroc is for"),
+    ],
+)
+def test_unusable_configuration_raises(demo_csv, tiny_config, sections, mixers, message):
+    with pytest.raises(InputError, match=message):
+        prepare(tiny_config(demo_csv, **sections), mixers, QUIET)

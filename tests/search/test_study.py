@@ -1,0 +1,159 @@
+import sqlite3
+import sys
+
+import pytest
+
+from graphslice.errors import InputError
+from graphslice.search.study import (
+    STUDY,
+    LogRange,
+    ask,
+    check_identity,
+    fail,
+    import_optuna,
+    open_study,
+    prepare_trials,
+    records,
+    set_seed_score,
+    stop,
+)
+
+SPACE = {"optimizer.peak_lr": LogRange(1e-4, 1e-2), "trainer.max_epochs": (None, 5)}
+DEFAULTS = {"optimizer.peak_lr": 1e-3, "trainer.max_epochs": None}
+CONFIG = {"data": {"dataset": "a.csv", "targets": "y", "fingerprint": "1"}, "init_from": "none"}
+IDENTITY = {"config": CONFIG, "space": repr(SPACE)}
+
+
+@pytest.fixture
+def study(tmp_path):
+    return open_study(tmp_path, higher_is_better=False)
+
+
+def start(study, seed=0):
+    return ask(study, SPACE, seed)
+
+
+def test_missing_optuna_names_the_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"needs the package optuna: pip install 'graphslice\[tune\]'"):
+        import_optuna()
+
+
+def test_first_trial_has_the_defaults(study):
+    prepare_trials(study, DEFAULTS)
+    assert start(study).params == DEFAULTS
+    assert start(study).params != DEFAULTS
+
+
+def test_trials_are_kept_in_the_file(study, tmp_path):
+    trial = start(study)
+    study.tell(trial, 0.5)
+    fail(study, start(study).number, "no memory")
+    set_seed_score(study, trial.number, 2, 0.25)
+    first, second = records(open_study(tmp_path))
+    assert (first.state, first.value, first.params, first.seeds) == ("complete", 0.5, trial.params, {2: 0.25})
+    assert (second.state, second.value, second.reason) == ("failed", None, "no memory")
+
+
+def test_trials_of_a_killed_process_are_stopped_and_the_defaults_repeated(study, tmp_path):
+    prepare_trials(study, DEFAULTS)
+    start(study)
+    again = open_study(tmp_path)
+    prepare_trials(again, DEFAULTS)
+    first, second = records(again)
+    assert (first.state, first.reason, second.state) == ("failed", "its process was killed", "waiting")
+    assert start(again).params == DEFAULTS
+
+
+def test_a_trial_that_kills_its_process_is_repeated_once(study, tmp_path):
+    study.tell(start(study), 0.5)
+    params = start(study).params
+    for _ in range(2):
+        prepare_trials(open_study(tmp_path), study.trials[0].params)
+        if any(trial.state == "waiting" for trial in records(study)):
+            assert start(open_study(tmp_path)).params == params
+    assert [(trial.state, trial.counts) for trial in records(study)] == [
+        ("complete", True),
+        ("failed", False),
+        ("failed", True),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a#b", "a b"])
+def test_any_name_of_a_folder_is_that_of_its_study(name, tmp_path):
+    (tmp_path / name).mkdir()
+    open_study(tmp_path / name, higher_is_better=False)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["study.sqlite3"]
+    assert records(open_study(tmp_path / name)) == []
+
+
+def test_complete_defaults_are_not_repeated(study, tmp_path):
+    prepare_trials(study, DEFAULTS)
+    study.tell(start(study), 0.5)
+    prepare_trials(open_study(tmp_path), DEFAULTS)
+    assert len(records(study)) == 1
+
+
+def test_stopped_trial_is_repeated_once_with_its_values(study, tmp_path):
+    study.tell(start(study), 0.5)
+    trial = start(study)
+    stopped = trial.params
+    stop(study, trial.number, "stopped")
+    for _ in range(2):
+        prepare_trials(open_study(tmp_path), study.trials[0].params)
+    assert [(trial.state, trial.counts) for trial in records(study)] == [
+        ("complete", True),
+        ("failed", False),
+        ("waiting", False),
+    ]
+    assert records(study)[2].params == stopped == start(study, seed=5).params
+
+
+def test_continued_search_tries_other_values(study, tmp_path):
+    first = start(study).params
+    assert start(open_study(tmp_path)).params != first
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"data": CONFIG["data"] | {"targets": "z"}},
+            "holds a search with data.targets y, not z: choose another --out",
+        ),
+        ({"data": CONFIG["data"] | {"fingerprint": "2"}}, "the data of the search in .* has changed"),
+        ({"data": CONFIG["data"] | {"fingerprint": "2", "dataset": "b.csv"}}, "data.dataset a.csv, not b.csv"),
+        ({"init_from": "small"}, "init_from none, not small"),
+    ],
+)
+def test_study_of_another_search_raises(study, tmp_path, config, message):
+    check_identity(study, IDENTITY, tmp_path)
+    check_identity(open_study(tmp_path), IDENTITY, tmp_path)
+    with pytest.raises(InputError, match=message):
+        check_identity(study, IDENTITY | {"config": CONFIG | config}, tmp_path)
+
+
+def test_study_over_other_values_raises(study, tmp_path):
+    check_identity(study, IDENTITY, tmp_path)
+    with pytest.raises(InputError, match="holds a search over other values"):
+        check_identity(study, IDENTITY | {"space": "{}"}, tmp_path)
+
+
+def test_folder_without_a_study_raises(tmp_path):
+    with pytest.raises(InputError, match="holds no search to continue"):
+        open_study(tmp_path)
+    assert not (tmp_path / STUDY).exists()
+
+
+@pytest.mark.parametrize("contents", [b"no database" * 100, b"SQLite format 3\0" + b"\0" * 50])
+def test_damaged_files_raise(tmp_path, contents):
+    (tmp_path / STUDY).write_bytes(contents)
+    with pytest.raises(InputError, match="cannot read"):
+        open_study(tmp_path, higher_is_better=True)
+
+
+def test_other_databases_raise(tmp_path):
+    with sqlite3.connect(tmp_path / STUDY) as database:
+        database.execute("create table studies (x integer)")
+    with pytest.raises(InputError, match="cannot read"):
+        open_study(tmp_path, higher_is_better=True)

@@ -1,0 +1,330 @@
+"""Whole searches with tiny models, in this process."""
+
+import csv
+import re
+import shutil
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from filelock import FileLock
+from json_documents import document_of
+from rich.console import Console
+
+from graphslice.config import RunConfig, read_yaml
+from graphslice.errors import InputError
+from graphslice.inference import load
+from graphslice.report.write import write_report
+from graphslice.runs.run_files import read_metrics
+from graphslice.search.objective import Objective
+from graphslice.search.tune import resume, tune
+from graphslice.training import train
+from graphslice.training.loop import Interrupted
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_fold():
+    """Hold out one fold, for speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphslice.search.objective.num_held_out", lambda data: 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tuned(demo_csv, tiny_config, tmp_path_factory):
+    """Folder of a finished search of three trials. Copy it to change it."""
+    out = tmp_path_factory.mktemp("tuned") / "t"
+    tune(tiny_config(demo_csv), out, trials=3, seeds=1, console=QUIET)
+    return out
+
+
+@pytest.fixture
+def copied(tuned, tmp_path):
+    shutil.copytree(tuned, tmp_path / "t")
+    return tmp_path / "t"
+
+
+def read_trials(folder) -> list[dict[str, str]]:
+    with open(folder / "trials.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_folder_holds_the_files_of_a_search(tuned):
+    assert {path.name for path in tuned.iterdir()} == {"study.sqlite3", "best.yaml", "trials.csv", "run"}
+
+
+def test_table_has_a_row_for_each_trial(tuned):
+    rows = read_trials(tuned)
+    assert [row["trial"] for row in rows] == ["0", "1", "2"]
+    assert rows[0]["optimizer.peak_lr"] == "0.001" and rows[0]["model.layers"] == "1"
+    assert [row["chosen"] for row in rows].count("yes") == 1
+
+
+def test_chosen_trial_is_not_worse_than_the_defaults(tuned):
+    rows = read_trials(tuned)
+    means = [float(row["mean"]) for row in rows if row["mean"]]
+    (chosen,) = [row for row in rows if row["chosen"]]
+    assert float(chosen["mean"]) == min(means) <= float(rows[0]["mean"])
+
+
+def test_final_run_has_the_best_configuration(tuned):
+    best, run = read_yaml(tuned / "best.yaml"), read_yaml(tuned / "run" / "config.yaml")
+    (chosen,) = [row for row in read_trials(tuned) if row["chosen"]]
+    assert best["optimizer"] == run["optimizer"] and best["trainer"]["loss"] == run["trainer"]["loss"]
+    assert best["optimizer"]["peak_lr"] == float(chosen["optimizer.peak_lr"])
+
+
+def test_final_run_predicts_and_is_evaluated(tuned):
+    assert load(tuned / "run", "cpu").predict(["CCO"]).shape == (1, 1)
+    assert {"valid", "test"} <= set(read_metrics(tuned / "run"))
+
+
+def test_best_configuration_trains_the_same_model(tuned, tmp_path, cli, weights_of):
+    code, _, err = cli("train", "--config", tuned / "best.yaml", "--out", tmp_path / "again")
+    assert code == 0, err
+    first, again = weights_of(tuned / "run"), weights_of(tmp_path / "again")
+    assert all(first[name].equal(again[name]) for name in first)
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.slow
+def test_best_configuration_can_be_cross_validated(tuned, demo_rows, tmp_path):
+    """On other data, too."""
+    demo_rows.drop(columns="split").to_csv(tmp_path / "other.csv", index=False)
+    best = RunConfig.from_dict(read_yaml(tuned / "best.yaml"))
+    config = replace(best, data=replace(best.data, dataset=str(tmp_path / "other.csv"), folds="2"))
+    assert train(config, tmp_path / "folds", console=QUIET).metrics["test"]["molecules"] == 60
+
+
+def test_report_has_the_search(copied):
+    text = write_report(copied / "run").read_text()
+    assert "Hyperparameter search" in text and "3 trials, of which 3 were complete and 0 pruned" in text
+    assert len(re.findall(r'aria-label="best [^"]* by trial; at the end', text)) == 1
+
+
+def test_report_of_a_run_without_a_search_has_no_such_section(run_copy):
+    assert "Hyperparameter search" not in write_report(run_copy).read_text()
+
+
+def test_training_again_removes_the_table_of_trials(copied, demo_csv, tiny_config):
+    train(tiny_config(demo_csv), copied / "run", overwrite=True, console=QUIET)
+    assert not (copied / "run" / "trials.csv").exists()
+
+
+def test_finished_search_is_not_repeated(copied, demo_csv, tiny_config, monkeypatch):
+    monkeypatch.setattr(Objective, "score", lambda *arguments: pytest.fail("trained again"))
+    before = (copied / "run" / "metrics.json").stat().st_mtime_ns
+    tune(tiny_config(demo_csv), copied, trials=3, seeds=1, console=QUIET)
+    resume(copied, console=QUIET)
+    assert (copied / "run" / "metrics.json").stat().st_mtime_ns == before
+
+
+def test_larger_budget_extends_the_search(copied, demo_csv, tiny_config):
+    before = read_trials(copied)
+    tune(tiny_config(demo_csv), copied, trials=4, seeds=1, console=QUIET)
+    after = read_trials(copied)
+    assert len(after) == 4 and [row["value"] for row in after[:3]] == [row["value"] for row in before]
+
+
+def test_other_targets_and_settings_raise(copied, demo_csv, demo_rows, tiny_config, tmp_path):
+    with pytest.raises(InputError, match=r"holds a search with model.dim 16, not 32"):
+        tune(tiny_config(demo_csv, model={"dim": 32}), copied, trials=3, console=QUIET)
+    demo_rows.to_csv(tmp_path / "other.csv", index=False)
+    with pytest.raises(InputError, match=r"holds a search with data.dataset .*, not .*other.csv"):
+        tune(tiny_config(tmp_path / "other.csv"), copied, trials=3, console=QUIET)
+    with pytest.raises(InputError, match="holds a search over other values"):
+        tune(tiny_config(demo_csv), copied, trials=3, mixers=["csp"], console=QUIET)
+
+
+def test_changed_data_raises(demo_rows, tiny_config, tmp_path):
+    demo_rows.to_csv(tmp_path / "d.csv", index=False)
+    tune(tiny_config(tmp_path / "d.csv"), tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    demo_rows.assign(gap_ev=demo_rows["gap_ev"] + 1).to_csv(tmp_path / "d.csv", index=False)
+    with pytest.raises(InputError, match=r"the data of the search in .* has changed"):
+        tune(tiny_config(tmp_path / "d.csv"), tmp_path / "t", trials=1, console=QUIET)
+
+
+def test_interrupt_keeps_the_best_and_the_search_continues(tuned, demo_csv, tiny_config, tmp_path, monkeypatch):
+    score, calls = Objective.score, []
+
+    def interrupted(self, config, seed=0, report=None):
+        calls.append(seed)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return score(self, config, seed, report)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objective, "score", interrupted)
+        with pytest.raises(Interrupted):
+            tune(tiny_config(demo_csv), tmp_path / "t", trials=3, seeds=1, console=QUIET)
+    assert RunConfig.from_dict(read_yaml(tmp_path / "t" / "best.yaml")).model.mixer == "slice-max"
+    assert [row["state"] for row in read_trials(tmp_path / "t")] == ["complete", "complete", "failed", "waiting"]
+    assert not (tmp_path / "t" / "run").exists()
+    resume(tmp_path / "t", console=QUIET)
+    rows = read_trials(tmp_path / "t")
+    assert [row["state"] for row in rows] == ["complete", "complete", "failed", "complete"]
+    options = [name for name in rows[0] if "." in name]
+    assert [rows[2][name] for name in options] == [rows[3][name] for name in options]
+    assert [row["value"] for row in rows if row["value"]] == [row["value"] for row in read_trials(tuned)]
+    assert (tmp_path / "t" / "run" / "model.safetensors").exists()
+
+
+def test_interrupt_before_the_first_trial_leaves_no_configuration(demo_csv, tiny_config, tmp_path, monkeypatch):
+    def interrupted(self, config, seed=0, report=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Objective, "score", interrupted)
+    with pytest.raises(Interrupted):
+        tune(tiny_config(demo_csv), tmp_path / "t", trials=3, console=QUIET)
+    assert not (tmp_path / "t" / "best.yaml").exists()
+
+
+def test_interrupted_final_run_is_continued(copied, demo_csv, tiny_config):
+    (copied / "run" / "metrics.json").unlink()
+    tune(tiny_config(demo_csv), copied, trials=3, seeds=1, console=QUIET)
+    assert (copied / "run" / "metrics.json").exists()
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.slow
+def test_final_run_of_an_ensemble_has_all_members(demo_csv, tiny_config, tmp_path):
+    config, metrics = tiny_config(demo_csv, trainer={"ensemble": 2}), tmp_path / "t" / "run" / "metrics.json"
+    tune(config, tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    assert (tmp_path / "t" / "run" / "member-2" / "model.safetensors").exists()
+    before = metrics.stat().st_mtime_ns
+    tune(config, tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    assert metrics.stat().st_mtime_ns == before
+
+
+def test_all_trials_failed_raises(demo_csv, tiny_config, tmp_path):
+    config = tiny_config(demo_csv, optimizer={"peak_lr": 1e30})
+    with pytest.raises(InputError, match="no trial could be finished; the last one: the training diverged"):
+        tune(config, tmp_path / "t", trials=1, console=QUIET)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0.0}, "minutes must be more than 0"),
+        ({"minutes": float("nan")}, "minutes must be more than 0"),
+        ({"trials": 0}, "trials must be at least 1"),
+        ({"seeds": -1}, "seeds must be at least 0"),
+        ({"processes": 0}, "processes must be at least 1"),
+    ],
+)
+def test_impossible_budgets_raise(demo_csv, tiny_config, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        tune(tiny_config(demo_csv), tmp_path / "t", console=QUIET, **options)
+    assert not (tmp_path / "t").exists()
+
+
+def test_unusable_folders_raise(demo_csv, tiny_config, run_directory, tmp_path):
+    config = tiny_config(demo_csv)
+    with pytest.raises(InputError, match="holds a run, no search"):
+        tune(config, run_directory, console=QUIET)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="it is a file"):
+        tune(config, tmp_path / "file", console=QUIET)
+    (tmp_path / "t").mkdir()
+    with FileLock(tmp_path / "t" / ".lock"), pytest.raises(InputError, match="another process is using"):
+        tune(config, tmp_path / "t", console=QUIET)
+    with pytest.raises(InputError, match="holds no search to continue"):
+        resume(tmp_path / "none", console=QUIET)
+    assert not (tmp_path / "none").exists()
+
+
+def test_unreadable_table_leaves_no_folder(tiny_config, tmp_path):
+    with pytest.raises(InputError):
+        tune(tiny_config(tmp_path / "missing.csv"), tmp_path / "t", console=QUIET)
+    assert not (tmp_path / "t").exists()
+
+
+# --- command line and processes ---------------------------------------------------------------------
+
+
+def test_resume_takes_no_other_option(cli, tuned):
+    code, _, err = cli("tune", "--resume", tuned, "--minutes", 3)
+    assert code == 2 and "--resume continues with its own settings: leave out --minutes" in err
+
+
+@pytest.mark.slow
+def test_command_searches_trains_and_resumes(cli, demo_csv, tiny_flags, tmp_path):
+    out = tmp_path / "t"
+    code, _, err = cli("tune", "--dataset", demo_csv, "--trials", 1, "--seeds", 0, "--out", out, *tiny_flags)
+    assert code == 0, err
+    assert "trial 0 (defaults): MAE " in err and f"configuration: {out / 'best.yaml'}" in err
+    assert (out / "run" / "report.html").exists()
+    code, text, err = cli("tune", "--resume", out, "--json")
+    assert code == 0 and "the run is already finished" in err
+    assert document_of("tune", text)["search"] == str(out)
+
+
+def test_missing_optuna_ends_with_one_sentence(cli, demo_csv, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, _, err = cli("tune", "--dataset", demo_csv, "--out", tmp_path / "t")
+    assert code == 2 and err.endswith("graphslice tune needs the package optuna: pip install 'graphslice[tune]'\n")
+
+
+@pytest.mark.slow
+def test_signal_keeps_what_was_found(start, wait_for_exit, demo_csv, tiny_flags, tmp_path):
+    out = tmp_path / "t"
+    budget = ["--minutes", 5, "--processes", 2]
+    process = start("tune", "--dataset", demo_csv, *budget, "--out", out, *tiny_flags)
+    deadline = time.monotonic() + 300
+    while not (out / "study.sqlite3").exists() or not finished_trials(out):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    process.terminate()
+    code, _, err = wait_for_exit(process)
+    assert code == 130 and f"graphslice tune --resume {out}" in err
+    assert (out / "best.yaml").exists() and (out / "trials.csv").exists()
+
+
+def finished_trials(out) -> int:
+    """Read without Optuna, which would create the tables of a new file at the same time as the search."""
+    try:
+        with closing(sqlite3.connect(f"file:{out / 'study.sqlite3'}?mode=ro", uri=True)) as connection:
+            return connection.execute("select count(*) from trials where state = 'COMPLETE'").fetchone()[0]
+    except sqlite3.OperationalError:  # being created
+        return 0
+
+
+def test_full_disk_ends_with_one_sentence(demo_csv, tiny_config, tmp_path, monkeypatch):
+    import optuna
+
+    def fails(self, config, seed=0, report=None):
+        raise optuna.exceptions.StorageInternalError("x") from OSError("database or disk is full")
+
+    monkeypatch.setattr("graphslice.search.tune._run_trial", fails)
+    with pytest.raises(InputError, match=r"cannot write .*study.sqlite3: database or disk is full"):
+        tune(tiny_config(demo_csv), tmp_path / "t", trials=3, console=QUIET)
+
+
+def test_a_run_that_no_search_wrote_is_kept(run_directory, demo_csv, tiny_config, tmp_path):
+    shutil.copytree(run_directory, tmp_path / "t" / "run")
+    before = (tmp_path / "t" / "run" / "start.json").read_text()
+    with pytest.raises(InputError, match="holds a run already"):
+        tune(tiny_config(demo_csv), tmp_path / "t", trials=1, seeds=0, console=QUIET)
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["run"]
+    assert (tmp_path / "t" / "run" / "start.json").read_text() == before
+
+
+def test_a_finished_search_is_extended_by_a_larger_budget_only(copied, demo_csv, tiny_config, monkeypatch):
+    def trial(*_):
+        raise AssertionError("a trial of a finished search")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objective, "score", trial)
+        resume(copied, console=QUIET)
+    tune(tiny_config(demo_csv), copied, trials=4, seeds=1, console=QUIET)
+    assert len(read_trials(copied)) == 4
+
+
+def test_the_final_run_uses_one_device(tuned):
+    """Further processes, which Lightning starts for further devices, would start the search again."""
+    assert read_yaml(tuned / "run" / "config.yaml")["trainer"]["devices"] == "1"

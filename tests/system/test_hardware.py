@@ -1,0 +1,63 @@
+"""Devices and memory, with mocked GPUs."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from graphslice.system.machine import cores, default_device, device_name, hardware_info, peak_memory
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"), [("150000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", 8), ("9999999 100000\n", 8)]
+)
+def test_cores_are_limited_by_the_quota_of_a_container(limit, count, tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text(limit)
+    monkeypatch.setattr("graphslice.system.machine._CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8), raising=False)
+    assert cores() == count
+
+
+def test_cores_without_a_quota(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.system.machine._CPU_QUOTA", tmp_path / "none")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
+    assert cores() == 3
+
+
+@pytest.mark.parametrize(("cuda", "device"), [(True, "cuda"), (False, "cpu")])
+def test_mps_is_never_the_default_device(cuda, device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert default_device() == device
+
+
+def test_torch_is_asked_for_gpus_only_where_there_is_a_driver():
+    code = (
+        "import sys; from graphslice import hardware\n"
+        "for driver in (False, True):\n"
+        "    hardware._has_gpu_driver = lambda: driver; hardware.default_device(); print('torch' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True"]
+
+
+def test_peak_memory_is_counted_per_gpu(monkeypatch):
+    used = {torch.device("cuda", 0): 10, torch.device("cuda", 1): 20}
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: used[device])
+    assert [peak_memory(torch.device("cuda", i)) for i in (0, 1)] == [10, 20]
+
+
+def test_peak_memory_is_that_of_the_process_and_not_of_its_parent():
+    code = (
+        "from graphslice.system.machine import peak_memory; before = peak_memory(); block = bytearray(200 << 20); "
+        "print(before, peak_memory())"
+    )
+    block = b"x" * (800 << 20)
+    before, after = map(int, subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert 10e6 < before < len(block) < peak_memory() and after > before + (200 << 20) // 2
+
+
+def test_device_names(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    assert device_name(torch.device("cuda", 1)) == "GPU 1"
+    assert device_name("cpu") == hardware_info()["machine"] != ""

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+import process_functions
+import pytest
+
+from graphslice.system.processes import in_processes, least_used_gpu
+
+
+def test_each_call_runs_in_its_own_process(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert dict(in_processes(process_functions.note, {path: (path,) for path in paths}, jobs=2)) == dict.fromkeys(paths)
+    processes = {int(path.read_text().split()[0]) for path in paths} | {os.getpid()}
+    assert len(processes) == 3
+
+
+def test_parallel_calls_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
+    monkeypatch.setattr("graphslice.system.machine._CPU_QUOTA", tmp_path / "none")
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    list(in_processes(process_functions.note, {"a": (tmp_path / "a",)}, jobs=2))
+    assert (tmp_path / "a").read_text().split()[1] == "3"
+    assert os.environ["OMP_NUM_THREADS"] == "5"
+
+
+def test_every_call_sees_one_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    tasks = {path: (path,) for path in (tmp_path / "a", tmp_path / "b")}
+    list(in_processes(process_functions.note, tasks, jobs=2, gpus=["2", "3"]))
+    assert [path.read_text().split()[2] for path in tasks] == ["2", "3"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "taken", "expected"),
+    [("", [], None), ("ab", [], "a"), ("ab", ["a"], "b"), ("ab", ["b"], "a"), ("abc", ["c", "a", "b", "a", "c"], "b")],
+)
+def test_least_used_gpu(gpus, taken, expected):
+    assert least_used_gpu(list(gpus), taken) == expected
+
+
+def test_failed_call_does_not_stop_the_others():
+    functions = [
+        process_functions.raise_input_error,
+        process_functions.raise_error,
+        process_functions.exit_with_7,
+        process_functions.finish,
+    ]
+    assert dict(in_processes(process_functions.run, {function: (function,) for function in functions}, jobs=2)) == {
+        process_functions.raise_input_error: "no such data",
+        process_functions.raise_error: "ZeroDivisionError: a mixer",
+        process_functions.exit_with_7: "its process ended with exit code 7: a script that trains several models needs "
+        'if __name__ == "__main__"',
+        process_functions.finish: None,
+    }
+
+
+def test_first_failure_is_seen_by_a_caller_that_stops(tmp_path):
+    """Also if the second call has failed by then."""
+    tasks = dict.fromkeys("abc", (process_functions.raise_input_error,))
+    failing = in_processes(process_functions.run, tasks, jobs=2)
+    with pytest.raises(RuntimeError, match="no such data"), contextlib.closing(failing) as ended:
+        for _, reason in ended:
+            time.sleep(1)
+            raise RuntimeError(reason)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("way", ["terminal", "interrupt", "terminate", "kill", "kill-background"])
+def test_calls_end_with_their_parent_process(start_process, wait_for, wait_for_exit, way, tmp_path):
+    """Ctrl-C in a terminal reaches the whole process group, the other signals only the parent."""
+    sent = {"terminal": signal.SIGINT, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}.get(way, signal.SIGKILL)
+    process = start_process(sys.executable, process_functions.__file__, tmp_path, background=way == "kill-background")
+    wait_for(process, tmp_path / "a", tmp_path / "b")
+    (os.killpg if way == "terminal" else os.kill)(process.pid, sent)
+    assert wait_for_exit(process) == (130 if sent == signal.SIGINT else -sent, "", "")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "a",
+        "b",
+    }  # no call started afterwards, none was interrupted twice

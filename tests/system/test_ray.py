@@ -1,0 +1,110 @@
+"""The Ray engine compared with the local one. Slow, because Ray takes seconds to start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.tables import read_chunks
+from graphslice.errors import InputError
+from graphslice.inference.files import predict_file
+
+ray = pytest.importorskip("ray")
+from graphslice.system.ray import map_table  # noqa: E402 - it needs Ray
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # 15 by default: workers would wait for other tests on a busy machine
+        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+    signal.signal(signal.SIGTERM, before)  # Ray leaves a handler of its own
+
+
+@pytest.fixture(scope="module")
+def folder(demo_smiles, tmp_path_factory) -> Path:
+    """Write three CSV files with valid and invalid rows; one has several chunks and malformed lines."""
+    folder = tmp_path_factory.mktemp("tables")
+    for number in range(3):
+        smiles = [*demo_smiles[500 * number : 500 * number + 500], "oops", "", "C1CC"]
+        table = pd.DataFrame({"id": [f"{number}-{i}" for i in range(len(smiles))], "smiles": smiles})
+        table["y"] = np.arange(len(smiles), dtype=float)
+        table.to_csv(folder / f"{number}.csv", index=False)
+    with (folder / "0.csv").open("a") as file:
+        file.writelines(f"0-{i},CCO,1\n" for i in range(503, 5000))
+        file.write("0-5000,C,1,2\n0-5001,N\n0-5002,O,2\n")
+    return folder
+
+
+def test_predictions_match_the_local_engine(cluster, folder, predictor, tmp_path):
+    for engine in ("local", "ray"):
+        report = predict_file(predictor, folder, tmp_path / f"{engine}.csv", engine=engine, workers=2)
+        assert (report.rows, report.failed) == (6009, 11)
+    local, distributed = (pd.read_csv(tmp_path / f"{engine}.csv") for engine in ("local", "ray"))
+    pd.testing.assert_frame_equal(local, distributed, rtol=1e-5)
+    assert local["id"].tolist() == [f"{n}-{i}" for n in range(3) for i in range(503 if n else 5003)]
+    assert "line 5002" in local["error"][5_000] and "line 5003" in local["error"][5_001]
+
+
+def test_preprocessed_datasets_match_the_local_engine(cluster, folder, tmp_path):
+    for engine in ("local", "ray"):
+        data = DataConfig(str(folder), targets="y")
+        store = featurize_dataset(data, GraphConfig(), tmp_path / f"{engine}.arrow", engine=engine, workers=1)
+        assert (len(store), len(store.errors)) == (6009, 11)
+    assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Reader of files of integers; nested, so that it is pickled by value: workers cannot import this file."""
+
+    def read(path: Path, rows: int) -> Iterator[pa.Table]:
+        numbers = [int(line) for line in path.read_text().split()]
+        for start in range(0, len(numbers), rows):
+            yield pa.table({"n": numbers[start : start + rows]})
+
+    return read
+
+
+def test_rows_of_a_killed_worker_are_processed_again(cluster, lines, tmp_path):
+    rows, mark = 30_000, tmp_path / "killed"
+    (tmp_path / "in.txt").write_text("\n".join(map(str, range(rows))))
+
+    def make(offset: int, gpu: bool) -> Callable[[pa.Table], pa.Table]:
+        def work(chunk: pa.Table) -> pa.Table:
+            if offset + rows // 2 in chunk["n"].to_pylist() and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return chunk.append_column("m", pa.array([n + offset for n in chunk["n"].to_pylist()]))
+
+        return work
+
+    result = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=1))
+    assert mark.exists(), "no worker was killed"
+    assert result["n"].to_pylist() == list(range(rows)) and result["m"].to_pylist() == list(range(7, rows + 7))
+
+
+def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
+    (tmp_path / "in.csv").write_bytes("smiles,x\nC,1\n".encode("utf-16")[:-1])
+    with pytest.raises(InputError, match=r"cannot read .*in\.csv: 'utf-16"):
+        list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_less_than_one_worker_is_rejected(workers, lines, tmp_path):
+    with pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"):
+        list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=workers))

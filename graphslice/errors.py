@@ -73,7 +73,8 @@ def check_choice(name: str, value: object, choices: Iterable[str | None]) -> Non
     """Raise :class:`InputError` for a value that is none of the choices, of which None is not listed."""
     if value not in (choices := list(choices)):
         *others, last = known = [choice for choice in choices if choice is not None]
-        raise InputError(f"{name} must be {', '.join(others)} or {last}, not {shown(value)}{nearest(value, known)}")
+        choice = f"{', '.join(others)} or {last}" if others else last
+        raise InputError(f"{name} must be {choice}, not {shown(value)}{nearest(value, known)}")
 
 
 def first_line(error: BaseException) -> str:

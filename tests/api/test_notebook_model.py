@@ -284,7 +284,7 @@ def test_evaluation_of_a_run_without_its_splits_asks_for_all_rows(cli, demo_rows
     with pytest.raises(InputError, match="give split all"):
         model.evaluate()
     code, _, err = cli("evaluate", tmp_path / "run")
-    assert code == 2 and "give --split all" in err
+    assert code == 2 and "give split all" in err
     assert model.evaluate(split="all")["molecules"] == len(demo_rows) > molecules
 
 

@@ -26,7 +26,7 @@ def test_import_checkpoint(name, cli, tmp_path):
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert cli("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")[0] == 2  # not over a model
     code, _, err = cli("evaluate", tmp_path / "run")
-    assert code == 2 and "was imported without its training data: give labelled molecules with --dataset" in err
+    assert code == 2 and "is not there: give labelled molecules with data.dataset" in err
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_hyperparameters_of_graphormer_v1_are_read(original_file):
 def test_import_does_not_replace_a_run(file, original_file, tmp_path):
     (tmp_path / "run" / file).parent.mkdir(parents=True)
     (tmp_path / "run" / file).write_text("mine")
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="holds no run"):
         write_run_directory(import_checkpoint(original_file), tmp_path / "run")
     assert [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["mine"]
 

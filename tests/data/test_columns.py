@@ -100,7 +100,7 @@ def test_tsv_and_parquet_match_csv(name, table, tmp_path):
         ("morgn", "has no column 'morgn' .did you mean 'morgan'"),
         ("T", "has no column 'T'"),
         ("t,y", "'y' cannot be a target and an input"),
-        ("word", "the column 'word' of --features has no number in any row"),
+        ("word", "the column 'word' of data.features has no number in any row"),
     ],
 )
 def test_invalid_feature_columns_are_rejected(features, reason, table):

@@ -53,7 +53,7 @@ def test_labels_without_a_logarithm_are_rejected(cell, value, table):
 def test_mostly_rejected_labelled_rows_raise(table):
     dataset = table(smiles=["CCO", "C", "CC", "aspirin"] + ["mol7", "mol8"] * 2, y=[*range(8)])
     with pytest.raises(
-        InputError, match=r"only 3 of 8 labelled rows .*; 5 rows are rejected; .* row 4: .*--rejected any"
+        InputError, match=r"only 3 of 8 labelled rows .*; 5 rows are rejected; .* row 4: .*data.rejected any"
     ):
         MoleculeData(dataset, config())
     assert len(MoleculeData(dataset, config("random", rejected="any")).usable_rows) == 3

@@ -243,7 +243,7 @@ def test_decimal_commas_are_rejected(tmp_path):
     """Single labels are rejected by row; if several labels have commas, other numbers would remain, so it raises."""
     dataset = load_dataset(write(tmp_path / "few.csv", "smiles;y\n" + "C;1.5\n" * 10 + "N;12,5\n"))
     assert dataset.targets[:10, 0].tolist() == [1.5] * 10
-    assert "'12,5' (give --decimal comma" in dataset.rejected[10]
+    assert "'12,5' (give data.decimal comma" in dataset.rejected[10]
     with pytest.raises(InputError, match=r"most\.csv: the target 'y' has numbers with commas, such as '12,5' in row 2"):
         load_dataset(write(tmp_path / "most.csv", "smiles;y\nC;3\nN;12,5\nO;-,5e3\n"))
 
@@ -418,7 +418,7 @@ def test_pyg_dataset_is_loaded():
     unlabelled.y = None
     dataset = dataset_from_pyg([pyg("CCO", 1.0), broken, pyg("C", np.nan), pyg("N", 1e30), unlabelled, pyg("O", 2.0)])
     assert dataset.name == "pyg" and dataset.target_names == ["y"] and len(dataset) == 6
-    assert set(dataset.rejected) == {1, 2, 3, 4} and "shape [2, 3]" in dataset.rejected[1]
+    assert set(dataset.rejected) == {1, 2, 3, 4} and "not integers" in dataset.rejected[1]
     assert [g.num_atoms for g in dataset.graphs] == [3, 0, 1, 1, 3, 1]
     np.testing.assert_array_equal(dataset.targets[[0, 5]], [[1.0], [2.0]])
 

@@ -45,8 +45,8 @@ def test_existing_output_is_not_overwritten(demo_csv, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"split": "random"}, "a preprocessed dataset keeps the split of a column: use --split random when"),
-        ({"split": "scaffold"}, "use --split scaffold when training"),
+        ({"split": "random"}, "a preprocessed dataset keeps the split of a column: use data.split random when"),
+        ({"split": "scaffold"}, "use data.split scaffold when training"),
         ({"split": "splat"}, r"no column 'splat' .did you mean 'split'"),
         ({"split": "smiles"}, "'smiles' cannot be the SMILES and the split"),
         ({"targets": "gap"}, r"demo60\.csv has no column 'gap' .did you mean 'gap_ev'"),
@@ -61,7 +61,7 @@ def test_invalid_columns_raise(settings, reason, demo_csv, tmp_path):
 
 
 def test_split_method_for_the_demo_set_raises(tmp_path):
-    with pytest.raises(InputError, match="demo has its own split: use --split random when training"):
+    with pytest.raises(InputError, match=r"demo has its own split: use data\.split random when training"):
         featurize_dataset(DataConfig(split="random"), GraphConfig(), tmp_path / "s.arrow")
 
 

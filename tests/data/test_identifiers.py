@@ -33,7 +33,7 @@ def test_identifiers_of_split_files_are_concatenated(config, tmp_path):
     [
         ("cmpd", r"has no column 'cmpd' \(did you mean 'cmpd_id'\?\)"),
         ("y", "'y' cannot be a target and an identifier"),
-        ("row", "--id-column cannot name 'row'"),
+        ("row", "data.id_column cannot name 'row'"),
     ],
 )
 def test_unusable_columns_are_rejected(config, column, message):

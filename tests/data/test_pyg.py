@@ -74,18 +74,18 @@ def changed(name, index, value):
     ("change", "message"),
     [
         (lambda data: setattr(data, "x", None), "not OGB's"),
-        (lambda data: setattr(data, "x", data.x[:, :8]), r"shape \[4, 8\]"),
-        (lambda data: setattr(data, "x", data.x[:0]), "atom 0 of 0"),
+        (lambda data: setattr(data, "x", data.x[:, :8]), "atoms that are not integers"),
+        (lambda data: setattr(data, "x", data.x[:0]), "out of range"),
         (lambda data: setattr(data, "edge_attr", None), "not OGB's"),
-        (lambda data: setattr(data, "edge_attr", data.edge_attr[:, :2]), r"shape \[3, 2\]"),
+        (lambda data: setattr(data, "edge_attr", data.edge_attr[:, :2]), "bond_features that are not integers"),
         (lambda data: setattr(data, "edge_attr", data.edge_attr[:-1]), "not OGB's"),
-        (changed("x", (0, 0), 119), "feature 0 is 119, outside"),
+        (changed("x", (0, 0), 119), "out of range"),
         (changed("x", (0, 0), -1), "not integers"),
         (changed("x", (0, 0), 0.5), "not integers"),
         (changed("x", (0, 0), float("nan")), "not integers"),
-        (changed("edge_attr", (0, 1), 6), "outside"),
+        (changed("edge_attr", (0, 1), 6), "out of range"),
         (changed("edge_index", (0, 0), 4), "once in each direction"),
-        (changed("edge_index", (1, 0), 4), "a bond to atom 4 of 4"),
+        (changed("edge_index", (1, 0), 4), "out of range"),
         (lambda data: setattr(data, "edge_index", data.edge_index[:1]), "not OGB's"),
         (changed("edge_index", (0, 0), 1), "once in each direction"),  # a self-loop
         (changed("edge_attr", (0, 0), 2), "same features"),
@@ -102,7 +102,7 @@ def test_one_way_and_repeated_bonds_are_rejected(data):
     with pytest.raises(MoleculeError, match="once in each direction"):
         from_pyg(half)
     twice = Data(x=data.x, edge_index=data.edge_index.repeat(1, 2), edge_attr=data.edge_attr.repeat(2, 1))
-    with pytest.raises(MoleculeError, match="two bonds"):
+    with pytest.raises(MoleculeError, match="repeated"):
         from_pyg(twice)
 
 

@@ -14,7 +14,7 @@ from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.tasks import Task
 
-WORDS = ["pear", "Zebra", "pear", "zebra", None, "zebra"]
+WORDS = ["pear", "zebra", "pear", "zebra", None, "zebra"]
 NUMBERS = [1, 2, 3, 2, None, 1]
 FLAGS = [0, 1, 1, 0, None, 1]
 LEVELS = [-1, 0, 1, 0, None, -1]

@@ -297,8 +297,7 @@ def test_files_other_than_stores_raise(content, tmp_path):
 
 def test_store_of_another_version_raises(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        for module in ("store", "store_schema"):
-            patch.setattr(f"graphslice.data.{module}.FORMAT", "older")
+        patch.setattr("graphslice.data.store.FORMAT", "older")
         build(tmp_path / "s.arrow")
     with pytest.raises(InputError, match="written by another version of GraphSlice or RDKit: recreate it"):
         GraphStore.open(tmp_path / "s.arrow")

@@ -76,8 +76,8 @@ def test_rows_without_label_or_prediction_are_left_out(tmp_path, predictor):
 
 
 UNUSABLE = [
-    (["C"], [1.0], "test", None, "no split 'test': give --split all"),
-    (["C"], [1.0], "tset", {"train": np.array([0])}, "no split 'tset': give --split train or all"),
+    (["C"], [1.0], "test", None, "no split 'test': give split all"),
+    (["C"], [1.0], "tset", {"train": np.array([0])}, "no split 'tset': give split train or all"),
     (["C", "N"], [None, 1.0], "test", {"test": np.array([0])}, "no usable labels in the split test"),
     (["oops"], [1.0], "all", None, " all: no molecule could be predicted; the first: not a valid molecule"),
 ]

@@ -184,7 +184,7 @@ def test_non_finite_weights_and_own_runs_are_rejected(tmp_path, run_directory):
         import_checkpoint(run_directory)
     with pytest.raises(InputError, match="needs no import"):
         import_checkpoint(run_directory / "model.safetensors")
-    with pytest.raises(InputError, match="is not a run directory"):
+    with pytest.raises(InputError, match="not a model of GraphSlice"):
         gs.load(folder)
 
 

@@ -97,7 +97,7 @@ def test_invalid_arguments_are_rejected(cli, tmp_path, demo_csv):
     table = demo_csv
     for arguments, reason in (
         ((tmp_path / "none.csv", "-o", tmp_path / "run"), "none.csv"),
-        ((tmp_path / "none.csv",), "--out"),
+        ((tmp_path / "none.csv",), "required: pretrain.out"),
         ((), "tables"),
         ((table, "-o", tmp_path / "run", "--model.mixer", "nope"), "nope"),
         ((table, "-o", tmp_path / "run", "--trainer.metric", "nope"), "nope"),

@@ -173,7 +173,6 @@ BAD = {
     "text-interval": (b'{"smiles": ["C"], "interval": "90"}', 422, "interval"),
     "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
     "interval": (b'{"smiles": ["C"], "interval": 100}', 422, "coverage"),
-    "column": (b'{"smiles": ["C"], "columns": {"dose": [1]}}', 422, "no feature column"),
     "path": (b'{"smiles": ["C"], "model": "../../etc/passwd"}', 404, "no model"),
     "too-many": (json.dumps({"smiles": ["C"] * 10_000}).encode(), 413, "1,000 at a time"),
     "too-large": (b'{"smiles": ["' + b"C" * 10_000_000 + b'"]}', 413, "bytes"),

@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import sys
 from numba import njit
-from graphslice import compile_note
+from graphslice.system import compile_note
 
 for _ in range(2):
     compile_note.announce_compilation()

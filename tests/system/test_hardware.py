@@ -34,9 +34,9 @@ def test_mps_is_never_the_default_device(cuda, device, monkeypatch):
 
 def test_torch_is_asked_for_gpus_only_where_there_is_a_driver():
     code = (
-        "import sys; from graphslice import hardware\n"
+        "import sys; from graphslice.system import machine\n"
         "for driver in (False, True):\n"
-        "    hardware._has_gpu_driver = lambda: driver; hardware.default_device(); print('torch' in sys.modules)"
+        "    machine._has_gpu_driver = lambda: driver; machine.default_device(); print('torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True"]
 

@@ -58,7 +58,7 @@ class Steps:
         )
         data = SimpleNamespace(
             store=None,
-            network_rows=None,
+            splits={"train": None},
             config=config,
             num_train_widths=lambda share: 10,
             extreme_train_batches=lambda size, share: [Molecules(range(size))] * 2,

@@ -28,14 +28,9 @@ _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
 
 def choose_transforms(config: RunConfig, data: MoleculeData, console: Console) -> tuple[MoleculeData, RunConfig]:
     """Choose the transform of each regression target on training and validation set, unless ``data.transform`` sets it.
-
-    A support vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale, and its predictions, in
-    the unit of the target, are evaluated by the metric of the run. Nothing is chosen for a cross-validation, whose
-    models would have different scales. A run that is fine-tuned from a model with the same targets has its transforms.
-
-    Returns:
-        The molecules and the configuration with the transforms.
-    """
+    A support vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale and evaluated by the
+    metric of the run in the unit of the target. Models of a cross-validation would have different scales, so nothing
+    is chosen; a fine-tuned run has the transforms of a model with the same targets."""
     if config.data.is_cross_validation:
         return data, config
     tasks, dataset = data.dataset.tasks, data.dataset
@@ -113,7 +108,6 @@ def _least(dataset: LabelledDataset, t: int) -> float:
 
 
 def _is_better(none: np.ndarray, log: np.ndarray, higher_is_better: bool) -> bool:
-    """True if the scores with the logarithm are clearly better than those without."""
     errors = (1 - values if higher_is_better else values for values in (none, log))
     before, after = (np.log(np.maximum(values, 1e-300)) for values in errors)  # ratios: a fold may have a huge label
     gains = before - after

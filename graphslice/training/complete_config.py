@@ -52,27 +52,18 @@ NO_STEP_LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class CompleteConfig:
-    """Complete configuration of a run.
+    """Complete configuration of a run."""
 
-    Attributes:
-        config: the settings that are saved with the run.
-        devices: devices and precision.
-        steps: length in optimiser steps, unless the time limit ends the run earlier.
-        metric: metric that selects the best epoch.
-    """
-
-    config: RunConfig
+    config: RunConfig  # settings that are saved with the run
     devices: Devices
-    steps: int
-    metric: str
+    steps: int  # length in optimiser steps, unless the time limit ends the run earlier
+    metric: str  # selects the best epoch
 
 
 def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> CompleteConfig:
-    """Complete a configuration of :func:`fit_to_dataset` or :func:`member_configs` by the molecules and the machine.
-
-    Unless the run is ``fresh``, it keeps its initial weights and learning rate. Raises :class:`InputError` if this
-    machine does not support the configuration.
-    """
+    """Complete a configuration of :func:`fit_to_dataset` or :func:`member_configs` by the molecules and the machine;
+    raises :class:`InputError` if this machine does not support it. Only a ``fresh`` run gets new initial weights and
+    learning rate."""
     if fresh:
         config = _choose_init_from(config, data.store, data.splits["train"])
         config = replace(config, optimizer=replace(config.optimizer, peak_lr=config.optimizer.max_lr))
@@ -82,11 +73,8 @@ def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> Co
 
 
 def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
-    """Complete the configuration of the user with what the dataset decides, and make paths absolute.
-
-    Raises:
-        InputError: if the configuration does not fit the dataset.
-    """
+    """Complete the user's configuration with what the dataset decides, and make paths absolute; raises
+    :class:`InputError` if it does not fit the dataset."""
     data = config.data
     if data.weight_column and dataset.all_labels.weights is None:
         raise InputError(f"data.weight_column names a column of a table, and {dataset.name} is none: leave it out")
@@ -113,11 +101,9 @@ def fit_to_dataset(config: RunConfig, dataset: LabelledDataset) -> RunConfig:
 
 
 def member_configs(config: RunConfig) -> dict[str, RunConfig]:
-    """Return the configuration of each ensemble member, by the name of its directory; empty for a single model.
-
-    Members of an ensemble have different seeds, which no ensemble with another seed shares, and different validation
-    sets unless the data defines one. In a cross-validation, each member has another fold as its test set.
-    """
+    """Return the configuration of each ensemble member, by the name of its directory; empty for a single model. Members
+    have different seeds, which no ensemble with another seed shares, and different validation sets unless the data
+    defines one; in a cross-validation, each has another fold as its test set."""
     count = config.num_models
     if count < 2:
         return {}
@@ -147,7 +133,6 @@ def check_atom_bond_options(config: RunConfig) -> None:
 
 
 def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
-    """Decide whether base models are stacked with the network: on or off."""
     if dataset.level != MOLECULE:
         return "off"
     labels = int((~np.isnan(dataset.targets)).sum())
@@ -171,12 +156,10 @@ def _choose_refit(trainer: TrainerConfig, data: DataConfig, dataset: LabelledDat
 
 
 def _choose_init_from(config: RunConfig, store: GraphStore, rows: np.ndarray) -> RunConfig:
-    """Choose the default checkpoint that a run is fine-tuned from, unless the user set ``init_from``.
-
-    A small training set is fine-tuned from the packaged model, if that has the same architecture and graph settings
-    and knows the elements. Unless the user set a learning rate, it has that of the packaged model, since large steps
-    undo the pretraining (docs/log.md).
-    """
+    """Choose the default checkpoint that a run is fine-tuned from, unless the user set ``init_from``: for a small
+    training set the packaged model, if it has the same architecture and graph settings and knows the elements.
+    Unless the user set a learning rate, it is that of the packaged model, since large steps undo the pretraining
+    (docs/log.md)."""
     if config.init_from is not None or len(rows) > _MAX_FINE_TUNED:
         return config
     origin = read_checkpoint(MODELS[PRETRAINED_MODEL])
@@ -208,10 +191,8 @@ def default_epochs(molecules: int, steps_per_epoch: int, epochs: int = _EPOCHS) 
 def run_steps(
     config: RunConfig, tasks: Sequence[Task], molecules: int, devices: int = 1, continued: bool = False
 ) -> int:
-    """Return the length of a training in optimiser steps, unless its time limit ends it earlier.
-
-    ``continued``: it continues from a network that was trained without a fold of the training set.
-    """
+    """Return the length of a training in optimiser steps, unless its time limit ends it earlier; ``continued``: from a
+    network that was trained without a fold of the training set."""
     settings = config.trainer
     steps_per_epoch = batches_per_epoch(molecules, settings.batch_size, devices)
     epochs = settings.max_epochs
@@ -226,10 +207,8 @@ def run_steps(
 
 
 def _choose_metric(name: str | None, data: MoleculeData) -> str:
-    """Return the metric that selects the best epoch: that of the user or the default of the task types.
-
-    It is ``"loss"`` if that metric is undefined on the validation set, as AUROC with a single class.
-    """
+    """Return the user's metric for the best epoch, or the default of the task types; ``"loss"`` if it is undefined on
+    the validation set, as AUROC with a single class."""
     metric = name or default_metric(data.dataset.tasks, data.dataset.all_labels.values)
     rows = data.splits["valid"] if len(data.splits["valid"]) else data.splits["train"]
     return metric if is_defined(metric, data.dataset, rows) else "loss"

@@ -92,7 +92,6 @@ def describe_bounded(tasks: Sequence[Task], bounds: np.ndarray | None) -> list[s
 
 
 def _describe_task(task: Task, labels: np.ndarray) -> str:
-    """Describe a target: its name, and its transform or the number of labels per class."""
     if task.kind == REGRESSION:
         return task.name if task.transform == "none" else f"{task.transform} of {task.name}"
     counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=len(task.classes))

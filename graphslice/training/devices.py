@@ -31,21 +31,13 @@ DTYPES = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": to
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices and precision of a run.
+    """Devices and precision of a run."""
 
-    Attributes:
-        accelerator: cuda, cpu or mps.
-        count: number of devices per machine.
-        machines: number of machines.
-        precision: 32-true, bf16-mixed or 16-mixed, as in Lightning.
-        note: note to print for the user, or None.
-    """
-
-    accelerator: str
-    count: int
+    accelerator: str  # cuda, cpu or mps
+    count: int  # per machine
     machines: int
-    precision: str
-    note: str | None
+    precision: str  # 32-true, bf16-mixed or 16-mixed, as in Lightning
+    note: str | None  # to print for the user
 
     @property
     def total(self) -> int:
@@ -121,10 +113,8 @@ def choose_precision(wanted: str, capabilities: Sequence[tuple[int, int]]) -> st
 
 
 def make_fabric(devices: Devices, out: Path, *, fresh: bool, log: bool = True) -> Fabric:
-    """Make the access to the devices of a run, and its loggers; every resumption has a log directory of its own.
-
-    Raises :class:`InputError` if this machine does not support the devices. ``log``: write logs to the folder ``out``.
-    """
+    """Make the access to the devices of a run, and its loggers to ``out``; every resumption has a log directory of its
+    own. Raises :class:`InputError` if this machine does not support the devices."""
     version = 0 if fresh else len(list((out / "logs").glob("version_*")))
     # All buffers are constants and equal on all devices, so they need no broadcast.
     strategy: str | Strategy = "auto" if devices.total == 1 else DDPStrategy(broadcast_buffers=False)

@@ -79,11 +79,9 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
 
 
 def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
-    """Return a note on molecules for validation and test that the checkpoint ``name`` was trained on; None without any.
-
-    Without a validation set the scores are those of held-out folds of the training set. Molecules are recognised by
-    their Morgan fingerprints, of which a checkpoint keeps at most 10,000.
-    """
+    """Return a note on held-out molecules, recognised by Morgan fingerprints, that the checkpoint ``name`` was trained
+    on. A checkpoint keeps at most 10,000. Without a validation set the scores are those of held-out folds of the
+    training set."""
     if origin.calibration is None:
         return None
     counts = {}
@@ -103,15 +101,11 @@ def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | 
 def load_pretrained_weights(
     model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
 ) -> tuple[str, bool]:
-    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all.
-
-    With the same targets the output head is copied too, with the mean and standard deviation of the targets, so that
-    training starts from the predictions of the checkpoint. With other targets the output layer is newly initialised,
-    with another readout or other descriptors the first layer of the head, and the whole head if one model predicts
-    molecule-level and the other atom- or bond-level targets.
-
-    Raises :class:`InputError` if the weights do not fit; the message names the option that differs.
-    """
+    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all. With
+    the same targets, head, mean and standard deviation are copied too, so training starts from the predictions of
+    the checkpoint. Newly initialised are the output layer for other targets, the first layer of the head for another
+    readout or descriptors, and the head for another level. Raises :class:`InputError`, which names the option that
+    differs, if the weights do not fit."""
     same_level = model.config.level == origin.config.model.level
     same_outputs = model.config.tasks == origin.config.model.tasks  # a Gaussian loss also has standard deviations
     same_targets = [*map(_trained_on, tasks)] == [*map(_trained_on, origin.tasks)] and same_outputs and same_level
@@ -153,7 +147,6 @@ def _trained_on(task: Task) -> Task:
 
 
 def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
-    """Describe the settings in which the architectures of two models differ."""
     own, pretrained = vars(model.config), vars(origin.config.model)
     return [
         f"model.{name} is {value!r} in the checkpoint, but {own[name]!r} in this run"
@@ -163,12 +156,10 @@ def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
 
 
 def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
-    """Fit a linear probe: the output layer by ridge regression on the embeddings of the training set; True if any was.
-
-    The penalty of each output is chosen on the validation set, or without one on a tenth of the training set. Nothing
-    is fitted for an MLP head, atom- or bond-level targets, or a head with descriptors; nor are regression targets of
-    which the fit explains little variance.
-    """
+    """Fit a linear probe: the output layer by ridge regression on the training embeddings; True if any was fitted. The
+    penalty of each output is chosen on the validation set, or else on a tenth of the training set. Nothing is fitted
+    for an MLP head, atoms, bonds or a head with descriptors, nor for regression targets of which the fit explains
+    little variance."""
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False
@@ -197,11 +188,8 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
 
 
 def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Fit a ridge regression, with the penalty of the least squared error on the validation rows.
-
-    ``x``: ``float64 [R, C]``, ``y``: ``float64 [R]``. Returns the weights ``float64 [C]``, the intercept, and the
-    share of the variance of ``y_valid`` that is explained.
-    """
+    """Return weights ``[C]`` and intercept of the ridge regression with the least validation error, and its R2; ``x``:
+    ``float64 [R, C]``."""
     centre, middle = x.mean(axis=0), y.mean()
     u, s, vt = np.linalg.svd(x - centre, full_matrices=False)
     inner = u.T @ (y - middle)
@@ -230,11 +218,8 @@ def _embeddings(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -
 
 
 def _head_targets(model: GraphTransformer, data: MoleculeData, rows: np.ndarray) -> np.ndarray:
-    """Return the targets ``float64 [R, W]`` of the outputs; nan where unknown.
-
-    For a class with share p of the training labels, the target is the first Newton step for its logit,
-    ``(y - p) / (p (1 - p))``.
-    """
+    """Return the targets ``float64 [R, W]`` of the outputs, nan where unknown; for a class with share p of the training
+    labels it is the first Newton step for its logit, ``(y - p) / (p (1 - p))``."""
     from scipy.stats import iqr
 
     labels, train_labels = data.labels[rows], data.train_labels

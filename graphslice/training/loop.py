@@ -1,10 +1,6 @@
 """The training loop of a run: steps, validations, checkpoints, limits and logs, in the order in which they happen.
 
-The optimiser: learning rates of the parameters and their schedule; frozen parameters.
-
-What a user sees of a training in progress: the progress bar.
-
-Fast execution of training steps: check of the operator backends, and compilation if it is expected to pay off.
+Also its optimiser and learning rates, its progress bar, and the check and compilation of fast training steps.
 """
 
 from __future__ import annotations
@@ -56,33 +52,18 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class TrainingState:
-    """Where training stands, apart from weights, optimiser and learning rates.
+    """Where training stands, apart from weights, optimiser and learning rates."""
 
-    Attributes:
-        step: optimiser steps so far.
-        seconds: time of training so far, with validations.
-        validated: step of the last validation.
-        best: best validation score so far, of :data:`~graphslice.training.module.MONITOR`.
-        waited: validations since the best one.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    validated: int = -1
-    best: float | None = None
-    waited: int = 0
+    step: int = 0  # optimiser steps
+    seconds: float = 0.0  # with validations
+    validated: int = -1  # step of the last validation
+    best: float | None = None  # validation score, of :data:`~graphslice.training.module.MONITOR`
+    waited: int = 0  # validations since the best one
 
 
 class TimeBudget:
-    """Time limit of a run, which includes the time before its resumptions.
-
-    Args:
-        minutes: time limit; None for no limit.
-
-    Attributes:
-        limit: time limit in seconds, or None.
-        fraction: fraction of the time limit that had passed at the last update, 0 to 1; 0 without a limit.
-    """
+    """Time limit of a run, which includes the time before its resumptions; ``fraction`` of it had passed at the last
+    update, 0 to 1 (0 without a limit)."""
 
     def __init__(self, minutes: float | None) -> None:
         self.limit = None if minutes is None else 60 * minutes
@@ -115,20 +96,7 @@ class TimeBudget:
 
 class TrainingLoop:
     """Training of a model until it reaches its limit of steps or time, runs out of patience, or is stopped.
-
-    Args:
-        fabric, module, data: devices and loggers, model, molecules of the run.
-        out: run directory.
-        steps: length of the run in optimiser steps.
-        console: where to report.
-        part: the part of the whole work that this training is, for the progress bar.
-        after_epoch: called with this loop after every epoch; an exception ends the training.
-
-    Attributes:
-        state: where training stands.
-        budget: time limit of the run.
-        fast: checks of fast execution, and whether the steps are compiled.
-    """
+    ``after_epoch`` is called with this loop after every epoch; an exception ends the training."""
 
     def __init__(
         self,
@@ -136,10 +104,10 @@ class TrainingLoop:
         module: PropertyModule,
         data: MoleculeData,
         out: Path,
-        steps: int,
+        steps: int,  # length of the run in optimiser steps
         console: Console,
         *,
-        part: Part | None = None,
+        part: Part | None = None,  # of the whole work, for the progress bar
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
         self.after_epoch = after_epoch
@@ -161,12 +129,8 @@ class TrainingLoop:
         self._signals: list[int] = []  # received, and still to take effect
 
     def run(self, last: Path | None) -> None:
-        """Train the model from scratch, or from the last checkpoint of a run.
-
-        Raises:
-            Interrupted: if the run is stopped by a signal.
-            KeyboardInterrupt: if it is stopped by a second signal that is Ctrl-C, at once.
-        """
+        """Train from scratch, or from the checkpoint ``last``; raises Interrupted if a signal stops the run, and
+        KeyboardInterrupt at once at a second signal that is Ctrl-C."""
         numbers = (signal.SIGTERM, *([signal.SIGINT] if interrupts_are_handled() else []))
         with signals_handled(self._receive_signal, numbers):
             if last is not None:
@@ -204,7 +168,6 @@ class TrainingLoop:
         return self.state.step >= self.steps or self.budget.fraction >= 1
 
     def _train_epoch(self) -> None:
-        """Make the steps that remain of an epoch, or until the run ends; then validate and write last.ckpt."""
         self.fast.begin_epoch()
         if not self._awaits_validation():
             self._train_steps()
@@ -215,7 +178,6 @@ class TrainingLoop:
             self.after_epoch(self)
 
     def _train_steps(self) -> None:
-        """Make the steps that remain of an epoch, or until the run ends."""
         total, molecules = torch.zeros((), device=self.fabric.device), 0
         for batch in self.train_batches:
             if self.fabric.world_size == 1 or self.state.step % _SYNC_EVERY == 0:
@@ -238,7 +200,6 @@ class TrainingLoop:
         self._log({"train_loss_epoch": float(total) / molecules})
 
     def _step(self, batch: GraphBatch) -> Tensor:
-        """Make one optimiser step and return the loss of its batch."""
         self.module.zero_grad()  # before the forward pass, since a CUDA graph may overwrite the memory of the gradients
         torch.compiler.cudagraph_mark_step_begin()
         # The dropout mask depends only on seed, step and device, so a resumed run draws the same.
@@ -259,10 +220,8 @@ class TrainingLoop:
         return loss.detach()
 
     def _validate(self) -> None:
-        """Score the validation set, log the scores, and write ``model.safetensors`` if they are the best so far.
-
-        Without a validation set it is the model after the last step.
-        """
+        """Score the validation set, log the scores, and write ``model.safetensors`` if they are the best so far;
+        without a validation set it is the model after the last step."""
         if not len(self.data.splits["valid"]):
             self.state.seconds, self.state.validated = self.budget.seconds, self.state.step
             if self.state.step >= self.steps:
@@ -292,12 +251,10 @@ class TrainingLoop:
             self.budget.update(self.fabric.broadcast(self.budget.seconds))
 
     def _receive_signal(self, number: int, frame: object) -> None:
-        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once.
-
-        An exception that a signal raises anywhere could leave a file half-written, or strike compiled code. A signal
-        after SIGTERM is no wish of a person: systemd and Slurm send SIGTERM to all processes, of which an ensemble
-        then interrupts its members.
-        """
+        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once. An exception
+        that a signal raises anywhere could leave a file half-written, or strike compiled code. A signal after
+        SIGTERM is no wish of a person: systemd and Slurm send it to all processes, and an ensemble then interrupts
+        its members."""
         if number == signal.SIGINT and signal.SIGINT in self._signals:
             raise KeyboardInterrupt
         self._signals.append(number)
@@ -320,7 +277,6 @@ class TrainingLoop:
             logger.save()
 
     def _save_last(self) -> None:
-        """Write ``last.ckpt``, from which the run can be continued."""
         self._saved, self.state.seconds = time.monotonic(), self.budget.seconds
         training = {
             "training": asdict(self.state),
@@ -353,9 +309,7 @@ def make_optimizer(
     module: PropertyModule, steps: int, elapsed: Callable[[], float], *, fused: bool
 ) -> tuple[AdamW, LambdaLR]:
     """Make the optimiser of a model and its heads, and the learning rate schedule, by steps or the share of the time.
-
-    The fused implementation does not work with gradient scaling and clipping.
-    """
+    The ``fused`` implementation does not work with gradient scaling and clipping."""
     settings = module.config.optimizer
     groups = parameter_groups(module.model, settings)
     if module.auxiliary is not None:
@@ -369,9 +323,7 @@ def make_optimizer(
 
 def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], float]:
     """Return the factor of ``peak_lr`` by step: linear warm-up, then linear decay to ``end_lr`` (Ying et al. 2021, B).
-
-    Raises :class:`InputError` if the warm-up is longer than the run, whose learning rate would not decay.
-    """
+    Raises :class:`InputError` if the warm-up is longer than the run, whose learning rate would not decay."""
     total = config.total_steps or steps
     if config.warmup_steps is not None and config.warmup_steps > total:
         raise InputError(
@@ -391,12 +343,9 @@ def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], fl
 
 
 def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list[dict[str, Any]]:
-    """Group the trainable parameters by learning rate, in the format of PyTorch optimisers.
-
-    The learning rate of the structural encodings is multiplied by ``structure_lr_factor``. Each block has
-    ``layer_lr_decay`` times the learning rate of the next one; the embeddings count as a block before the first
-    (layer-wise decay, Howard and Ruder 2018, section 3.2).
-    """
+    """Group the trainable parameters by learning rate: ``structure_lr_factor`` multiplies that of the structural
+    encodings, and each block has ``layer_lr_decay`` times that of the next (Howard and Ruder 2018, section 3.2); the
+    embeddings count as a block before the first."""
     groups: dict[float, list[nn.Parameter]] = defaultdict(list)
     depth = len(model.blocks)
     for name, parameter in model.named_parameters():
@@ -412,10 +361,8 @@ def parameter_groups(model: GraphTransformer, settings: OptimizerConfig) -> list
 
 
 def freeze(model: GraphTransformer, frozen: str) -> None:
-    """Freeze ``"none"``, ``"embeddings"``, or ``"blocks:N"`` of a model: the embeddings and the first N blocks.
-
-    Sets ``requires_grad`` of the parameters to False. Raises :class:`InputError` if there are fewer than N blocks.
-    """
+    """Freeze ``"none"``, ``"embeddings"``, or ``"blocks:N"``: the embeddings and the first N blocks; raises
+    :class:`InputError` if there are fewer than N blocks."""
     if frozen == "none":
         return
     count = int(frozen.removeprefix("blocks:")) if frozen.startswith("blocks:") else 0
@@ -428,38 +375,22 @@ def freeze(model: GraphTransformer, frozen: str) -> None:
 
 
 def _block_index(name: str) -> int | None:
-    """Return the index of the block that a parameter belongs to, or None."""
     match = re.match(r"blocks\.(\d+)\.", name)
     return int(match.group(1)) if match else None
 
 
 @dataclass(frozen=True)
 class Part:
-    """A training as a part of the whole work.
+    """A training as a part of the whole work."""
 
-    Attributes:
-        name: what is trained.
-        before: optimiser steps of the trainings before it.
-        after: optimiser steps of the trainings after it.
-    """
-
-    name: str = "training"
-    before: int = 0
-    after: int = 0
+    name: str = "training"  # what is trained
+    before: int = 0  # optimiser steps of the trainings before it
+    after: int = 0  # optimiser steps of the trainings after it
 
 
 class RunProgress:
-    """Progress bar of the run: steps, molecules per second, validation metric and remaining time.
-
-    If the output is not a terminal, a line is printed at every 5% of the run instead. ``bar`` is a context manager.
-
-    Args:
-        steps, batch_size: length of the run in optimiser steps, and molecules per step.
-        metric: metric that selects the best epoch.
-        console: where to print; a quiet one in all but the first process.
-        elapsed: returns the fraction of the run's time limit that has passed.
-        part: the part of the whole work that this training is; progress and remaining time are of the whole.
-    """
+    """Progress bar of the whole work: steps, molecules per second, validation metric and remaining time. ``bar`` is a
+    context manager; without a terminal, a line is printed at every 5% of the run instead."""
 
     def __init__(
         self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float], part: Part
@@ -524,25 +455,17 @@ _WARM_UP, _MEASURED = 20, 30
 
 
 def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
-    """True if compiled steps are expected to save clearly more time of the rest of a run than compilation takes.
-
-    Each of ``lengths`` distinct batch widths is compiled separately.
-    """
+    """True if compiled steps are expected to save clearly more of the rest of a run than compilation takes, once for
+    each of ``lengths`` batch widths."""
     cost = lengths * (_SECONDS_PER_WIDTH + _SECONDS_PER_LAYER * layers)
     return seconds_left * (1 - 1 / _SPEEDUP) > _MARGIN * cost
 
 
 class FastSteps:
-    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off.
-
-    The blocks are compiled from the first step, never, or on a GPU if timing the first steps shows that it will pay
-    off. The timed steps are synchronised one by one, and the first device decides for all. Compilation counts as
-    training time. Compiled steps must equal eager steps up to rounding, which is checked on the smallest and the
-    largest molecules. A resumed run decides anew.
-
-    ``seconds_left`` returns the seconds until the time limit of the run, None without a limit; the other arguments are
-    those of :class:`~graphslice.training.loop.TrainingLoop`. ``compiled`` is True once the steps are compiled.
-    """
+    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off. The blocks
+    are compiled from the first step, never, or on a GPU if timing the first steps (synchronised one by one, the
+    first device decides) shows that it will pay off. Compilation counts as training time. Compiled steps must equal
+    eager ones up to rounding, on the smallest and the largest molecules. A resumed run decides anew."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Training module of a GraphTransformer: loss, validation scores and contents of its checkpoint.
-
-Losses of regression and classification targets, and of auxiliary atom- and bond-level targets.
-"""
+"""Training module of a GraphTransformer: losses of all targets, validation scores and contents of its checkpoint."""
 
 from __future__ import annotations
 
@@ -47,10 +44,8 @@ _WINDOW, _RECENT, _AUXILIARY = 5, "recent_validations", "auxiliary_errors"
 
 
 def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and standard deviation of the training labels ``[R, T]``, for each output: ``float64 [W]``.
-
-    For classes they are the logits of their frequencies, and 1; without labels 0 and 1.
-    """
+    """Compute mean and standard deviation of the training labels ``[R, T]``, for each output: ``float64 [W]``; for
+    classes the logits of their frequencies, and 1; without labels 0 and 1."""
     mean, std = np.zeros(outputs), np.ones(outputs)
     for t, task, where in each_target(tasks):
         known = labels[~np.isnan(labels[:, t]), t]
@@ -67,19 +62,8 @@ def standardisation(tasks: Sequence[Task], labels: np.ndarray, outputs: int) -> 
 
 
 class PropertyModule(nn.Module):
-    """Training of a :class:`~graphslice.nn.GraphTransformer` on standardised regression targets and on classes.
-
-    Args:
-        config: configuration of the run.
-        tasks: the T targets.
-        labels: ``float64 [R, T]``, labels of the training molecules, atoms or bonds after their transform.
-        metric: one of :data:`~graphslice.evaluation.metrics.METRICS`, which selects the best epoch.
-        auxiliary: labels of auxiliary targets of the training molecules, by level.
-        world: number of devices, each of which computes a part of every batch.
-
-    Attributes:
-        auxiliary_errors: mean absolute error of each auxiliary target at the last validation.
-    """
+    """Training of a :class:`~graphslice.nn.GraphTransformer` on standardised regression targets and on classes. After a
+    validation, ``auxiliary_errors`` is the mean absolute error of each auxiliary target."""
 
     _regression: Tensor
     _outputs: Tensor
@@ -89,10 +73,10 @@ class PropertyModule(nn.Module):
         self,
         config: RunConfig,
         tasks: list[Task],
-        labels: np.ndarray,
+        labels: np.ndarray,  # float64 [R, T], after their transform
         metric: str,
-        auxiliary: Mapping[str, Labels] | None = None,
-        world: int = 1,
+        auxiliary: Mapping[str, Labels] | None = None,  # of the training molecules, by level
+        world: int = 1,  # number of devices, each of which computes a part of every batch
     ) -> None:
         super().__init__()
         self.config, self.tasks, self.metric, self.world = config, tasks, metric, world
@@ -195,17 +179,9 @@ _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
 
 
 class Loss(nn.Module):
-    """Weighted mean loss over the known labels, each with the weight of its target and class.
-
-    Args:
-        tasks: the T targets.
-        config: trainer configuration, with the loss and the weights.
-        labels: ``float64 [R, T]``, labels of the training set, by which classes are balanced; nan where missing.
-
-    Raises:
-        InputError: if the loss suits no target, class weights have no target of classes, or a weight is given for an
-            unknown target.
-    """
+    """Weighted mean loss over the known labels, each with the weight of its target and class; ``labels``:
+    ``float64 [R, T]``, by which classes are balanced. Raises :class:`InputError` if the loss suits no target, class
+    weights have no target of classes, or a weight is given for an unknown target."""
 
     def __init__(self, tasks: Sequence[Task], config: TrainerConfig, labels: np.ndarray) -> None:
         super().__init__()
@@ -238,19 +214,12 @@ class Loss(nn.Module):
     def forward(
         self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the sum of the weighted losses, and the number of labels times the weights of their targets.
-
-        Their quotient is the loss. The weights of classes and rows, whose mean over the training set is 1, are not in
-        the divisor, so that a label has the same influence in every batch.
-
-        Args:
-            outputs: ``float [B, W]``, standardised predictions of regression targets, and logits of classes.
-            labels: ``float [B, T]``, standardised regression labels, and class indices; nan where missing.
-            bounds: ``float [B, T, 2]``, standardised bounds of regression labels that are nan; None without any. The
-                loss of a bound is that of the nearest label that it allows; with the loss ``gaussian`` it is the
-                negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
-            row_weights: ``float [B]``, weight of each row; None if all are equal.
-        """
+        """Return the sum of the weighted losses, and the number of labels times the weights of their targets: their
+        quotient is the loss. The weights of classes and rows, of mean 1 in training, are not in the divisor, so a
+        label has the same influence in every batch. The loss of a bound is that of the nearest label it allows; with
+        the loss ``gaussian`` the negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
+        ``outputs`` are ``[B, W]``, ``labels`` ``[B, T]``, standardised or class indices, nan where missing;
+        ``bounds`` ``[B, T, 2]``."""
         total, count = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
             targets, columns, table, counts = (
@@ -284,20 +253,16 @@ def check_losses(config: TrainerConfig, tasks: Sequence[Task]) -> None:
 
 
 def balanced_weights(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Compute weights ``float64 [K]`` that give every present class of ``labels [R]`` the same total, with a mean of 1.
-
-    As scikit-learn's ``class_weight="balanced"``.
-    """
+    """Compute weights ``float64 [K]`` that give every present class of ``labels [R]`` the same total, with a mean of 1,
+    as scikit-learn's ``class_weight="balanced"``."""
     counts = np.bincount(labels[~np.isnan(labels)].astype(int), minlength=classes)
     present = (counts > 0).sum()
     return np.where(counts > 0, counts.sum() / (max(present, 1) * np.maximum(counts, 1)), 0.0)
 
 
 def _loss_names(name: str, tasks: Sequence[Task]) -> list[str]:
-    """Return the loss of each target: the configured one if it suits the task type, else the default.
-
-    Raises :class:`InputError` if it suits no target.
-    """
+    """Return the loss of each target: the configured one if it suits the task type, else the default; raises
+    :class:`InputError` if it suits no target."""
     if name != "auto" and all(_KINDS[name] != task.kind for task in tasks):
         first = tasks[0]
         raise InputError(
@@ -323,26 +288,17 @@ def _target_weights(text: str | None, tasks: Sequence[Task]) -> list[float]:
 
 
 def _gaussian(outputs: Tensor, true: Tensor) -> Tensor:
-    """Gaussian negative log-likelihood, weighted by the predicted standard deviation without its gradient.
-
-    The weight (Seitzer et al. 2022, arXiv:2203.09168, beta 0.5) keeps the model from giving up on hard examples early.
-
-    Args:
-        outputs: ``float [B, 2 G]``, G means, then the logarithms of G standard deviations.
-        true: ``float [B, G]``, standardised labels.
-    """
+    """Gaussian negative log-likelihood, weighted by the predicted standard deviation without its gradient (Seitzer et
+    al. 2022, arXiv:2203.09168, beta 0.5), which keeps the model from giving up on hard examples early. ``outputs``:
+    ``[B, 2 G]``, G means, then the logarithms of G standard deviations."""
     mean, log = outputs.chunk(2, dim=1)
     log = log.clamp(-MAX_LOG_STD, MAX_LOG_STD)
     return log.exp().detach() * (0.5 * ((true - mean) / log.exp()).square() + log)
 
 
 def _tobit(outputs: Tensor, limits: Tensor) -> Tensor:
-    """Negative logarithm of the probability between bounds, weighted as :func:`_gaussian`.
-
-    Args:
-        outputs: ``float [B, 2 G]``, as for :func:`_gaussian`.
-        limits: ``float [B, G, 2]``; bounds of other labels are infinite, and their loss is not used.
-    """
+    """Negative logarithm of the probability between bounds ``[B, G, 2]``, weighted as :func:`_gaussian`; infinite for
+    other labels, whose loss is not used."""
     mean, log = outputs.chunk(2, dim=1)
     std = log.clamp(-MAX_LOG_STD, MAX_LOG_STD).exp()
     finite = torch.isfinite(limits)
@@ -377,14 +333,8 @@ assert set(_ELEMENTWISE) | {"auto"} == set(LOSSES)
 
 
 class AuxiliaryHead(nn.Module):
-    """Auxiliary output head of pretraining: a readout of atoms or bonds and a linear map to T standardised targets.
-
-    The loss is the absolute error.
-
-    Args:
-        dim: width of the atom embeddings.
-        labels: labels of the training set, which define the names, means and standard deviations of the targets.
-    """
+    """Auxiliary output head of pretraining: a readout of atoms or bonds, and a linear map to T targets that the
+    training ``labels`` standardise; the loss is the absolute error."""
 
     mean: Tensor
     std: Tensor
@@ -404,16 +354,9 @@ class AuxiliaryHead(nn.Module):
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
 
     def forward(self, rows: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-        """Compute the absolute errors of the labels of a batch.
-
-        Args:
-            rows: ``float [B, N + 1, C]``, atom embeddings after the last norm.
-            batch: batch with ``atom_index`` and ``atom_targets``, or with ``bond_index`` and ``bond_targets``.
-
-        Returns:
-            The absolute errors in units of the standard deviation of each target, 0 where unknown, ``float [M, T]``;
-            and 1 where a label is known, else 0, ``float [M, T]``.
-        """
+        """Return the absolute errors of the labels of a batch in standard deviations of each target, 0 where unknown,
+        and 1 where a label is known, else 0, ``float [M, T]`` each; ``rows``: atom embeddings ``[B, N + 1, C]``
+        after the last norm."""
         labels = (getattr(batch, f"{self.level}_targets") - self.mean) / self.std
         known = ~torch.isnan(labels)
         features = self.reader(rows, getattr(batch, f"{self.level}_index"))
@@ -423,13 +366,8 @@ class AuxiliaryHead(nn.Module):
 
 
 class AuxiliaryHeads(nn.ModuleDict):
-    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (atom, bond) with labels.
-
-    Args:
-        dim: width of the atom embeddings.
-        labels: labels of the training set, by level.
-        weight: weight of the loss of all auxiliary targets of a level, relative to the loss of all targets.
-    """
+    """Auxiliary heads, one :class:`AuxiliaryHead` for each level (atom, bond) with labels; ``weight`` is that of the
+    loss of a level's targets, relative to the loss of all targets."""
 
     def __init__(self, dim: int, labels: Mapping[str, Labels], weight: float) -> None:
         self.weight = weight

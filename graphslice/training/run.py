@@ -55,21 +55,14 @@ from graphslice.training.stack import FOLDS, Stack, evaluate_run, num_held_out
 
 @dataclass
 class RunResult:
-    """Result of a training run.
+    """Result of a training run."""
 
-    Attributes:
-        folder: run directory; ``graphslice.load(folder)`` loads the model.
-        metrics: scores of the best checkpoint by split (valid, test), as in ``metrics.json``.
-        training: training summary, as in ``training.json``: number of parameters, steps, seconds, molecules per
-            second, peak memory in bytes (of the first device), name and number of devices, precision, and whether
-            the last steps were compiled.
-        data: molecules of the run; None in all but the first process.
-    """
-
-    folder: Path
-    metrics: dict
+    folder: Path  # run directory; ``graphslice.load(folder)`` loads the model
+    metrics: dict  # scores of the best checkpoint by split (valid, test), as in ``metrics.json``
     training: dict
-    data: MoleculeData | None = field(default=None, repr=False)
+    """As in ``training.json``: parameters, steps, seconds, molecules per second, peak memory in bytes (of the first
+    device), name and number of devices, precision, and whether the last steps were compiled."""
+    data: MoleculeData | None = field(default=None, repr=False)  # None in all but the first process
 
     def to_dict(self) -> dict:
         """Convert to plain values: ``folder``, ``report`` (None if none was written), ``metrics`` and ``training``."""
@@ -87,11 +80,9 @@ def run(
     command: str | None = None,
     console: Console | None,
 ) -> RunResult:
-    """Train a single model, or continue its training; arguments as of :func:`~graphslice.training.train_run.train`.
-
-    A ``fresh`` run is a new one. Raises :class:`InputError` if the data or the configuration cannot be used, and
-    Interrupted if the user stops the run.
-    """
+    """Train a single model, or continue its training unless ``fresh``; arguments as of
+    :func:`~graphslice.training.train_run.train`. Raises :class:`InputError` if the data or the configuration cannot
+    be used, and Interrupted if the user stops the run."""
     console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
@@ -136,7 +127,6 @@ def run(
 
 
 def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:
-    """Divide the work into the trainings without each fold, and the final one."""
     if not folds:
         return [Part()]
     steps = [fold_steps(complete, data.without(fold)) for fold in folds]
@@ -149,10 +139,8 @@ def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndar
 
 
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
-    """Create a run directory with everything known before training, and remove a previous run in it.
-
-    Raises :class:`InputError` if it cannot be written. ``command``: command line that started the run, if one did.
-    """
+    """Create a run directory with everything known before training, and remove a previous run in it; raises
+    :class:`InputError` if it cannot be written."""
     dataset, settings = data.dataset, config.to_yaml()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,17 +173,14 @@ def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResul
 def load_molecule_data(
     config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
 ) -> MoleculeData:
-    """Featurize the molecules of a run, with a progress bar, and split them, or take the splits of a run.
-
-    Raises :class:`InputError` if the molecules cannot be used, or not be split as configured.
-    """
+    """Featurize the molecules of a run, with a progress bar, and split them, or take the splits of a run; raises
+    :class:`InputError` if they cannot be used, or not be split as configured."""
     console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
     with molecule_progress("reading molecules", len(dataset), console) as advance:
         return MoleculeData(dataset, config, advance, splits)
 
 
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:
-    """Return the contents of ``training.json``."""
     steps, seconds = loop.state.step, loop.budget.seconds
     molecules = steps * len(loop.data.splits["train"]) / max(1, len(loop.train_batches))  # the last batch is smaller
     return {

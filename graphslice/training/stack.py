@@ -2,9 +2,8 @@
 
 Held-out molecules are a validation set, or folds of the training set (Wolpert 1992, doi:10.1016/S0893-6080(05)80023-1):
 every model predicts the molecules of a fold after being trained without them. The final base models are fitted to all
-rows; the final network continues from that of the first fold, on all rows.
-
-Calibration of the best checkpoint on held-out molecules, and its scores on each split.
+rows; the final network continues from that of the first fold, on all rows. The best checkpoint is calibrated on
+held-out molecules, and scored on each split.
 """
 
 from __future__ import annotations
@@ -62,18 +61,13 @@ BaseModels = dict[str, list[BaseModel]]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Predictions of held-out molecules, from which a model is calibrated.
+    """Predictions of held-out molecules, from which a model is calibrated."""
 
-    Attributes:
-        rows: ``int64 [R]``, rows of the dataset, ascending.
-        predictions: ``float32 [R, W]``, of models that were trained without them, by weights that were chosen without
-            them; for atom- or bond-level targets ``[S, W]``, row by row.
-        difficulty: difficulty estimates of their predictions by name, ``float32 [S, T]``.
-    """
-
-    rows: np.ndarray
+    rows: np.ndarray  # int64 [R], rows of the dataset, ascending
     predictions: np.ndarray
-    difficulty: dict[str, np.ndarray]
+    """Float32 [R, W], of models that were trained without them, by weights that were chosen without them; of atoms or
+    bonds ``[S, W]``, row by row."""
+    difficulty: dict[str, np.ndarray]  # difficulty estimates of their predictions by name, float32 [S, T]
 
 
 def num_held_out(data: MoleculeData) -> int:
@@ -98,11 +92,9 @@ def predict_rows(models: BaseModels, data: MoleculeData, rows: np.ndarray) -> di
 def cross_fit(
     predictions: Sequence[np.ndarray], data: MoleculeData, rows: np.ndarray, metric: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Stack held-out predictions of M models ``float32 [R, W]``, with weights chosen without the molecule predicted.
-
-    Returns the stacked predictions, the weighted standard deviation of the models ``float32 [R, T]``, and the weights
-    chosen on all molecules ``float64 [M, T]``.
-    """
+    """Stack held-out predictions of M models ``float32 [R, W]``, with weights chosen without the molecule predicted;
+    return them, the weighted standard deviation of the models ``float32 [R, T]``, and the weights chosen on all
+    molecules ``float64 [M, T]``."""
     dataset, tasks, molecules = data.dataset, data.dataset.tasks, molecule_ids(data.store, rows)
     labels, bounds, row_weights = dataset.targets[rows], dataset.bounds(rows), dataset.weights(rows)
 
@@ -122,14 +114,8 @@ def cross_fit(
 
 
 class Stack:
-    """Base models of a run, fitted on creation: the final ones, and those for held-out molecules.
-
-    Args:
-        data: molecules of the run.
-        folds: folds of the training set that are held out in turn; empty if the validation set is held out, for which
-            the final models predict.
-        console: where to report.
-    """
+    """Base models of a run, fitted on creation: the final ones, and those for held-out molecules; ``folds`` of the
+    training set are held out in turn, empty if the validation set is held out, for which the final models predict."""
 
     def __init__(self, data: MoleculeData, folds: Sequence[np.ndarray], console: Console) -> None:
         self.data, self.console = data, console
@@ -149,13 +135,10 @@ class Stack:
         folder: Path,
         metric: str,
         device: torch.device,
-        fold_networks: Sequence[Predictor],
+        fold_networks: Sequence[Predictor],  # trained without each fold; none if the validation set is held out
     ) -> tuple[dict[str, dict[str, float]], HeldOut]:
-        """Choose the weights, add the stack to the best checkpoint, and report the scores.
-
-        ``fold_networks`` are those trained without each fold; none if the validation set is held out. Returns for
-        each split the metric by model, of ``valid`` on held-out molecules, and the held-out predictions.
-        """
+        """Choose the weights, add the stack to the best checkpoint, and report the scores. Return the metric by model
+        of each split, ``valid`` on held-out molecules, and the held-out predictions."""
         data, dataset = self.data, self.data.dataset
         # In a resumed run the checkpoint may already have a stack and a calibration.
         network = Predictor(replace(read_checkpoint(folder), stacking=None, calibration=None), device)
@@ -222,7 +205,6 @@ def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence
 
 
 def _describe_scores(split: str, metric: str, values: dict[str, float]) -> str:
-    """Describe the score of each model on a split; ``values``: the metric of the run by model."""
     scores = ", ".join(f"{NAMES[name]} {value:.4f}" for name, value in values.items())
     return f"{'held-out' if split == 'valid' else split} {METRICS[metric].label}: {scores}"
 
@@ -252,15 +234,12 @@ def evaluate_split(
     calibration: Calibration,
     *,
     file: str | None = None,
-    title: str = "",
+    title: str = "",  # in place of the name of the split
 ) -> dict:
-    """Score, print and write the predictions of a split, and plot those of the test set.
-
-    ``file`` is the name of the table to write, ``title`` is printed in place of the name of the split. Returns
-    :func:`~graphslice.evaluation.metrics.scores`, for each target with the coverage of
+    """Score, print and write (to ``file``) the predictions of a split, and plot those of the test set; raises
+    :class:`InputError` if training diverged. Returns :func:`~graphslice.evaluation.metrics.scores`, with
     :func:`~graphslice.evaluation.coverage.add_coverage`, and for classes ``temperature`` and
-    ``calibration_error_before`` temperature scaling. Raises :class:`InputError` if training diverged.
-    """
+    ``calibration_error_before`` temperature scaling."""
     dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
     if not np.isfinite(predictions).all():
         raise InputError("the training diverged: its predictions are not finite; lower optimizer.peak_lr")
@@ -295,14 +274,11 @@ def evaluate_run(
     metric: str,
     device: torch.device,
     console: Console,
-    baselines: dict | None = None,
-    held_out: HeldOut | None = None,
+    baselines: dict | None = None,  # scores of the network, the base models and the stack by split
+    held_out: HeldOut | None = None,  # None if the model predicts the validation set
 ) -> dict:
-    """Calibrate the best checkpoint, evaluate it on held-out molecules and the test set, and write ``metrics.json``.
-
-    ``baselines`` are the scores of the network, the base models and the stack by split; ``held_out`` is None if the
-    model predicts the validation set. Returns the contents of ``metrics.json``.
-    """
+    """Calibrate the best checkpoint, evaluate it on held-out molecules and the test set, and write and return
+    ``metrics.json``."""
     dataset, domain = data.dataset, fit_domain(data, data.splits["train"])
     if held_out is None:
         network = Predictor(replace(read_checkpoint(folder), calibration=None), device)
@@ -335,12 +311,9 @@ def evaluate_run(
 def calibrate_ensemble(
     out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
 ) -> Calibration:
-    """Calibrate an ensemble on predictions of held-out molecules, and save the calibration in its run directory.
-
-    If the members have different held-out molecules, as in a cross-validation, the errors are those of single
-    members. They are not smaller than those of the ensemble mean that is predicted for new molecules (cross-conformal
-    prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4).
-    """
+    """Calibrate an ensemble on held-out predictions, and save it. If its members held out different molecules, as in a
+    cross-validation, the errors are those of single members, not smaller than those of the ensemble mean that is
+    predicted for new molecules (cross-conformal prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4)."""
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
     domain = fit_domain(data, training)

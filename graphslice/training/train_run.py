@@ -1,7 +1,4 @@
-"""Train a model or an ensemble, or resume a run.
-
-Train and evaluate ensembles and cross-validation models, one process per member.
-"""
+"""Train a model or an ensemble (one process per member), or resume a run."""
 
 from __future__ import annotations
 
@@ -165,21 +162,9 @@ def _load_dataset(
 
 
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
-    """Continue a run that was stopped or killed; the result is that of an uninterrupted run.
-
-    On GPUs it is so up to rounding, and to the dropout masks of compiled steps.
-
-    Args:
-        folder: run directory.
-        data: the same PyG data again, if the run was trained on PyG data.
-        console: where to report.
-
-    Returns:
-        The run directory and the scores.
-
-    Raises:
-        InputError: if the directory holds no run, another process is using it, or its data has changed.
-    """
+    """Continue a run that was stopped or killed, with the same PyG ``data`` if it was trained on any; the result is
+    that of an uninterrupted run, on GPUs up to rounding and to the dropout masks of compiled steps. Raises
+    :class:`InputError` if the directory holds no run, another process is using it, or its data has changed."""
     folder = Path(folder)
     config = read_config(folder) if (folder / CONFIG).is_file() else None
     if config is None or config.data.fingerprint is None:
@@ -207,10 +192,8 @@ def train_ensemble(
     command: str | None = None,
     console: Console | None,
 ) -> RunResult:
-    """Train the members of an ensemble or cross-validation, each in its own process, and evaluate the ensemble.
-
-    Arguments, result and errors are those of :func:`~graphslice.training.run.run`; each member gets a subdirectory.
-    """
+    """Train the members of an ensemble or cross-validation, each in its own process and subdirectory, and evaluate the
+    ensemble; arguments, result and errors as of :func:`~graphslice.training.run.run`."""
     console = console or Console(stderr=True, soft_wrap=True)
     if config.trainer.devices not in ("auto", "1") or not is_first_process():
         reason = "each member of an ensemble or cross-validation trains on a single device"
@@ -259,11 +242,8 @@ def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | Non
 def train_members(
     members: dict[str, RunConfig], dataset: LabelledDataset, out: Path, metric: str, console: Console
 ) -> None:
-    """Train the unfinished members in parallel, one per GPU, or one per core without GPUs.
-
-    Arguments and errors are those of :func:`train_ensemble`; ``metric`` selects the best epoch of each member. The same
-    call continues a training that was interrupted.
-    """
+    """Train or continue the unfinished members in parallel, one per GPU, or one per core without GPUs; ``metric``
+    selects the best epoch of each."""
     accelerator = next(iter(members.values())).trainer.accelerator
     gpus = visible_gpus(accelerator)
     given = None if dataset.graphs is None else dataset  # PyG data, which cannot be loaded again
@@ -287,11 +267,9 @@ def read_metric(folder: Path, metric: str) -> dict[str, float]:
 
 
 def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
-    """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split.
-
-    In a cross-validation, each molecule is therefore predicted by the model (one per repeat) whose test fold holds
-    it. Returns the contents of ``metrics.json``: those of a single model, and ``members``, the scores of each member.
-    """
+    """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split;
+    in a cross-validation, with the model (one per repeat) whose test fold holds it. Returns the contents of
+    ``metrics.json``: those of a single model, and ``members``, the scores of each."""
     config, dataset = read_config(out), data.dataset
     folders, metrics = [out / name for name in member_configs(config)], dict[str, Any](metric=metric)
     splits = [read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
@@ -345,11 +323,8 @@ def _describe_members(
 
 
 def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
-    """Describe the scores of the network over several seeds or folds, and compare it with base models if there are any.
-
-    ``scores`` holds for each seed or fold the metric by model. There are no lines for fewer than two, or if the
-    network's metric is undefined.
-    """
+    """Describe the scores of the network over several seeds or folds (each the metric by model), and compare it with
+    base models if there are any; no lines for fewer than two, or if the network's metric is undefined."""
     if len(scores) < 2:
         return []
     # Undefined scores were read as None, which becomes nan.

@@ -62,8 +62,8 @@ class CompleteConfig:
 
 def complete_config(config: RunConfig, data: MoleculeData, *, fresh: bool) -> CompleteConfig:
     """Complete a configuration of :func:`fit_to_dataset` or :func:`member_configs` by the molecules and the machine;
-    raises :class:`InputError` if this machine does not support it. Only a ``fresh`` run gets new initial weights and
-    learning rate."""
+    raises :class:`InputError` if this machine does not support it. Unless the run is ``fresh``, it keeps its initial
+    weights and learning rate."""
     if fresh:
         config = _choose_init_from(config, data.store, data.splits["train"])
         config = replace(config, optimizer=replace(config.optimizer, peak_lr=config.optimizer.max_lr))

@@ -79,9 +79,9 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
 
 
 def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
-    """Return a note on held-out molecules, recognised by Morgan fingerprints, that the checkpoint ``name`` was trained
-    on. A checkpoint keeps at most 10,000. Without a validation set the scores are those of held-out folds of the
-    training set."""
+    """Return a note on molecules for validation and test that the checkpoint ``name`` was trained on; None without any.
+    Without a validation set the scores are those of held-out folds of the training set. Molecules are recognised by
+    their Morgan fingerprints, of which a checkpoint keeps at most 10,000."""
     if origin.calibration is None:
         return None
     counts = {}
@@ -101,11 +101,13 @@ def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | 
 def load_pretrained_weights(
     model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
 ) -> tuple[str, bool]:
-    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all. With
-    the same targets, head, mean and standard deviation are copied too, so training starts from the predictions of
-    the checkpoint. Newly initialised are the output layer for other targets, the first layer of the head for another
-    readout or descriptors, and the head for another level. Raises :class:`InputError`, which names the option that
-    differs, if the weights do not fit."""
+    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all.
+
+    With the same targets, head, mean and standard deviation are copied too, so training starts from the predictions
+    of the checkpoint. Newly initialised are the output layer for other targets, the first layer of the head for
+    another readout or descriptors, and the whole head between molecule-level and atom- or bond-level targets. Raises
+    :class:`InputError` if the weights do not fit; the message names the option that differs.
+    """
     same_level = model.config.level == origin.config.model.level
     same_outputs = model.config.tasks == origin.config.model.tasks  # a Gaussian loss also has standard deviations
     same_targets = [*map(_trained_on, tasks)] == [*map(_trained_on, origin.tasks)] and same_outputs and same_level
@@ -188,8 +190,9 @@ def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
 
 
 def ridge(x: np.ndarray, y: np.ndarray, x_valid: np.ndarray, y_valid: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Return weights ``[C]`` and intercept of the ridge regression with the least validation error, and its R2; ``x``:
-    ``float64 [R, C]``."""
+    """Return the weights ``float64 [C]`` and intercept of the ridge regression with the least squared error on the
+    validation rows, and the share of the variance of ``y_valid`` that it explains; ``x``: ``float64 [R, C]``, ``y``:
+    ``float64 [R]``."""
     centre, middle = x.mean(axis=0), y.mean()
     u, s, vt = np.linalg.svd(x - centre, full_matrices=False)
     inner = u.T @ (y - middle)

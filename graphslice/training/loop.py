@@ -462,10 +462,13 @@ def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
 
 
 class FastSteps:
-    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off. The blocks
-    are compiled from the first step, never, or on a GPU if timing the first steps (synchronised one by one, the
-    first device decides) shows that it will pay off. Compilation counts as training time. Compiled steps must equal
-    eager ones up to rounding, on the smallest and the largest molecules. A resumed run decides anew."""
+    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off.
+
+    The blocks are compiled from the first step, never, or on a GPU if timing the first steps shows that it will pay
+    off; these are synchronised one by one, and the first device decides for all. Compilation counts as training
+    time. Compiled steps must equal eager ones up to rounding, on the smallest and the largest molecules. A resumed
+    run decides anew.
+    """
 
     def __init__(
         self,

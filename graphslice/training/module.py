@@ -215,11 +215,14 @@ class Loss(nn.Module):
         self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the sum of the weighted losses, and the number of labels times the weights of their targets: their
-        quotient is the loss. The weights of classes and rows, of mean 1 in training, are not in the divisor, so a
-        label has the same influence in every batch. The loss of a bound is that of the nearest label it allows; with
-        the loss ``gaussian`` the negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
-        ``outputs`` are ``[B, W]``, ``labels`` ``[B, T]``, standardised or class indices, nan where missing;
-        ``bounds`` ``[B, T, 2]``."""
+        quotient is the loss.
+
+        The weights of classes and rows, whose mean over the training set is 1, are not in the divisor, so that a
+        label has the same influence in every batch. ``outputs`` are ``float [B, W]``, ``labels`` ``float [B, T]``,
+        standardised or class indices, nan where missing; ``bounds`` ``float [B, T, 2]``, those of regression labels
+        that are nan. The loss of a bound is that of the nearest label that it allows; with the loss ``gaussian`` it
+        is the negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
+        """
         total, count = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
             targets, columns, table, counts = (
@@ -297,8 +300,8 @@ def _gaussian(outputs: Tensor, true: Tensor) -> Tensor:
 
 
 def _tobit(outputs: Tensor, limits: Tensor) -> Tensor:
-    """Negative logarithm of the probability between bounds ``[B, G, 2]``, weighted as :func:`_gaussian`; infinite for
-    other labels, whose loss is not used."""
+    """Negative logarithm of the probability between bounds ``[B, G, 2]``, weighted as :func:`_gaussian`; the bounds of
+    other labels are infinite, and their loss is not used."""
     mean, log = outputs.chunk(2, dim=1)
     std = log.clamp(-MAX_LOG_STD, MAX_LOG_STD).exp()
     finite = torch.isfinite(limits)

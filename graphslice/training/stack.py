@@ -65,8 +65,8 @@ class HeldOut:
 
     rows: np.ndarray  # int64 [R], rows of the dataset, ascending
     predictions: np.ndarray
-    """Float32 [R, W], of models that were trained without them, by weights that were chosen without them; of atoms or
-    bonds ``[S, W]``, row by row."""
+    """``float32 [R, W]``, of models that were trained without them, by weights that were chosen without them; of atoms
+    or bonds ``[S, W]``, row by row."""
     difficulty: dict[str, np.ndarray]  # difficulty estimates of their predictions by name, float32 [S, T]
 
 

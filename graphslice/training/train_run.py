@@ -310,7 +310,6 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
 def _describe_members(
     folders: Sequence[Path], members: dict[str, dict[str, float]], metric: str, folds: int, console: Console
 ) -> None:
-    """Print mean and standard deviation of the members' scores, and the comparison with the base models."""
     member_metrics = [read_metrics(folder) for folder in folders]
     # A member on whose validation set the metric is undefined used another metric; its baselines are left out.
     baselines = [own.get("baselines", {}) if own["metric"] == metric else {} for own in member_metrics]
@@ -357,7 +356,6 @@ def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, 
 
 
 def _training_totals(folders: Sequence[Path]) -> dict:
-    """Return sums, means and common values of the members' training summaries."""
     summaries = [read_training(folder) for folder in folders]
     sums = {name: sum(summary[name] for summary in summaries) for name in ("steps", "seconds")}
     molecules = sum(one["molecules_per_second"] * one["seconds"] for one in summaries)

@@ -1,8 +1,7 @@
 """Pretraining corpus: the unique molecules of some files with their targets, as one preprocessed dataset.
 
-Pretraining targets: regression and binary targets computed from RDKit descriptors and Morgan fingerprints.
-
-Atom- and bond-level labels of a corpus: lists with one number for each atom or bond of a SMILES.
+Targets are computed from RDKit descriptors and Morgan fingerprints: regression and binary. Atom- and bond-level labels
+are lists with one number for each atom or bond of a SMILES.
 """
 
 from __future__ import annotations
@@ -39,25 +38,15 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass
 class Corpus:
-    """Pretraining corpus, as returned by :func:`build_corpus`.
+    """Pretraining corpus, as returned by :func:`build_corpus`."""
 
-    Attributes:
-        store: preprocessed molecules with targets and splits.
-        rows: number of rows in the input files.
-        unreadable: number of rows without a valid molecule.
-        unlabelled: number of rows with labels that are not numbers, or lists of the wrong length or order.
-        left_out: number of molecules that were excluded.
-        targets: computed targets.
-        own: names of the molecule-level targets read from the files.
-    """
-
-    store: GraphStore
-    rows: int
-    unreadable: int
-    unlabelled: int
-    left_out: int
-    targets: PretrainingTargets
-    own: list[str]
+    store: GraphStore  # preprocessed molecules with targets and splits
+    rows: int  # number of rows in the input files
+    unreadable: int  # number of rows without a valid molecule
+    unlabelled: int  # number of rows with labels that are not numbers, or lists of the wrong length or order
+    left_out: int  # number of molecules that were excluded
+    targets: PretrainingTargets  # computed targets
+    own: list[str]  # names of the molecule-level targets read from the files
 
 
 def build_corpus(
@@ -73,12 +62,11 @@ def build_corpus(
 ) -> Corpus:
     """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written.
 
-    Molecules with equal ``identity`` of :class:`~graphslice.chem.hashes.MoleculeHashes` are duplicates. The
-    split of a family of molecules is determined by its hash, so it does not change when molecules are added.
-
-    ``labels`` are columns, each in at least one of the files, that are further targets. Numbers are molecule-level
-    labels, averaged over the rows of a molecule. Lists are atom- or bond-level labels, depending on their length; the
-    first list of a molecule is used. All members of the families of the files ``without`` are excluded.
+    Molecules with equal ``identity`` of :class:`~graphslice.chem.hashes.MoleculeHashes` are duplicates. The split of
+    a family of molecules is determined by its hash, so it does not change when molecules are added. ``labels`` are
+    columns, each in at least one of the files, that are further targets: numbers are molecule-level labels, averaged
+    over the rows of a molecule; lists are atom- or bond-level labels, depending on their length, of which the first
+    of a molecule is used. All members of the families of the files ``without`` are excluded.
     """
     lists, invalid = read_label_lists(tables, labels, smiles_column)
     list_names = {level: level_labels.names for level, level_labels in lists.items()}
@@ -128,11 +116,8 @@ def _select_molecules(
     store: GraphStore, usable: np.ndarray, families: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Select the G unique molecules of the usable rows, without those of excluded families, in the order of the files.
-
-    Returns:
-        ``int64 [G]``, row of each molecule in the store; ``int64 [rows of the store]``, molecule of each row, -1 for
-        rows that are not in the corpus; and the number of rows that were excluded.
-    """
+    Returns ``int64 [G]``, row of each molecule in the store; the molecule of each row of the store, -1 for none; and
+    the number of rows that were excluded."""
     hashes = molecule_keys(store, usable)
     allowed = ~np.isin(hashes.family, families)
     _, first, group = np.unique(hashes.identity[allowed], return_index=True, return_inverse=True)
@@ -204,7 +189,6 @@ def _corpus_tables(
     info: StoreInfo,
     atom_bond_labels: Mapping[str, Labels],
 ) -> Iterator[pa.Table]:
-    """Yield the corpus as tables in the schema of its preprocessed dataset."""
     schema = info.schema()
     for number, batch in enumerate(store.batches):
         in_batch = np.flatnonzero(rows // BATCH_ROWS == number)
@@ -236,31 +220,18 @@ _CLIP = 5.0
 
 @dataclass(frozen=True)
 class PretrainingTargets:
-    """Pretraining targets, and how they are computed from descriptors.
+    """Pretraining targets, and how they are computed from descriptors."""
 
-    Attributes:
-        tasks: T targets, named as their descriptors: regression, robustly standardised, and binary.
-        columns: int64 ``[T]``, descriptor column of each target.
-        centre: float32 ``[T]``, median of a regression target; for a binary target, the most common value.
-        scale: float32 ``[T]``, interquartile range of a regression target divided by that of the standard normal
-            distribution; nan for a binary target.
-    """
-
-    tasks: tuple[Task, ...]
-    columns: np.ndarray
-    centre: np.ndarray
+    tasks: tuple[Task, ...]  # T targets, named as their descriptors: regression, robustly standardised, and binary
+    columns: np.ndarray  # int64 [T], descriptor column of each target
+    centre: np.ndarray  # float32 [T], median of a regression target; for a binary target, the most common value
     scale: np.ndarray
+    """``float32 [T]``, interquartile range of a regression target divided by that of the standard normal distribution;
+    nan for a binary target."""
 
     def compute(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """Compute the targets of molecules.
-
-        Args:
-            store: preprocessed molecules with :data:`DESCRIPTOR_KINDS`.
-            rows: ``int64 [R]``, rows of the store.
-
-        Returns:
-            Targets ``float64 [R, T]``; nan where a descriptor is undefined.
-        """
+        """Compute the targets ``float64 [R, T]`` of ``rows``, int64 ``[R]``, of a store with :data:`DESCRIPTOR_KINDS`;
+        nan where a descriptor is undefined."""
         values = store.descriptors(rows, DESCRIPTOR_KINDS)[:, self.columns]
         with np.errstate(invalid="ignore"):
             standardised = ((values - self.centre) / self.scale).clip(-_CLIP, _CLIP)
@@ -269,12 +240,10 @@ class PretrainingTargets:
 
 
 def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:
-    """Choose the pretraining targets by the distribution of the descriptors of molecules of the training set.
-
-    A descriptor with spread values becomes a regression target. One with the same value for most, but not nearly all,
-    molecules becomes a binary target: fingerprint bits that are neither rare nor common, and counts of functional
-    groups that few molecules have. Descriptors that are known for less than half of the molecules are skipped.
-    """
+    """Choose the pretraining targets by the distribution of the descriptors in the training set: regression for spread
+    values, binary for one value of most, but not nearly all, molecules (fingerprint bits that are neither rare nor
+    common, and counts of rare functional groups). Descriptors that are known for less than half of the molecules are
+    skipped."""
     from scipy.stats import iqr
 
     names = [name for kind in DESCRIPTOR_KINDS for name in DESCRIPTORS[kind].names]
@@ -305,11 +274,9 @@ def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str]
 def read_label_lists(
     tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
 ) -> tuple[dict[str, Labels], set[int]]:
-    """Read the list columns of some files, in chunks; raise InputError if a list may be of atoms or of bonds.
-
-    Returns the labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list
-    column has another value, or the lists of one level differ in length.
-    """
+    """Read the list columns of some files, in chunks; raises InputError if a list may be of atoms or of bonds. Returns
+    the labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list column
+    has another value, or the lists of one level differ in length."""
     lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
     lengths = {name: ListLengths() for name in names}
     rows, invalid = 0, set()
@@ -357,29 +324,16 @@ def _stack_columns(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], 
 
 
 def select_molecule_labels(
-    labels: Labels,
-    smiles: Sequence[str],
-    rows: np.ndarray,
-    store_rows: np.ndarray,
-    store: GraphStore,
-    chosen: np.ndarray,
+    labels: Labels,  # of R rows
+    smiles: Sequence[str],  # of the R rows
+    rows: np.ndarray,  # int64 [R], index of the molecule of each row; -1 for none
+    store_rows: np.ndarray,  # int64 [R], row of the store of each row's SMILES
+    store: GraphStore,  # all molecules that were read
+    chosen: np.ndarray,  # int64 [G], row of the store of each molecule of the corpus
     config: GraphConfig,
 ) -> tuple[Labels, set[int]]:
-    """Select the labels of each molecule of a corpus from its first labelled row, in the order of its graph.
-
-    Args:
-        labels: labels of R rows.
-        smiles: SMILES of the R rows.
-        rows: ``int64 [R]``, index of each row's molecule among the G molecules; -1 for none.
-        store_rows: ``int64 [R]``, row of ``store`` of each row's SMILES.
-        store: all molecules that were read.
-        chosen: ``int64 [G]``, row of ``store`` of each molecule of the corpus.
-        config: how molecules are converted to graphs.
-
-    Returns:
-        The labels of the G molecules; and the rows whose lists do not fit the molecule, since their length or, for
-        bonds, their order differs.
-    """
+    """Select the labels of each of G molecules of a corpus from its first labelled row, in the order of its graph, and
+    the rows whose lists do not fit the molecule, since their length or, for bonds, their order differs."""
     labelled = np.flatnonzero((labels.counts > 0) & (rows >= 0))
     ordered = replace(labels, values=labels[labelled], ptr=pointers(labels.counts[labelled]))
     with featurizer_pool(len(labelled)) as pool:

@@ -35,13 +35,10 @@ def pretrain(
     command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
-    """Pretrain a model on targets that are computed from the molecules of some files; the run can be continued.
-
-    The run directory also holds the corpus. Of the data settings, the SMILES column and the cache are used;
-    ``labels`` and ``without`` are those of :func:`~graphslice.pretraining.corpus.build_corpus`, the other arguments,
-    the result and the errors those of :func:`~graphslice.training.train_run.train`. Labels have the same weight as
-    all computed targets.
-    """
+    """Pretrain a model on targets that are computed from the molecules of some files; the run can be continued. The run
+    directory also holds the corpus; of the data settings, the SMILES column and the cache are used. ``labels``, with
+    the same weight as all computed targets, and ``without`` are as of
+    :func:`~graphslice.pretraining.corpus.build_corpus`, the rest as of :func:`~graphslice.training.train_run.train`."""
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)
     launched, machines = launched_processes()
@@ -96,7 +93,6 @@ def _check_config(config: RunConfig, labels: Sequence[str]) -> None:
 
 
 def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunConfig:
-    """Return the configuration of the training on the corpus."""
     known = GraphStore.open(out / CORPUS).info.targets
     molecule_labels = [name for name in labels if name in known]  # the others are atom- or bond-level
     count = len(known) - len(molecule_labels)
@@ -108,7 +104,6 @@ def _corpus_config(config: RunConfig, out: Path, labels: Sequence[str]) -> RunCo
 
 
 def _describe(console: Console, corpus: Corpus) -> None:
-    """Print the number of molecules and the targets of a corpus."""
     regression = sum(not task.classes for task in corpus.targets.tasks)
     binary = len(corpus.targets.tasks) - regression
     invalid = f"; {corpus.unlabelled:,} rows with invalid labels" if corpus.unlabelled else ""

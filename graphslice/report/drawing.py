@@ -18,11 +18,8 @@ _MAX_ATOMS = 120
 
 
 def drawing_module() -> ModuleType:
-    """Import ``rdMolDraw2D``, the only part of RDKit that needs system libraries, which containers often lack.
-
-    Raises:
-        InputError: if a library is missing.
-    """
+    """Import ``rdMolDraw2D``, the only part of RDKit that needs system libraries, which containers often lack; raises
+    :class:`InputError` if one is missing."""
     try:
         from rdkit.Chem.Draw import rdMolDraw2D
     except ImportError as error:
@@ -34,12 +31,8 @@ def drawing_module() -> ModuleType:
 
 
 def draw_molecule(smiles: str) -> str | None:
-    """Draw a molecule as SVG.
-
-    Returns:
-        None if the SMILES is invalid, if the molecule is too large or cannot be drawn, or if :func:`drawing_module`
-        fails.
-    """
+    """Draw a molecule as SVG; None if the SMILES is invalid, if it is too large or cannot be drawn, or if
+    :func:`drawing_module` fails."""
     try:
         module = drawing_module()
         with rdkit_messages_blocked():
@@ -60,13 +53,9 @@ def draw_molecule(smiles: str) -> str | None:
 
 
 def scaffold_of(smiles: str) -> str | None:
-    """Compute the Bemis-Murcko scaffold of a SMILES (Bemis and Murcko 1996).
-
-    Stereochemistry is removed so that enantiomers share a scaffold.
-
-    Returns:
-        SMILES of the scaffold, empty for acyclic molecules; None if the molecule or its scaffold cannot be computed.
-    """
+    """Compute the Bemis-Murcko scaffold of a SMILES (Bemis and Murcko 1996), without stereochemistry, so that
+    enantiomers share one: a SMILES, empty for acyclic molecules; None if the molecule or its scaffold cannot be
+    computed."""
     with rdkit_messages_blocked():
         try:
             mol = Chem.MolFromSmiles(smiles)

@@ -1,7 +1,4 @@
-"""Figures of a report: a plot as SVG, and its caption.
-
-Elements of a report page; ``templates/report.html`` renders them.
-"""
+"""Figures of a report: a plot as SVG, and its caption; elements of a page, which ``templates/report.html`` renders."""
 
 from __future__ import annotations
 
@@ -42,10 +39,8 @@ _SIMILARITY_EDGES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def target_figures(task: Task, true: np.ndarray, values: np.ndarray, split: str) -> list[Figure]:
-    """Compare predictions of a target, ``float32 [R, W]``, with true values, ``float64 [R]``, nan where unknown.
-
-    ``split`` is its display name. One figure for regression, two for classification, none if no true value is known.
-    """
+    """Compare predictions of a target, ``float32 [R, W]``, with true values, ``float64 [R]``, nan where unknown: one
+    figure for regression, two for classification, none if no true value is known."""
     known = ~np.isnan(true)
     y, values = true[known], values[known]
     if not len(y):
@@ -162,7 +157,6 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
 
 
 def _draw_line(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str, *, dots: bool = False) -> None:
-    """Draw a line, with a dot at each point if wanted."""
     axes.plot(x, y, color=COLOURS[colour], linewidth=1.8)
     if dots:
         draw_dots(axes, x, y, colour, large=True)

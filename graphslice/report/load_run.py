@@ -91,11 +91,8 @@ class Run:
 
 
 def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
-    """Read a finished run, and its molecules if ``data`` does not hold them; a failure becomes ``data_error``.
-
-    Raises:
-        InputError: if the directory holds no finished run.
-    """
+    """Read a finished run, and its molecules if ``data`` does not hold them, of which a failure becomes ``data_error``;
+    raises :class:`InputError` if the directory holds no finished run."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} holds no run: give a run directory written by graphslice train")
     if not is_finished(folder) and not (folder / LAST).is_file() and (folder / BEST).is_file():
@@ -136,14 +133,11 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
 
 @dataclass(frozen=True)
 class Curve:
-    """Learning curve of one model: epochs and training loss, epochs and validation metric, ``float64 [E]`` each.
-
-    ``best`` is the selected epoch; None if unknown.
-    """
+    """Learning curve of one model: epochs and training loss, epochs and validation metric, ``float64 [E]`` each."""
 
     loss: tuple[np.ndarray, np.ndarray]
     valid: tuple[np.ndarray, np.ndarray]
-    best: int | None
+    best: int | None  # selected epoch
 
 
 def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:

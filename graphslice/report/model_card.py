@@ -21,17 +21,9 @@ _MAX_TARGETS = 40
 
 
 def model_card(model: Predictor, metrics: dict[str, Any], repository: str, license: str) -> str:
-    """Write the card of a model from its run.
-
-    Args:
-        model: the model; its ``folder`` is the run directory, or None.
-        metrics: scores by split, as in ``metrics.json``; empty if there are none.
-        repository: ``user/name`` on the Hub, or the name of a packaged model.
-        license: an identifier of the Hub, such as ``mit``.
-
-    Returns:
-        Markdown with YAML front matter.
-    """
+    """Write the card of a model from its run: Markdown with YAML front matter. ``metrics``: as in ``metrics.json``;
+    ``repository``: ``user/name`` on the Hub, or the name of a packaged model; ``license``: an identifier of the Hub,
+    such as ``mit``."""
     split = next((name for name in ("test", "valid") if name in metrics), None)
     targets = metrics[split]["targets"] if split else {}
     on_hub = "/" in repository
@@ -92,7 +84,6 @@ def _targets(tasks: Sequence[Task]) -> Iterator[str]:
 
 
 def _result(name: str, scores: dict[str, Any], dataset: str, split: str) -> dict[str, Any]:
-    """Return an entry of ``model-index``."""
     known = [metric for metric in PRINTED_METRICS[scores["kind"]] if scores.get(metric) is not None]
     kind = "tabular-regression" if scores["kind"] == "regression" else "tabular-classification"
     return {

@@ -1,11 +1,9 @@
 """Predictions of a run for the molecules of a split, their spread over models, and similarity to the training set.
 
-Report sections on predictions: comparison with true values, error analysis, and the most uncertain molecules.
-
-Error and uncertainty of the prediction for each molecule, as one number per molecule for any set of targets.
-
-Labels ``true`` are ``float64 [R, T]`` for R molecules and T tasks, nan where unknown, and class indices for
-classification; predictions ``values`` and their standard deviations ``std`` over the models are ``float [R, W]``.
+The report sections on them compare predictions with true values, and show errors and the most uncertain molecules.
+Error and uncertainty of a molecule are one number for any set of targets. Labels ``true`` are ``float64 [R, T]`` for R
+molecules and T tasks, nan where unknown, and class indices for classification; predictions ``values`` and their
+standard deviations ``std`` over the models are ``float [R, W]``.
 """
 
 from __future__ import annotations
@@ -66,15 +64,13 @@ class SplitPredictions:
 
 def predict_split(
     predictors: Sequence[Predictor],
-    calibration: Calibration | None,
+    calibration: Calibration | None,  # of the averaged predictions
     splits: Sequence[Splits],
     split: str,
     data: MoleculeData,
 ) -> SplitPredictions | None:
-    """Predict the molecules of a split with every model that has them in that split of its own, and average.
-
-    ``calibration`` is that of the averaged predictions. Returns None if no molecule of the split has a label.
-    """
+    """Predict the molecules of a split with every model that has them in that split of its own, and average; None if no
+    molecule of the split has a label."""
     rows = rows_in_split(splits, split)
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
     if not len(rows):
@@ -291,10 +287,8 @@ def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilari
 def _card(
     run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, of: np.ndarray, *, compare: bool = False
 ) -> Card:
-    """Build the card of a molecule, of the target with the largest number in ``of``, ``[R, T]``.
-
-    ``compare``: with the card of the nearest training molecule.
-    """
+    """Build the card of a molecule, of the target with the largest number in ``of``, ``[R, T]``; ``compare``: with that
+    of the nearest training molecule."""
     row, dataset = int(evaluated.rows[place]), run.molecules.dataset
     t = int(np.nanargmax(of[place])) if np.isfinite(of[place]).any() else 0
     task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]

@@ -1,9 +1,4 @@
-"""Report section on the data: sizes of the splits, rejected rows, duplicates, labels and example molecules.
-
-Report sections on the run: header, scores, training and reproduction.
-
-Report section on the search of hyperparameters that selected the configuration of a run.
-"""
+"""Sections of a report on the data, the run, and the search of hyperparameters that selected its configuration."""
 
 from __future__ import annotations
 
@@ -82,7 +77,6 @@ def _sizes(run: Run) -> Table:
 
 
 def _splits_by_name(splits: Splits) -> Splits:
-    """Sort splits in the fixed order of their names."""
     return {split: splits[split] for split in SPLITS if split in splits}
 
 

@@ -1,8 +1,6 @@
-"""Atom contributions to predictions as Shapley values.
+"""Atom contributions to predictions as Shapley values, activations of a model for one molecule, and texts about them.
 
-Activations of a model for one molecule.
-
-Format atom contributions; console, table and figures share these texts and digits.
+Console, table and figures share these texts and digits.
 """
 
 from __future__ import annotations
@@ -45,30 +43,20 @@ Predict = Callable[[Tensor], np.ndarray]
 
 @dataclass
 class Attribution:
-    """Contributions of N atoms to the W outputs of a network, or to their mean over several networks.
+    """Contributions of N atoms to the W outputs of a network, or to their mean over several networks. Regression
+    outputs are in the unit of the target, or its natural logarithm for targets with a log transform; class outputs
+    are logits, the log-odds of each class."""
 
-    Regression outputs are in the unit of the target, or its natural logarithm for targets with a log transform; class
-    outputs are logits, the log-odds of each class.
-
-    Attributes:
-        values: ``float64 [N, W]``; they sum to ``prediction - baseline``.
-        errors: ``float64 [N, W]``, standard errors, estimated from the spread over the sampled permutations; 0 if the
-            Shapley values are exact.
-        prediction: ``float64 [W]``.
-        baseline: ``float64 [W]``, prediction for the same bonds between blank atoms.
-        names: W names, such as ``"logp"``, ``"log clearance"`` and ``"active, logit of yes"``.
-        network_weight: ``float64 [W]``, weight of the network in the model's prediction; 1 without base models.
-        smiles: SMILES whose atom order ``values`` have; None for a graph, whose atom order they have then. Hydrogens
-            that RDKit merges into their heavy atoms have no row.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # float64 [N, W]; they sum to ``prediction - baseline``
     errors: np.ndarray
-    prediction: np.ndarray
-    baseline: np.ndarray
-    names: list[str]
-    network_weight: np.ndarray
+    """``float64 [N, W]``, standard errors, from the spread over the sampled permutations; 0 for exact values."""
+    prediction: np.ndarray  # float64 [W]
+    baseline: np.ndarray  # float64 [W], prediction for the same bonds between blank atoms
+    names: list[str]  # W names, such as "logp", "log clearance" and "active, logit of yes"
+    network_weight: np.ndarray  # float64 [W], of the network in the model's prediction; 1 without base models
     smiles: str | None = None
+    """SMILES whose atom order ``values`` have; None for a graph, whose atom order they have then. Hydrogens that RDKit
+    merges into their heavy atoms have no row."""
 
 
 @overload
@@ -170,14 +158,8 @@ def require_molecule_level(predictor: Predictor) -> None:
 
 
 def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
-    """Build the graph of a SMILES with the settings of a model.
-
-    Returns:
-        The graph, and ``int64 [N]``: the row in the graph of each atom of the SMILES.
-
-    Raises:
-        MoleculeError: if the SMILES is not a valid molecule, or the model standardizes it.
-    """
+    """Build the graph of a SMILES with the settings of a model, and return ``int64 [N]`` too, the row in the graph of
+    each atom of the SMILES; raises MoleculeError if it is not a valid molecule, or the model standardizes it."""
     settings = predictor.config.graph
     if settings.standardize != "none" and (parent := parent_smiles(smiles, settings.max_atoms)) != smiles:
         raise MoleculeError(f"the model reads its parent compound: give {parent} instead")
@@ -213,10 +195,8 @@ def _attribute_graph(
 
 
 def _log_odds(outputs: np.ndarray) -> np.ndarray:
-    """Return the log-odds of each class against the others, ``[R, K]``, from the inputs of a softmax, ``[R, K]``.
-
-    These inputs are defined up to a number that all classes share, so they can rise while the probability falls.
-    """
+    """Return the log-odds of each class against the others from the inputs of a softmax, ``[R, K]`` both; those are
+    defined up to a number that all classes share, so they can rise while the probability falls."""
     others = np.where(np.eye(outputs.shape[1], dtype=bool), -np.inf, outputs[:, None, :])
     return outputs - logsumexp(others, axis=2)
 
@@ -296,21 +276,13 @@ def _sampled_shapley(predict: Predict, count: int, orders: int, seed: int) -> _S
 
 @dataclass
 class Activations:
-    """Activations of a model with L blocks for one molecule of N atoms; row 0 is the graph token.
+    """Activations of a model with L blocks for one molecule of N atoms; row 0 is the graph token."""
 
-    Attributes:
-        rows: ``float32 [L + 1, N + 1, C]``, input of each of the L blocks, and output of the last.
-        mixed: ``float32 [L, N + 1, C]``, input of the output projection of each mixer.
-        attn_weights: ``float32 [H, N + 1, N + 1]``, ``P = Softmax(S + E)``, also for mixers that use S + E alone.
-        distances: ``int32 [N, N]``, path lengths in bonds; 510 between fragments.
-        prediction: ``float32 [T]``, in the unit of the targets.
-    """
-
-    rows: np.ndarray
-    mixed: np.ndarray
-    attn_weights: np.ndarray
-    distances: np.ndarray
-    prediction: np.ndarray
+    rows: np.ndarray  # float32 [L + 1, N + 1, C], input of each of the L blocks, and output of the last
+    mixed: np.ndarray  # float32 [L, N + 1, C], input of the output projection of each mixer
+    attn_weights: np.ndarray  # float32 [H, N + 1, N + 1], P = Softmax(S + E), also for mixers that use S + E alone
+    distances: np.ndarray  # int32 [N, N], path lengths in bonds; 510 between fragments
+    prediction: np.ndarray  # float32 [T], in the unit of the targets
 
 
 def collate_one(predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None) -> GraphBatch:
@@ -326,19 +298,8 @@ def collate_one(predictor: Predictor, graph: MolGraph, descriptors: Mapping[str,
 def activations(
     predictor: Predictor, graph: MolGraph, descriptors: Mapping[str, np.ndarray] | None = None
 ) -> Activations:
-    """Compute the activations of a model for one molecule.
-
-    Args:
-        predictor: model.
-        graph: molecule.
-        descriptors: descriptors of the molecule from :meth:`Predictor.descriptors`, if the model uses any.
-
-    Returns:
-        The activations, as NumPy arrays.
-
-    Raises:
-        InputError: if the model expects descriptors and none are given.
-    """
+    """Compute the activations of a model for one molecule; raises :class:`InputError` if it expects ``descriptors`` (of
+    :meth:`Predictor.descriptors`) and none are given."""
     predictor.require_single()
     model, batch = predictor.networks.as_torch().modules[0], collate_one(predictor, graph, descriptors)
     rows: list[Tensor] = []
@@ -464,9 +425,7 @@ def explain_target(
     attribution: Attribution, predictions: np.ndarray, tasks: Sequence[Task], target: int, models: int
 ) -> Explanation:
     """Describe the contributions to one target of a molecule; of several classes, the most probable one is explained.
-
-    ``predictions``: ``float32 [W]``, those of the complete model; ``models``: number of averaged networks.
-    """
+    ``predictions``: ``float32 [W]``, those of the complete model; ``models``: number of averaged networks."""
     task, where = tasks[target], output_slices(tasks)[target]
     column = where.start + (int(np.argmax(predictions[where])) if task.kind == MULTICLASS else 0)
     values, errors = attribution.values[:, column], attribution.errors[:, column]
@@ -518,12 +477,10 @@ def _largest_error(errors: np.ndarray) -> float:
 
 
 def _places(error: float) -> int:
-    """Return the number of decimals of an error with one significant digit."""
     return -floor(log10(float(f"{error:.0e}")))
 
 
 def _rounded_up(error: float) -> float:
-    """Round an error up to one significant digit."""
     unit = 10.0 ** floor(log10(error))
     return ceil(error / unit - 1e-9) * unit
 
@@ -544,13 +501,8 @@ def weight_warning(weight: float) -> str:
 
 
 def match_target(text: str | None, names: Sequence[str]) -> int:
-    """Return the index of a target, given its name or an unambiguous part of it; None is the first target.
-
-    Case is ignored unless the name matches exactly.
-
-    Raises:
-        InputError: if no target matches, or more than one.
-    """
+    """Return the index of a target, given its name or an unambiguous part of it, whose case is ignored; None is the
+    first. Raises :class:`InputError` if no target matches, or more than one."""
     if text is None:
         return 0
     if not isinstance(text, str):

@@ -87,27 +87,18 @@ class Inspection:
 def inspect(
     predictor: Predictor,
     molecules: Iterable[str | InputMolecule],
-    out: str | Path,
+    out: str | Path,  # created if missing
     *,
-    target: str | None = None,
-    orders: int = 256,
-    progress: Callable[[int], None] | None = None,
+    target: str | None = None,  # to draw, by its name or a part of it; by default the first
+    orders: int = 256,  # as of attribute
+    progress: Callable[[int], None] | None = None,  # called with the number of newly explained molecules
 ) -> Inspection:
-    """Explain the predictions of a model for molecules, and write tables and figures.
+    """Explain the predictions of a model for the first :data:`MAX_DRAWN` valid molecules, and write tables and
+    figures.
 
-    Args:
-        predictor: model.
-        molecules: SMILES, or molecules from :func:`read_input_molecules`; the first :data:`MAX_DRAWN` valid ones are
-            explained.
-        out: output directory, created if missing. Output files are ``atoms.csv`` (contributions to every target),
-            ``atoms-1.png`` and ``atoms-1.svg`` and so on, and ``overview.png`` for several molecules. Output files of
-            an earlier call are removed.
-        target: target to draw, by its name or a part of it; by default the first.
-        orders: see :func:`~graphslice.explain.attribution.attribute`.
-        progress: called with the number of newly explained molecules.
-
-    Raises:
-        InputError: if no molecule is valid or the target is unknown; then nothing is written.
+    The files are ``atoms.csv`` (contributions to every target), ``atoms-1.png`` and ``atoms-1.svg`` and so on, and
+    ``overview.png`` for several molecules; those of an earlier call are removed. Raises :class:`InputError` if no
+    molecule is valid or the target is unknown; then nothing is written.
     """
     out = Path(out)
     inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
@@ -150,11 +141,8 @@ def explain(
 def read_input_molecules(
     predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
 ) -> Iterator[InputMolecule]:
-    """Iterate over the molecules of SMILES and files, of which the feature columns of the model are read too.
-
-    ``words`` and ``smiles_column`` are as for :func:`~graphslice.inference.files.predict_file`. Unusable rows of a file
-    have an error message.
-    """
+    """Iterate over the molecules of SMILES and files, with the feature columns of the model; arguments as of
+    :func:`~graphslice.inference.files.predict_file`. Unusable rows of a file have an error message."""
     for word in words:
         path = Path(word)
         if not (is_table_name(str(word)) or os.path.exists(path)):
@@ -209,7 +197,6 @@ def _remove_old_outputs(out: Path) -> None:
 
 
 def _write_explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
-    """Write the table and figures of atom contributions, and yield their paths."""
     path = out / TABLE
     rows = [row for one in found for row in _atom_rows(one, targets)]
     pd.DataFrame(rows).to_csv(path, index=False)

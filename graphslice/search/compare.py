@@ -1,8 +1,6 @@
-"""Execution of a comparison: train or continue every run and update the results after each.
+"""A comparison: train or continue every run, update the results after each, and write ``comparison.json`` and a table.
 
-Results of a comparison, ``comparison.json`` and a table, written from the run directories.
-
-Paired differences of the variants of a comparison over their seeds, with confidence intervals.
+Paired differences of the variants over their seeds have confidence intervals.
 """
 
 from __future__ import annotations
@@ -33,38 +31,22 @@ from graphslice.system.processes import in_processes
 def compare(
     base: RunConfig,
     variants: Sequence[Variant],
-    seeds: int,
-    budget: str,
-    out: str | Path,
+    seeds: int,  # number of runs of each variant, with seeds from 0
+    budget: str,  # of each run, as of parse_budget; a time includes validation
+    out: str | Path,  # for the run directories, comparison.json and comparison.md
     *,
     jobs: int | None = None,
     console: Console | None = None,
 ) -> dict:
-    """Train every variant with every seed, each run in a process of its own, and summarise the results.
+    """Train every variant with every seed, each run in a process of its own, and return the contents of
+    ``comparison.json``: dataset, budget, machine, and of each run variant, seed, validation and test metric, number
+    of parameters, rate, memory and curve (seconds, steps, validation metric), or the error message if it failed.
 
-    Finished runs in ``out`` are kept and interrupted ones are continued. An interrupted comparison is therefore
-    continued by the same call, and a call with more mixers or seeds extends it.
-
-    Args:
-        base: the common configuration.
-        variants: the variants to compare.
-        seeds: number of runs of each variant, with seeds from 0.
-        budget: training budget of each run: see :func:`~graphslice.search.plan.parse_budget`. A time includes
-            validation.
-        out: folder for the run directories, ``comparison.json`` and ``comparison.md``.
-        jobs: number of parallel runs, each with its share of the cores and one GPU; by default the number of GPUs, or
-            1 without a GPU. Parallel runs slow each other down: compare training rates only within one setting, or
-            use 1.
-        console: console for progress messages.
-
-    Returns:
-        The contents of ``comparison.json``: dataset, budget, machine, and for each run its variant, seed, validation
-        and test metric, number of parameters, rate, memory and curve (seconds, steps, validation metric), or
-        the error message if it failed.
-
-    Raises:
-        InputError: if a run in ``out`` has other settings, another comparison is using ``out``, several devices per
-            run are configured, or no run could be finished.
+    Finished runs in ``out`` are kept and interrupted ones are continued, so the same call continues a comparison,
+    and one with more mixers or seeds extends it. Parallel runs (``jobs``, each with its share of the cores and one
+    GPU; by default the number of GPUs, or 1 without a GPU) slow each other down: compare training rates only within
+    one setting, or use 1. Raises :class:`InputError` if a run in ``out`` has other settings, another comparison is
+    using ``out``, several devices per run are configured, or no run could be finished.
     """
     out, console = Path(out), console or Console(stderr=True)
     if base.trainer.devices not in ("auto", "1"):
@@ -119,11 +101,8 @@ def compare(
 
 
 def train_run(config: RunConfig, folder: Path, fingerprint: str | None) -> None:
-    """Train a run, or resume it if it was interrupted; errors as of :func:`~graphslice.training.train_run.train`.
-
-    Raises:
-        InputError: also if the data is no longer that of the ``fingerprint``.
-    """
+    """Train a run, or resume it if it was interrupted; errors as of :func:`~graphslice.training.train_run.train`, and
+    InputError if the data is no longer that of the ``fingerprint``."""
     from graphslice.training.train_run import resume, train
 
     quiet = Console(quiet=True)
@@ -242,7 +221,6 @@ def table(result: dict) -> str:
 
 
 def _mean_and_std(runs: list[dict], split: str) -> str:
-    """Format mean and standard deviation of an error over the seeds; empty if there are no values."""
     values = [run[split] for run in runs if run.get(split) is not None]
     return mean_and_std(values) if values else ""
 
@@ -253,18 +231,12 @@ def compared_split(runs: Iterable[dict]) -> str:
 
 
 def differences(variants: dict[str, list[dict]], metric: Metric) -> list[dict]:
-    """Compute the differences of all variants from the first one with at least ``MIN_SEEDS`` seeds.
+    """Compute the differences of the variants, the best on the validation set first, from the first one with at least
+    ``MIN_SEEDS`` seeds, if they share as many with it.
 
     The runs of a seed see the same molecules in the same order, so pairing by seed removes the effect of the seed.
-
-    Args:
-        variants: the finished runs of each variant, the best on the validation set first.
-        metric: metric by which they are compared.
-
-    Returns:
-        A difference for every other variant that shares at least ``MIN_SEEDS`` seeds with the first. The intervals are
-        by Student's t and hold simultaneously in 95% of comparisons, for all pairs of variants (Bonferroni), since the
-        first variant was chosen by its results.
+    The intervals are by Student's t and hold simultaneously in 95% of comparisons, for all pairs of variants
+    (Bonferroni), since the first variant was chosen by its results.
     """
     split = compared_split(chain.from_iterable(variants.values()))
     by_seed = {

@@ -45,17 +45,8 @@ Report = Callable[[float, int], object]
 
 
 class Objective:
-    """Scores of configurations on inner folds of the training set.
-
-    Args:
-        config: the defaults, complete.
-        data: molecules of the run.
-        console: where to report.
-
-    Attributes:
-        metric: name of the metric: that of the run, or ``loss`` if it is undefined on some folds.
-        epochs: default number of epochs of a training without a fold.
-    """
+    """Scores of configurations on inner folds of the training set. ``metric`` is that of the run, or ``loss`` if it is
+    undefined on some folds; ``epochs`` the default number of a training without a fold."""
 
     def __init__(self, config: RunConfig, data: MoleculeData, console: Console) -> None:
         self.data, self.console = data.without_test_set(), console
@@ -80,19 +71,10 @@ class Objective:
         return METRICS[self.metric].higher_is_better
 
     def score(self, config: RunConfig, seed: int = 0, report: Report | None = None) -> float:
-        """Train without each held-out fold, and score the predictions of these folds.
-
-        Args:
-            config: the configuration, complete.
-            seed: added to the seed of the configuration; it also selects the folds.
-            report: called after every epoch; an exception ends the training.
-
-        Returns:
-            The metric in its own unit and direction.
-
-        Raises:
-            InputError: if the training diverged.
-        """
+        """Train without each held-out fold, and return the metric of the predictions of these folds, in its own unit
+        and direction; raises :class:`InputError` if the training diverged. ``seed`` is added to that of the
+        configuration and selects the folds; ``report`` is called after every epoch, and an exception ends the
+        training."""
         config = replace(config, trainer=replace(config.trainer, seed=(config.trainer.seed + seed) % 2**32))
         data = self.data.with_config(config)
         complete = complete_config(config, data, fresh=True)
@@ -109,10 +91,8 @@ class Objective:
         return self._score(parts, self._rows(seed))
 
     def _reporter(self, report: Report, rows: np.ndarray, first: int) -> Callable[[TrainingLoop], None]:
-        """Return a function that reports the score of a network whenever another fifth of its training is done.
-
-        ``rows`` are those of the held-out fold, and ``first`` is the number of the first report.
-        """
+        """Return a function that reports the score of a network on ``rows`` of the held-out fold whenever another fifth
+        of its training is done; ``first`` is the number of the first report."""
         last = 0
 
         def after_epoch(loop: TrainingLoop) -> None:

@@ -40,15 +40,10 @@ _UNCOMPARED = ("root", "smiles_column", "id_column", "rejected", "cache")
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the compared models: a mixer, optionally with settings that differ from the common configuration.
+    """One of the compared models: a mixer, optionally with settings that differ from the common configuration."""
 
-    Attributes:
-        label: name in the table, such as ``"csp:groups=2"``.
-        changes: values that differ from the common configuration, by name, such as ``model.mixer``.
-    """
-
-    label: str
-    changes: dict[str, Any] = field(hash=False)
+    label: str  # name in the table, such as "csp:groups=2"
+    changes: dict[str, Any] = field(hash=False)  # values that differ, by name, such as model.mixer
 
     @property
     def folder(self) -> str:
@@ -64,13 +59,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run of a comparison.
-
-    Attributes:
-        variant: the variant that is trained.
-        config: configuration of the variant with the seed of this run.
-        folder: the run directory.
-    """
+    """One training run of a comparison; ``config`` is that of its variant, with the seed of this run."""
 
     variant: Variant
     config: RunConfig
@@ -78,17 +67,9 @@ class Run:
 
 
 def parse_variants(mixers: str, varied: Sequence[str] = ()) -> list[Variant]:
-    """Parse the variants of a comparison.
-
-    Args:
-        mixers: names separated by commas, each with its settings after colons, such as
-            ``"softmax,csp:groups=2:shifts=linear"``.
-        varied: options of the configuration with their values, such as ``"model.distance_start=false,true"``; every
-            mixer is trained with every combination.
-
-    Raises:
-        InputError: if a mixer, setting or option is unknown.
-    """
+    """Parse the variants of a comparison, such as ``"softmax,csp:groups=2:shifts=linear"``: mixers with their settings,
+    each with every combination of ``varied`` options, such as ``"model.distance_start=false,true"``. Raises
+    :class:`InputError` if a mixer, setting or option is unknown."""
     from graphslice.nn.mixers import mixer_class
 
     options = [_parse_option(text) for text in varied]
@@ -132,14 +113,8 @@ def _parse_option(text: str) -> list[tuple[str, str]]:
 
 
 def parse_budget(text: str) -> dict[str, Any]:
-    """Parse a training budget such as ``90s``, ``10m``, ``2h``, ``5000steps`` or ``20epochs``.
-
-    Returns:
-        Settings of the trainer.
-
-    Raises:
-        InputError: if the text has another form, or the amount is not positive.
-    """
+    """Parse a training budget such as ``90s``, ``10m``, ``2h``, ``5000steps`` or ``20epochs`` to settings of the
+    trainer; raises :class:`InputError` if the text has another form, or the amount is not positive."""
     match = re.fullmatch(r"([\d.]+)\s*(s|m|h|steps?|epochs?)", text.strip())
     try:
         amount = float(match.group(1)) if match else 0.0
@@ -173,15 +148,9 @@ def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig
 
 
 def check_runs(runs: Sequence[Run]) -> dict[Path, str | None]:
-    """Check the mixers, the data, the metrics, the losses and the folders of all runs before training starts.
-
-    Returns:
-        The fingerprint of the data of each run, by its folder.
-
-    Raises:
-        InputError: if a setting is invalid, the data cannot be read, the metric or loss does not apply to the targets,
-            or a folder holds a run with other settings or other data.
-    """
+    """Check mixers, data, metrics, losses and folders of all runs before training; return the fingerprint of the data
+    of each run, by its folder. Raises :class:`InputError` if a setting is invalid, the data cannot be read, the
+    metric or loss does not apply to the targets, or a folder holds a run with other settings or other data."""
     from graphslice.data.loaders import load_dataset
     from graphslice.nn.mixers import build_mixer
     from graphslice.training.complete_config import fit_to_dataset

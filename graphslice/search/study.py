@@ -46,35 +46,20 @@ IDENTITY, OPTIONS, SECONDS, FINISHED = "identity", "options", "seconds", "finish
 
 @dataclass
 class Record:
-    """One trial.
+    """One trial."""
 
-    Attributes:
-        number: its number; 0 has the defaults.
-        state: complete, pruned, failed, running or waiting.
-        value: score of its first seed; None unless complete.
-        seconds: duration.
-        params: value of each hyperparameter.
-        reason: why it failed or was pruned.
-        seeds: scores of the further seeds, by seed.
-        counts: True if it is part of the budget: it was started, and is not repeated by another trial.
-    """
-
-    number: int
-    state: str
-    value: float | None
+    number: int  # 0 has the defaults
+    state: str  # complete, pruned, failed, running or waiting
+    value: float | None  # score of its first seed; None unless complete
     seconds: float
-    params: dict[str, Any]
-    reason: str
-    seeds: dict[int, float] = field(default_factory=dict)
-    counts: bool = True
+    params: dict[str, Any]  # value of each hyperparameter
+    reason: str  # why it failed or was pruned
+    seeds: dict[int, float] = field(default_factory=dict)  # scores of the further seeds, by seed
+    counts: bool = True  # part of the budget: started, and not repeated by another trial
 
 
 def import_optuna() -> Any:
-    """Import Optuna, without its messages.
-
-    Raises:
-        InputError: if it is not installed.
-    """
+    """Import Optuna, without its messages; raises :class:`InputError` if it is not installed."""
     try:
         import optuna
     except ImportError:
@@ -85,10 +70,8 @@ def import_optuna() -> Any:
 
 
 def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
-    """Open the study of a folder, or create one if the direction of its metric is given.
-
-    Raises :class:`InputError` if there is no study and none is to be created, or its file cannot be read.
-    """
+    """Open the study of a folder, or create one if the direction of its metric is given; raises :class:`InputError` if
+    there is no study and none is to be created, or its file cannot be read."""
     optuna = import_optuna()
     path = folder / STUDY
     if higher_is_better is None and not path.is_file():
@@ -109,26 +92,17 @@ def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
 
 
 def ask(study: Study, space: Space, seed: int) -> Trial:
-    """Start the next trial.
-
-    Its values depend on the seed and on the trials that count, so that a continued search equals an uninterrupted one.
-    """
+    """Start the next trial, whose values depend on the seed and on the trials that count, so that a continued search
+    equals an uninterrupted one."""
     seed = (seed + sum(trial.counts for trial in records(study))) % 2**32
     study.sampler = import_optuna().samplers.TPESampler(seed=seed, n_startup_trials=8)
     return study.ask(_distributions(space))
 
 
 def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> None:
-    """Save what identifies a search in a new study; in an old one, check that it is the same search.
-
-    Args:
-        study: the study.
-        identity: the complete configuration (``config``) as plain values, and the search space (``space``) as text.
-        folder: the folder of the search, for messages.
-
-    Raises:
-        InputError: if the study is of another dataset, other targets, another configuration or search space.
-    """
+    """Save what identifies a search in a new study: the complete configuration (``config``) and the search space
+    (``space``) as text. Raises :class:`InputError` if an old study has another dataset, other targets, configuration
+    or search space."""
     saved = study.user_attrs.get(IDENTITY)
     if saved is None:
         study.set_user_attr(IDENTITY, dict(identity))
@@ -140,7 +114,6 @@ def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> N
 
 
 def _distributions(space: Space) -> dict[str, Any]:
-    """Return the search space as Optuna's distributions."""
     optuna = import_optuna()
     return {
         name: optuna.distributions.FloatDistribution(values.low, values.high, log=True)
@@ -151,10 +124,8 @@ def _distributions(space: Space) -> dict[str, Any]:
 
 
 def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
-    """Repeat the trials of killed processes once, and enqueue the defaults unless they are complete.
-
-    No other process may use the study.
-    """
+    """Repeat the trials of killed processes once, and enqueue the defaults unless they are complete; no other process
+    may use the study."""
     trials = records(study)
     for trial in trials:
         if trial.state == "running":  # killed, such as for lack of memory
@@ -164,10 +135,8 @@ def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
 
 
 def stop(study: Study, number: int, reason: str, repeats: int | None = None) -> None:
-    """Mark a running trial as failed, and enqueue it again unless it was repeated ``repeats`` times already.
-
-    Raises ``ValueError`` if it is finished.
-    """
+    """Mark a running trial as failed, and enqueue it again unless it was repeated ``repeats`` times already; raises
+    ``ValueError`` if it is finished."""
     fail(study, number, reason)
     retry = import_optuna().storages.RetryHeartbeatStaleTrialCallback(max_retry=repeats)
     retry(study, study.get_trials()[number])
@@ -228,17 +197,8 @@ Space = dict[str, LogRange | tuple[Any, ...]]
 
 
 def search_space(config: RunConfig, tasks: Sequence[Task], epochs: int, mixers: Sequence[str] = ()) -> Space:
-    """Return the search space around a configuration.
-
-    Args:
-        config: the defaults, complete.
-        tasks: the targets.
-        epochs: default number of epochs.
-        mixers: mixers to search, in addition to that of the configuration.
-
-    Raises:
-        InputError: if mixers are given for a fine-tuned model.
-    """
+    """Return the search space around complete defaults, with ``mixers`` in addition to their own; raises
+    :class:`InputError` if mixers are given for a fine-tuned model."""
     if mixers and config.origin is not None:
         raise InputError(
             f"--mixers needs training from scratch, but the model is fine-tuned from {config.init_from}: add "
@@ -262,10 +222,8 @@ def search_space(config: RunConfig, tasks: Sequence[Task], epochs: int, mixers: 
 
 
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration with other values of some options.
-
-    Another ``model.dim`` scales ``model.ffn_dim``, and another ``model.mixer`` has its default settings.
-    """
+    """Return the configuration with other values of some options; another ``model.dim`` scales ``model.ffn_dim``, and
+    another ``model.mixer`` has its default settings."""
     dim = values.get(_DIM, config.model.dim)
     changes = {**values, "model.ffn_dim": max(1, config.model.ffn_dim * dim // config.model.dim)}
     if values.get(_MIXER, config.model.mixer) != config.model.mixer:

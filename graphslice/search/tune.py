@@ -1,7 +1,4 @@
-"""Search hyperparameters within a budget, then train the final run with the best.
-
-The search: trials within the budget, then further seeds of the best, and the choice among them.
-"""
+"""Search hyperparameters: trials within the budget, further seeds of the best, a choice; then train the final run."""
 
 from __future__ import annotations
 
@@ -69,21 +66,13 @@ _SEEDS_SHARE = 0.4
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a search.
+    """Limits of a search."""
 
-    Attributes:
-        trials: number of trials, with those before; None for no limit.
-        seconds: time for trials and further seeds, also that used before; None for no limit.
-        end: time of the clock at which it is used up; infinite without a limit.
-        seeds: number of further seeds.
-        processes: number of processes that share the trials.
-    """
-
-    trials: int | None
-    seconds: float | None
-    end: float
-    seeds: int
-    processes: int
+    trials: int | None  # with those before; None for no limit
+    seconds: float | None  # for trials and further seeds, also that used before; None for no limit
+    end: float  # time of the clock at which it is used up; infinite without a limit
+    seeds: int  # number of further seeds
+    processes: int  # number of processes that share the trials
 
 
 class _OutOfTime(Exception):
@@ -92,23 +81,15 @@ class _OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a search needs.
-
-    Attributes:
-        user_config: the defaults, without what the dataset decides, so that other data and splits can be trained on.
-        config: the defaults, complete, as the final run trains them.
-        trial_config: the same for a single model on one device, as every trial trains it.
-        objective: scores of configurations.
-        space: the search space.
-        defaults: value of each hyperparameter in the defaults.
-    """
+    """What a search needs."""
 
     user_config: RunConfig
-    config: RunConfig
-    trial_config: RunConfig
-    objective: Objective
+    """The defaults, without what the dataset decides, so that other data and splits can be trained on."""
+    config: RunConfig  # the defaults, complete, as the final run trains them
+    trial_config: RunConfig  # the same for a single model on one device, as every trial trains it
+    objective: Objective  # scores of configurations
     space: Space
-    defaults: dict[str, Any]
+    defaults: dict[str, Any]  # value of each hyperparameter in the defaults
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -117,10 +98,8 @@ class Setup:
 
 
 def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
-    """Read the molecules, complete the configuration of the user, and make objective and search space.
-
-    Raises :class:`InputError` if the data or the configuration cannot be used.
-    """
+    """Read the molecules, complete the configuration of the user, and make objective and search space; raises
+    :class:`InputError` if the data or the configuration cannot be used."""
     if config.data.folds is not None:
         raise InputError(
             "data.folds tests on every row, so no row is left for the search: tune without it, then train with it and "
@@ -159,10 +138,8 @@ def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console
 
 
 def next_trial(study: Study, out: Path, setup: Setup, limits: Limits, index: int) -> Trial | None:
-    """Start the next trial of a process; None if the budget is used up.
-
-    One process at a time: with SQLite, Optuna would give a waiting trial to two processes that ask at the same time.
-    """
+    """Start the next trial of a process; None if the budget is used up. One process at a time: with SQLite, Optuna
+    would give a waiting trial to two processes that ask at the same time."""
     with FileLock(out / STUDY_LOCK):
         if not _has_budget(records(study), limits, setup.defaults):
             return None
@@ -224,7 +201,6 @@ def _check_time(end: float) -> None:
 
 
 def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
-    """Describe the outcome of a trial in one line."""
     trial, metric = trials[number], METRICS[setup.objective.metric]
     outcome = trial.state if trial.value is None else f"{metric.label} {trial.value:.4f}"
     outcome += f" ({trial.reason})" if trial.reason else ""
@@ -274,29 +250,19 @@ def finalists(trials: Sequence[Record], setup: Setup) -> list[Record]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The selected trial.
-
-    Attributes:
-        trial: the trial.
-        score: its mean over the further seeds; the score of its first seed if there was no time for others.
-        default_score: the same of the defaults; None if these have no score.
-        seeds: further seeds over which the scores are averaged.
-        means: mean over these seeds of each trial that was compared, by number; empty without further seeds.
-    """
+    """The selected trial."""
 
     trial: Record
-    score: float
-    default_score: float | None
-    seeds: list[int]
-    means: dict[int, float]
+    score: float  # its mean over the further seeds; the score of its first seed if there was no time for others
+    default_score: float | None  # the same of the defaults; None if these have no score
+    seeds: list[int]  # further seeds over which the scores are averaged
+    means: dict[int, float]  # over these seeds, of each trial that was compared, by number; empty without further seeds
 
 
 def choose(trials: Sequence[Record], setup: Setup, seeds: int) -> Choice | None:
     """Select the finalist with the best mean over further seeds, the defaults in a tie; None if no trial is complete.
-
-    If the time ended before all finalists had a further seed, those that have one are compared. Scores of the first
-    seed decide only if there are less than two of them: that of the best of many trials is optimistic.
-    """
+    If the time ended before all finalists had a further seed, those that have one are compared; scores of the first
+    seed decide only for less than two: that of the best of many trials is optimistic."""
     candidates = finalists(trials, setup)
     if not candidates:
         return None
@@ -392,11 +358,8 @@ def tune(
 
 
 def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
-    """Continue a search with its own settings; arguments and result as of :func:`tune`.
-
-    Raises:
-        InputError: if the folder holds no search.
-    """
+    """Continue a search with its own settings; result and errors as of :func:`tune`, and InputError if the folder holds
+    no search."""
     folder = Path(folder)
     options = open_study(folder).user_attrs[OPTIONS]
     return tune(RunConfig.from_dict(options.pop("config")), folder, **options, console=console)
@@ -465,7 +428,6 @@ def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, co
 
 
 def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice | None) -> None:
-    """Write the table of trials: one row each, with the value of every hyperparameter."""
     options = list(setup.space)
     head = ["trial", "state", "metric", "value", "seconds", "seeds", "mean", "chosen", "reason", *options]
     rows = []

@@ -1,10 +1,9 @@
 """Correctness and speed of the backends of every operator, compared with its plain torch implementation.
 
-Test cases of the operators: calls on which every backend is compared with the reference implementation.
-
 Every operator has a function that creates a typical case of any size, and at least two test cases, which are its
-arguments; the last one has the batch as the first dimension of its arguments. If rounding decides which values are
-equal, the values are chosen so that no product and no sum is rounded.
+arguments: calls on which every backend is compared with the reference. The last one has the batch as the first
+dimension of its arguments. If rounding decides which values are equal, the values are chosen so that no product and
+no sum is rounded.
 """
 
 from __future__ import annotations
@@ -79,10 +78,8 @@ def is_float(arg: object) -> bool:
 
 
 def outputs_and_gradients(function: Callable, args: list, valid: Tensor | None = None) -> list[Tensor]:
-    """Compute the output of ``function(*args)``, then the gradients of its floating-point arguments.
-
-    Rows outside of ``valid``, bool ``[B, N]``, are set to 0. Upstream gradients are fixed pseudo-random integers.
-    """
+    """Compute the output of ``function(*args)``, then the gradients of its floating-point arguments, with fixed
+    pseudo-random integers as upstream gradients; rows outside of ``valid``, bool ``[B, N]``, are set to 0."""
     out = function(*args)
     if valid is not None:
         out = out.masked_fill(~valid.to(out.device)[:, :, None], 0)
@@ -197,7 +194,6 @@ POOLING = [
 
 
 def _values(generator, heads, head_dim, lengths, draw=_normal) -> Tensor:
-    """Draw values ``[B, N, C]``."""
     return draw(generator, len(lengths), max(lengths), heads * head_dim)
 
 

@@ -20,19 +20,9 @@ BACKWARD_TWICE = "the gradients of this batch were already computed: sum the los
 
 
 def run_program(program: Program, tensors: Sequence[Tensor], samples: int, width: int) -> Tensor:
-    """Run a program on tensors.
-
-    Args:
-        program: the program; traced with gradients if they are wanted.
-        tensors: its inputs, on the CPU, contiguous, of the shapes and dtypes that it was traced for.
-        samples, width: B and N.
-
-    Returns:
-        The output, float32 ``[B, ...]``. Its backward pass can be run once.
-
-    Raises:
-        RuntimeError: if a tensor has a tangent of forward-mode differentiation.
-    """
+    """Run a program, traced with gradients if they are wanted, on contiguous CPU tensors of the shapes and dtypes that
+    it was traced for: float32 ``[B, ...]``, whose backward pass can be run once. Raises RuntimeError if a tensor has
+    a tangent of forward-mode differentiation."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return _ProgramFunction.apply(program, samples, width, *tensors)
     if any(unpack_dual(tensor).tangent is not None for tensor in tensors):  # would be lost
@@ -43,17 +33,9 @@ def run_program(program: Program, tensors: Sequence[Tensor], samples: int, width
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the ``backward`` of a kernel raise an error for second derivatives (decorator).
-
-    The gradients that kernels compute are constants for torch. torch's decorator of the same name may silently return
-    a second derivative that lacks their contribution.
-
-    Args:
-        backward: static method of a :class:`torch.autograd.Function`.
-
-    Returns:
-        The method, which raises RuntimeError if it is called with ``create_graph=True``.
-    """
+    """Make the ``backward`` of a kernel raise RuntimeError for ``create_graph=True`` (decorator). The gradients that
+    kernels compute are constants for torch, whose decorator of the same name may silently return a second derivative
+    that lacks their contribution."""
 
     @wraps(backward)
     def checked_backward(ctx: Any, *grads: Any) -> Any:
@@ -108,16 +90,14 @@ class _ProgramFunction(torch.autograd.Function):
 
 
 class OperatorProgram:
-    """The compiled form of an operator: programs of one operation, traced per size and setting.
+    """The compiled form of an operator: programs of one operation by its ``rule(trace, *arguments)``, traced per size
+    and setting.
 
-    Args:
-        reference: the operator in torch.
-        rule: its rule, ``rule(trace, *arguments)``.
-        inputs: shape and dtype of each tensor argument, such as ``"B N C"`` or ``"B int64"``. B is the number of
-            samples, N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the
-            arguments, numbers are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements.
-            An argument that is not a tensor is a setting.
-        fits: condition on the values of the arguments, in the order of the reference; the rule checks their sizes.
+    ``inputs``: shape and dtype of each tensor argument, such as ``"B N C"`` or ``"B int64"``. B is the number of
+    samples, N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the arguments,
+    numbers are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements. An argument that
+    is not a tensor is a setting. ``fits``: condition on the values of the arguments, in the order of the reference;
+    the rule checks their sizes.
     """
 
     def __init__(

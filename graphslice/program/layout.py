@@ -68,36 +68,22 @@ N, ATOMS = Size(row=1), Size(-1, 1)
 
 
 class Argument(NamedTuple):
-    """Argument of a program: the address of an array or an integer, passed by the caller.
+    """Argument of a program: the address of an array or an integer, passed by the caller."""
 
-    Attributes:
-        place: index in the arguments of the program.
-        step: bytes of a sample, or increment of the integer per sample; 0 if it is the same for all samples.
-    """
-
-    place: int
-    step: Size = Size()
+    place: int  # index in the arguments of the program
+    step: Size = Size()  # bytes of a sample, or increment of the integer per sample; 0 if the same for all samples
 
 
 @dataclass(eq=False)
 class Value:
-    """Array of a program.
+    """Array of a program."""
 
-    Attributes:
-        shape: of a sample.
-        itemsize: bytes of an element, or ``ROW_NUMBER``.
-        kept: True if saved for the backward pass; otherwise its memory is reused after the last use.
-        argument: the argument that holds it, if it is passed by the caller.
-        gradient: the argument that holds its gradient, if the caller wants one.
-        shared: True for the same array in all samples, such as a parameter.
-    """
-
-    shape: tuple[Size | int, ...]
-    itemsize: int = 4
-    kept: bool = False
-    argument: Argument | None = None
-    gradient: Argument | None = None
-    shared: bool = False
+    shape: tuple[Size | int, ...]  # of a sample
+    itemsize: int = 4  # bytes of an element, or ROW_NUMBER
+    kept: bool = False  # saved for the backward pass; otherwise its memory is reused after the last use
+    argument: Argument | None = None  # holds it, if it is passed by the caller
+    gradient: Argument | None = None  # holds its gradient, if the caller wants one
+    shared: bool = False  # the same array in all samples, such as a parameter
     deferred: object = field(default=None, repr=False)
 
     @property
@@ -116,30 +102,19 @@ Instruction: TypeAlias = tuple[Kernel, Sequence[Operand]]
 
 
 class Addresses(NamedTuple):
-    """Operands for N rows: ``constant + samples * per_batch + base[areas] + sample * steps``, int64 ``[I, K]`` each.
-
-    Attributes:
-        constant, per_batch, steps: parts of the sum above.
-        group: number of samples that are processed at once.
-        scratch: bytes of scratch memory.
-        kept: bytes that a sample saves for backward.
-    """
+    """Operands for N rows: ``constant + samples * per_batch + base[areas] + sample * steps``, int64 ``[I, K]`` each."""
 
     constant: np.ndarray
     per_batch: np.ndarray
     steps: np.ndarray
-    group: int
-    scratch: int
-    kept: int
+    group: int  # samples that are processed at once
+    scratch: int  # bytes of scratch memory
+    kept: int  # bytes that a sample saves for backward
 
 
 class Layout:
-    """Places of the operands of a sequence of instructions.
-
-    Args:
-        instructions: kernels with their operands.
-        kept: values saved for backward, in the same order for the forward and the backward pass.
-    """
+    """Places of the operands of a sequence of instructions; ``kept`` values are saved for backward, in the same order
+    for the forward and the backward pass."""
 
     def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
         self.instructions = [(kernel, [_place(operand) for operand in operands]) for kernel, operands in instructions]
@@ -186,10 +161,8 @@ def _place(operand: Operand) -> Operand:
 def _scratch_places(
     operands_by_instruction: Sequence[Sequence[Operand]], width: int, group: int
 ) -> tuple[dict[Value, int], int]:
-    """Assign scratch memory to the values that are not kept, and return their offsets and the total size in bytes.
-
-    The memory of a value is reused after its last use.
-    """
+    """Assign scratch memory to the values that are not kept, reused after their last use; return their offsets and the
+    total size in bytes."""
     used = [
         dict.fromkeys(operand for operand in operands if isinstance(operand, Value) and not operand.kept)
         for operands in operands_by_instruction

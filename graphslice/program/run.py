@@ -54,10 +54,8 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(function: Kernel) -> Kernel:
-    """Register a kernel, ``kernel(samples, *operands)`` on int64 operands, compiled on first use (decorator).
-
-    An operand is a number, or the address of the first sample of an array of consecutive samples.
-    """
+    """Register a kernel, ``kernel(samples, *operands)``, compiled on first use (decorator); an operand, int64, is a
+    number or the address of the first sample of an array of consecutive samples."""
     assert len(inspect.signature(function).parameters) <= MAX_OPERANDS + 1 and function.__name__ not in KERNELS
     KERNELS[function.__name__] = function
     return function
@@ -107,12 +105,8 @@ def _run(kernels, counts, operands, steps, group, begin, end):
 
 
 class Part:
-    """Sequence of instructions, such as the forward or the backward pass of a program.
-
-    Args:
-        instructions: kernels with their operands.
-        kept: values saved for backward, in the same order for all parts.
-    """
+    """Sequence of instructions, such as the forward or the backward pass of a program; ``kept`` values are saved for
+    backward, in the same order for all parts."""
 
     def __init__(self, instructions: Sequence[Instruction], kept: Sequence[Value]) -> None:
         self.instructions = instructions
@@ -123,14 +117,8 @@ class Part:
         self.addresses: Callable[[int], Addresses] = lru_cache(256)(layout.for_width)
 
     def run(self, arguments: Sequence[Sequence[int]], kept: int, width: int, ends: Sequence[int]) -> None:
-        """Run the instructions on one core per range of samples.
-
-        Args:
-            arguments: arguments of the program, for each range.
-            kept: address of the saved values.
-            width: N.
-            ends: end of each range; the last one is the number of samples.
-        """
+        """Run the instructions for N = ``width``, one core per range of samples with its own arguments; the last of
+        ``ends`` is the number of samples."""
         if not self.instructions:
             return
         if self._kernels is None:
@@ -149,46 +137,25 @@ class Part:
 
 
 class Input(NamedTuple):
-    """Input of a program.
+    """Input of a program."""
 
-    Attributes:
-        value: its shape, and the arguments that hold it and its gradient.
-        dtype: name of its dtype, such as ``"float32"``.
-        source: what it is: a position among the arguments of the traced function, or the name of a parameter or buffer.
-    """
-
-    value: Value
-    dtype: str
-    source: int | str
+    value: Value  # its shape, and the arguments that hold it and its gradient
+    dtype: str  # such as "float32"
+    source: int | str  # position among the arguments of the traced function, or name of a parameter or buffer
 
 
 class State(NamedTuple):
-    """State of a forward pass for the backward pass.
+    """State of a forward pass for the backward pass."""
 
-    Attributes:
-        arguments: arguments of the program, without gradients.
-        kept: saved values.
-        ends: end of each core's range of samples.
-        width: N.
-    """
-
-    arguments: list[int]
-    kept: np.ndarray
-    ends: list[int]
-    width: int
+    arguments: list[int]  # of the program, without gradients
+    kept: np.ndarray  # saved values
+    ends: list[int]  # end of each core's range of samples
+    width: int  # N
 
 
 class Program:
-    """Compiled forward and backward pass of a function on samples.
-
-    Args:
-        inputs: inputs, parameters included.
-        forward, backward: instructions.
-        kept: values saved for backward.
-        keys: indices of the arguments that are keys of dropout masks.
-        arguments: number of arguments.
-        out: the output.
-    """
+    """Compiled forward and backward pass of a function on samples, parameters among its inputs; ``kept`` values are
+    saved for backward."""
 
     def __init__(
         self,
@@ -196,8 +163,8 @@ class Program:
         forward: Sequence[Instruction],
         backward: Sequence[Instruction],
         kept: list[Value],
-        keys: list[int],
-        arguments: int,
+        keys: list[int],  # indices of the arguments that are keys of dropout masks
+        arguments: int,  # number of arguments
         out: Value,
     ) -> None:
         self.inputs, self.keys, self.out, self.num_arguments = inputs, keys, out, arguments
@@ -210,23 +177,13 @@ class Program:
 
     def forward(
         self,
-        inputs: Sequence[tuple[int, Sequence[int]]],
-        out: int,
+        inputs: Sequence[tuple[int, Sequence[int]]],  # address and shape of each input
+        out: int,  # address of the output
         samples: int,
         width: int,
-        random_integers: Callable[[int], Sequence[int]],
+        random_integers: Callable[[int], Sequence[int]],  # returns n 32-bit integers, keys of dropout masks
     ) -> State:
-        """Run the forward pass.
-
-        Args:
-            inputs: address and shape of each input.
-            out: address of the output.
-            samples, width: B and N.
-            random_integers: called with a number for as many random 32-bit integers, the keys of dropout masks.
-
-        Returns:
-            The state for :meth:`backward`.
-        """
+        """Run the forward pass on B samples of N rows, and return the state for :meth:`backward`."""
         arguments = [0] * self.num_arguments
         arguments[OUT] = out
         for (value, _, _), (at, shape) in zip(self.inputs, inputs, strict=True):
@@ -243,16 +200,9 @@ class Program:
         return State(arguments, kept, ends, width)
 
     def backward(self, state: State, grad_out: int, gradients: Sequence[int]) -> list[np.ndarray | None]:
-        """Run the backward pass.
-
-        Args:
-            state: of the forward pass.
-            grad_out: address of the gradient of the output.
-            gradients: for each input with samples, the address for its gradient; ignored for other inputs.
-
-        Returns:
-            For each input shared by the samples its gradient, flat; None for other inputs.
-        """
+        """Run the backward pass from the address of the output's gradient; ``gradients``: for each input with samples
+        the address for its gradient. Returns the flat gradient of each input shared by the samples; None for the
+        others."""
         sizes = {at: size * (1 if rows is None else state.arguments[rows]) for at, rows, size in self._sums}
         starts, end = {}, 0
         for at, size in sizes.items():
@@ -300,7 +250,6 @@ _memory = _Memory()
 
 
 def _scratch_memory(size: int) -> np.ndarray:
-    """Return the scratch memory of this thread."""
     if len(_memory.array) < size:
         _memory.array = np.empty(size, np.uint8)
     return _memory.array

@@ -63,24 +63,16 @@ def from_data(data: Mapping[str, Any]) -> Program:
 
 
 class SavedProgram:
-    """Program of a model in evaluation mode, from a batch to the readouts.
-
-    Args:
-        program: without gradients, with the attributes of a batch and the names of weights and buffers as sources.
-        buffers: arrays of the buffers that it reads, by name.
-        max_path: number of bonds of a path that are encoded.
-        path_shapes: shapes of :data:`PATH_WEIGHTS`.
-
-    Attributes:
-        shapes: shapes of the weights that it reads, by name in the state dict.
-    """
+    """Program of a model in evaluation mode, from a batch to the readouts, without gradients; its sources are
+    attributes of a batch and names of weights and ``buffers``. ``shapes`` are those of the weights that it reads, by
+    name in the state dict."""
 
     def __init__(
         self,
         program: Program,
         buffers: Mapping[str, np.ndarray],
-        max_path: int,
-        path_shapes: Mapping[str, tuple[int, ...]],
+        max_path: int,  # bonds of a path that are encoded
+        path_shapes: Mapping[str, tuple[int, ...]],  # of PATH_WEIGHTS
     ) -> None:
         self._program, self._buffers, self._max_path = program, buffers, max_path
         weights = {
@@ -92,15 +84,8 @@ class SavedProgram:
         self._sources = [str(source) for _, _, source in program.inputs]
 
     def run(self, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Compute the readouts of a batch.
-
-        Args:
-            inputs: arrays of a batch, by the names of :class:`~graphslice.batch.GraphBatch`.
-            parameters: weights by name in the state dict, float32 and contiguous, of the shapes of :attr:`shapes`.
-
-        Returns:
-            ``float32 [B, W]``.
-        """
+        """Compute the readouts ``float32 [B, W]`` of the arrays of a :class:`~graphslice.batch.GraphBatch`;
+        ``parameters``: weights by name in the state dict, float32 and contiguous, of the shapes of :attr:`shapes`."""
         lengths = inputs["lengths"]
         arrays = {
             **parameters,

@@ -48,13 +48,8 @@ BATCH = _Batch()
 
 
 class Traced:
-    """Symbolic tensor ``[B, ...]``, the result of a traced operation or an input of the function.
-
-    Attributes:
-        trace: the trace that it belongs to.
-        value: its array in the program.
-        dtype: float32 for results.
-    """
+    """Symbolic tensor ``[B, ...]``, the result of a traced operation (float32) or an input of the function; ``value``
+    is its array in the program."""
 
     device, is_cuda = torch.device("cpu"), False
 
@@ -151,23 +146,16 @@ class Upstream(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Operand of a backward kernel: where to write the gradient of an argument.
-
-    Attributes:
-        onto: True if the kernel can add the gradient to an existing one, whose address is the next operand, or 0.
-    """
+    """Operand of a backward kernel: where to write the gradient of an argument. If ``onto``, the kernel can add to an
+    existing gradient, whose address is the next operand, or 0."""
 
     of: Traced
     onto: bool = False
 
 
 class Trace:
-    """Instructions of a forward and a backward pass.
-
-    Args:
-        backward: True to trace gradients.
-        tensors: parameters and buffers that the function may use, by ``id()``: the tensor and its name.
-    """
+    """Instructions of a forward and, if wanted, a backward pass; ``tensors``: parameters and buffers that the function
+    may use, with their names, by ``id()``."""
 
     def __init__(self, *, backward: bool, tensors: Mapping[int, tuple[Tensor, str]] | None = None) -> None:
         self.needs_gradients = backward
@@ -193,16 +181,10 @@ class Trace:
         return Traced(self, Value(tuple(shape[1:]), itemsize))
 
     def tensor(self, tensor: Any, *dims: Any, dtype: torch.dtype = torch.float32) -> Traced:
-        """Return the symbolic tensor of an argument.
-
-        A tensor must be a parameter or a buffer: constants that a function computes may be other ones in its next call.
-
-        Args:
-            tensor: symbolic or real tensor.
-            dims: its expected sizes, without which its shape is not checked; :data:`BATCH` for the number of samples,
-                None for any size that does not depend on the batch.
-            dtype: its expected dtype.
-        """
+        """Return the symbolic tensor of an argument; a real tensor must be a parameter or a buffer: constants that a
+        function computes may be other ones in its next call. ``dims`` are the expected sizes, without which the
+        shape is not checked: :data:`BATCH` for the number of samples, None for any size that does not depend on the
+        batch."""
         if not isinstance(tensor, Traced):
             known = self._tensors.get(id(tensor))
             if known is None or known[0] is not tensor:
@@ -246,10 +228,8 @@ class Trace:
         self._forward.append((kernel, plain))
 
     def backward(self, kernel: Kernel, *operands: Any) -> None:
-        """Register an instruction of the backward pass, with :class:`Upstream` and :class:`Gradient` operands.
-
-        All other operands are saved by the forward pass.
-        """
+        """Register an instruction of the backward pass, with :class:`Upstream` and :class:`Gradient` operands; all
+        other operands are saved by the forward pass."""
         self.on_backward(lambda: self.emit_backward(kernel, *operands), keep=operands)
 
     def on_backward(self, function: Callable[[], None], keep: Sequence[Any] = ()) -> None:
@@ -320,15 +300,9 @@ class Trace:
     def input(
         self, source: int | str, dims: Sequence, dtype: torch.dtype = torch.float32, *, shared: bool = False
     ) -> Traced:
-        """Add an input of the function.
-
-        Args:
-            source: position among the arguments of the function, or name of a parameter or buffer.
-            dims: shape of a sample, or of the input itself if it is ``shared`` by all samples. The first size of a
-                shared input may be None, which stands for any.
-            dtype: its dtype.
-            shared: True for an input without samples.
-        """
+        """Add an input of the function: an argument by position, or a parameter or buffer by name; ``dims``: shape of a
+        sample, or of the input itself if it is ``shared`` by all samples, whose first size may then be None, which
+        stands for any."""
         shape: Any = tuple(Argument(self._new_place()) if size is None else size for size in dims)
         value = Value(shape, dtype.itemsize, shared=shared)
         step = Size() if shared else value.size * value.itemsize
@@ -381,7 +355,6 @@ class Trace:
     # --- gradients and deferred values ---------------------------------------------------------------------------
 
     def _target(self, value: Value, *, onto: bool) -> list[Operand]:
-        """Return the operands of a gradient that a kernel writes; see :class:`Gradient`."""
         if value.shared:
             return [0 if value.gradient is None else value.gradient]
         current = self._gradients.get(value)
@@ -403,7 +376,6 @@ class Trace:
         self._backward.append((elementwise.add, [current, summand, total, value.size]))
 
     def _materialise(self, value: Value) -> None:
-        """Compute a deferred value now."""
         what, value.deferred = value.deferred, None
         if isinstance(what, _Dropped):
             x, out = Traced(self, what.x), Traced(self, value)

@@ -36,12 +36,10 @@ class Step:
 
 
 def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype = torch.float32) -> Step:
-    """Compute the predictions of a batch and the gradients of their weighted sum, without dropout.
-
-    The weights are all different, so that exchanged molecules are noticed, and positive, so that the gradients of
-    several rows with the same molecule do not cancel. Matrix products are in ``dtype``. The model's gradients and mode
-    are not changed.
-    """
+    """Compute the predictions of a batch and the gradients of their weighted sum, without dropout; the model's
+    gradients and mode are not changed. The weights are all different, so that exchanged molecules are noticed, and
+    positive, so that the gradients of several rows with the same molecule do not cancel. Matrix products are in
+    ``dtype``."""
     training, config = model.training, model.config
     # Only dropout depends on the mode, and what a user's mixer does. A model without them keeps its mode, since
     # torch.compile compiles each mode separately.
@@ -67,11 +65,8 @@ def compute_step(model: GraphTransformer, batch: GraphBatch, dtype: torch.dtype 
 
 
 def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float32) -> str | None:
-    """Return None if two steps agree within the rounding of ``dtype``, else ``"predictions differ by 12%"``.
-
-    Differences are relative: the largest one of a prediction to the largest prediction, and the L2 norm of that of the
-    gradients to the norm of the gradients.
-    """
+    """Return None if two steps agree within the rounding of ``dtype``, else ``"predictions differ by 12%"``: relative
+    to the largest prediction, or in the L2 norm of the gradients."""
     prediction_tolerance, gradient_tolerance = _TOLERANCES[dtype]
     error = _ratio((actual.predictions - expected.predictions).abs().max(), expected.predictions.abs().max())
     if not error <= prediction_tolerance:  # true for nan too
@@ -84,7 +79,6 @@ def step_mismatch(actual: Step, expected: Step, dtype: torch.dtype = torch.float
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Compute the L2 norm of all values."""
     return torch.stack([tensor.cpu().double().square().sum() for tensor in tensors]).sum().sqrt()
 
 
@@ -96,12 +90,9 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> float:
 def faulty_backends(
     model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32
 ) -> dict[str, str]:
-    """Find the backends that fail in a model or whose results differ from plain torch.
-
-    Returns:
-        The faults by operator name, or by :data:`PROGRAM` for the traced program of the blocks, such as
-        ``"the triton backend: predictions differ by 12%"``. Empty too if the results with plain torch are not finite.
-    """
+    """Find the backends that fail in a model or differ from plain torch: the faults, such as
+    ``"the triton backend: predictions differ by 12%"``, by operator name, or by :data:`PROGRAM` for the traced
+    program; empty too if plain torch is not finite."""
     faults: dict[str, str] = {}
     for batch in batches:
         with reference_only():
@@ -129,16 +120,9 @@ def faulty_backends(
 def compile_checked(
     model: GraphTransformer, batches: Sequence[GraphBatch], dtype: torch.dtype = torch.float32, **options: Any
 ) -> str | None:
-    """Compile a model's blocks and verify them; undo it if they fail or their results differ from eager execution.
-
-    Args:
-        model, dtype: as for :func:`compute_step`.
-        batches: with the same number of molecules. Each number of rows is compiled, in seconds to minutes.
-        options: keyword arguments of :meth:`~graphslice.nn.GraphTransformer.compile_blocks`.
-
-    Returns:
-        None if the model is compiled, else the reason why it runs eagerly.
-    """
+    """Compile a model's blocks and verify them; undo it and return the reason if they fail or differ from eager
+    execution. Each number of rows is compiled, in seconds to minutes; ``options``: of
+    :meth:`~graphslice.nn.GraphTransformer.compile_blocks`."""
     reason: str | None = None
     try:
         expected = [compute_step(model, batch, dtype) for batch in batches]
@@ -160,7 +144,6 @@ def compile_checked(
 
 
 def _problem(model: GraphTransformer, batch: GraphBatch, expected: Step, dtype: torch.dtype) -> str | None:
-    """Return None if a step agrees with the expected one, else the difference or the exception."""
     try:
         return step_mismatch(compute_step(model, batch, dtype), expected, dtype)
     except torch.OutOfMemoryError:

@@ -10,16 +10,9 @@ from graphslice.feature_dims import NUM_BOND_TYPES
 
 
 class AtomBondReadout(nn.Module):
-    """Features of atoms or bonds for the output head.
-
-    The features of an atom a are its row x_a. Those of a bond a-b are
-    ``GELU(W [x_a + x_b, |x_a - x_b|] + E[bond type])``, which does not depend on the order of the two atoms; the
-    non-linearity lets a linear head model their interaction.
-
-    Args:
-        dim: C, number of channels.
-        level: ``"atom"`` or ``"bond"``.
-    """
+    """Features of atoms or bonds (``level``) for the output head. Those of an atom a are its row x_a; those of a bond
+    a-b are ``GELU(W [x_a + x_b, |x_a - x_b|] + E[bond type])``, which does not depend on the order of the atoms; the
+    non-linearity lets a linear head model their interaction."""
 
     def __init__(self, dim: int, level: str) -> None:
         super().__init__()
@@ -30,16 +23,8 @@ class AtomBondReadout(nn.Module):
             self.activation = nn.GELU()
 
     def forward(self, rows: Tensor, index: Tensor) -> Tensor:
-        """Gather the features of atoms or bonds.
-
-        Args:
-            rows: ``[B, N + 1, C]``, the output of the final norm; row 0 is the graph token.
-            index: int64 ``[M, 4]``, ``atom_bond_index`` of a :class:`~graphslice.batch.GraphBatch`: molecule, first
-                atom, second atom, bond type id.
-
-        Returns:
-            ``[M, C]``.
-        """
+        """Gather the features ``[M, C]`` of atoms or bonds from ``rows [B, N + 1, C]``, the output of the final norm;
+        ``index``: int64 ``[M, 4]``, ``atom_bond_index`` of a :class:`~graphslice.batch.GraphBatch`."""
         molecule, first, second, kind = index.unbind(dim=1)
         a = rows[molecule, first + 1]  # row 0 is the graph token
         if not self.of_bonds:

@@ -13,13 +13,7 @@ from graphslice.ops import Dropout, bond_messages
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network, ``Dropout(GELU(x W1 + b1)) W2 + b2``.
-
-    Args:
-        dim: C, number of input and output channels.
-        hidden: number of hidden channels.
-        dropout: dropout rate of the hidden activations in training mode.
-    """
+    """Position-wise feed-forward network, ``Dropout(GELU(x W1 + b1)) W2 + b2``."""
 
     def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -34,14 +28,9 @@ class FeedForward(nn.Module):
 
 
 class BondMessages(nn.Module):
-    """GINE-type message passing along bonds (Hu et al. 2020, "Strategies for Pre-training Graph Neural Networks").
-
-    ``y_i = W sum_{j in N(i)} ReLU(V x_j + e_ij)``, where N(i) are the atoms bonded to atom i and ``e_ij`` is the sum of
-    the embeddings of the bond's type and of the class of its smallest ring.
-
-    Args:
-        dim: C, number of channels.
-    """
+    """GINE-type message passing along bonds (Hu et al. 2020, "Strategies for Pre-training Graph Neural Networks"):
+    ``y_i = W sum_{j in N(i)} ReLU(V x_j + e_ij)``, where N(i) are the atoms bonded to atom i and ``e_ij`` is the sum
+    of the embeddings of the bond's type and of the class of its smallest ring."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -51,18 +40,8 @@ class BondMessages(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Sum the messages of bonded atoms.
-
-        Args:
-            x: ``[B, N, C]``; row 0 is the graph token, which has no bonds.
-            context: the context of the batch, with ``bonds``.
-
-        Returns:
-            ``[B, N, C]``.
-
-        Raises:
-            ValueError: if the context has no bonds.
-        """
+        """Sum the messages of bonded atoms, ``[B, N, C]``; row 0 is the graph token, which has no bonds. Raises
+        ValueError if the context has no bonds."""
         if context.bonds is None:
             raise ValueError("message passing along bonds needs the bonds of the batch, but the context has none")
         v = self.value(x)
@@ -70,17 +49,11 @@ class BondMessages(nn.Module):
 
 
 class Block(nn.Module):
-    """Transformer block: a token mixer and a feed-forward network in residual branches, pre-norm or post-norm.
+    """Transformer block: a token mixer and a feed-forward network in residual branches.
 
-    Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``.
-
-    Post-norm: ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``.
-
-    With ``config.bond_messages`` the mixer branch is ``Mixer(x) + BondMessages(x)``.
-
-    Args:
-        config: architecture of the model.
-        layer: index of this block, from 1.
+    Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``; post-norm:
+    ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``. With ``config.bond_messages`` the
+    mixer branch is ``Mixer(x) + BondMessages(x)``; ``layer`` counts from 1.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -119,12 +92,7 @@ class Block(nn.Module):
 
 
 class NormedLayer(nn.Module):
-    """Hidden layer with a layer norm, ``LN(GELU(x W + b))``.
-
-    Args:
-        inputs: number of input features.
-        dim: number of output features.
-    """
+    """Hidden layer with a layer norm, ``LN(GELU(x W + b))``."""
 
     def __init__(self, inputs: int, dim: int) -> None:
         super().__init__()
@@ -138,13 +106,7 @@ class NormedLayer(nn.Module):
 
 
 class MLPHead(NormedLayer):
-    """MLP output head of the second version of Graphormer, ``LN(GELU(x W1 + b1)) W2 + b2``.
-
-    Args:
-        inputs: number of input features.
-        dim: number of hidden features.
-        tasks: T, number of targets.
-    """
+    """MLP output head of the second version of Graphormer, ``LN(GELU(x W1 + b1)) W2 + b2``."""
 
     def __init__(self, inputs: int, dim: int, tasks: int) -> None:
         super().__init__(inputs, dim)

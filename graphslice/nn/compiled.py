@@ -19,18 +19,9 @@ class UncompiledWarning(UserWarning):
 
 
 def compiled_or_eager(run: Callable[..., Tensor], **options) -> Callable[..., Tensor]:
-    """Compile a function per input shape, with eager execution as a fallback.
-
-    The function runs eagerly for further shapes after ``MAX_COMPILED``, on a GPU that torch's compiler does not
-    support, and, with an UncompiledWarning, for a shape for which compilation fails or runs out of memory.
-
-    Args:
-        run: ``run(x, tensors)``, without graph breaks.
-        options: keyword arguments of :func:`torch.compile`.
-
-    Returns:
-        A function with the arguments and result of ``run``.
-    """
+    """Compile ``run(x, tensors)``, which has no graph breaks, per input shape, with the ``options`` of
+    :func:`torch.compile`. It runs eagerly after ``MAX_COMPILED`` shapes, on a GPU that torch's compiler does not
+    support, and, with an UncompiledWarning, for a shape for which compilation fails or runs out of memory."""
     from torch._dynamo import config, exc
 
     # torch 2.6 has other names for the exception and for the setting.
@@ -79,15 +70,7 @@ def inductor_supports(capability: int, dtype: torch.dtype) -> bool:
 
 
 def row_multiple(device_type: str, dtype: torch.dtype) -> int:
-    """Return the multiple to which the number of rows is best padded, for compiled code and for GPU matrix units.
-
-    Each row of the attention weights then starts at a multiple of 16 bytes.
-
-    Args:
-        device_type: ``"cpu"`` or ``"cuda"``.
-        dtype: dtype of the matrix products.
-
-    Returns:
-        On a GPU 8 for 16-bit dtypes and 4 for float32; 1 on a CPU.
-    """
+    """Return the multiple to which the number of rows is best padded, for compiled code and GPU matrix units: on a GPU
+    8 for 16-bit dtypes and 4 for float32, so that rows of attention weights start at multiples of 16 bytes; 1 on a
+    CPU."""
     return 16 // dtype.itemsize if device_type == "cuda" else 1

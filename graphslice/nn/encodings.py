@@ -19,16 +19,9 @@ _GRAPHORMER_ROWS = 512
 
 
 def feature_rows(dims: tuple[int, ...], embedding_layout: str) -> tuple[list[int], int]:
-    """Compute the first row of each feature in a shared embedding table.
-
-    Args:
-        dims: number of values of each feature, ``ATOM_DIMS`` or ``BOND_DIMS``.
-        embedding_layout: ``"ogb"``: as many rows per feature as it has values; ``"graphormer"``: the layout of the
-            original checkpoints, 512 rows per feature, starting at row 2 for atoms and row 3 for bonds.
-
-    Returns:
-        The first row of each feature, and the number of rows of the table.
-    """
+    """Return the first row of each feature in a shared embedding table, and its number of rows, for ``ATOM_DIMS`` or
+    ``BOND_DIMS``. The layout ``"ogb"`` has as many rows per feature as it has values; ``"graphormer"`` that of the
+    original checkpoints, 512 rows per feature, from row 2 for atoms and row 3 for bonds."""
     if embedding_layout == "graphormer":
         first = 2 if dims == ATOM_DIMS else 3
         return [first + _GRAPHORMER_ROWS * i for i in range(len(dims))], _GRAPHORMER_ROWS * len(dims) + 1
@@ -45,15 +38,9 @@ class Table(nn.Embedding):
 
 class AtomEncoder(nn.Module):
     """Embedding of the graph token and the atoms, with centrality encoding (Ying et al. 2021, eq. 5).
-
-    ``h_i = sum_f x_f(i) + z_in(deg(i)) + z_out(deg(i))``: the sum of the embeddings of the nine OGB atom features and
-    of two embeddings of the degree, for in- and out-degree as in the original code.
-
-    Args:
-        dim: C, number of channels.
-        embedding_layout: ``"ogb"`` or ``"graphormer"``; see :func:`feature_rows`.
-        num_degrees: number of rows of the degree tables; higher degrees share the last one.
-    """
+    ``h_i = sum_f x_f(i) + z_in(deg(i)) + z_out(deg(i))``: the sum of the embeddings of the nine OGB atom features
+    and of two embeddings of the degree, for in- and out-degree as in the original code; degrees from ``num_degrees``
+    share the last row."""
 
     starts: Tensor
 
@@ -75,19 +62,11 @@ class AtomEncoder(nn.Module):
 class PairEncoder(nn.Module):
     """Attention bias ``S + E`` of every pair of tokens, shared by all layers (Ying et al. 2021, eqs. 6 and 7).
 
-    S is the spatial encoding, ``S_ij = b(distance(i, j))``: one parameter per shortest-path distance and head. E is the
-    edge encoding, ``E_ij = 1/L sum_{n=1..L} bond(e_n) W_n`` over the first L = min(distance, max_path) bonds e_n of the
-    shortest path, averaged over all shortest paths; ``bond(e)`` is ``[H]`` and ``W_n`` is ``[H, H]``. Pairs with the
-    graph token have a parameter per head instead. Both terms depend on the path type of the pair alone (see
-    :class:`~graphslice.batch.GraphBatch`); they are computed once per path type of the batch and then looked up.
-
-    Args:
-        heads: H, number of attention heads.
-        embedding_layout: ``"ogb"`` or ``"graphormer"``; see :func:`feature_rows`.
-        num_distances: number of rows of the table of distances; the last one is for atoms that no path connects.
-        num_path_positions: number of matrices W_n.
-        max_path: number of bonds of a path that E uses, at most ``num_path_positions``.
-        distance_start: True if the model calls :meth:`init_from_distances` at initialisation.
+    S is the spatial encoding, ``S_ij = b(distance(i, j))``: one parameter per shortest-path distance and head. E is
+    the edge encoding, ``E_ij = 1/L sum_{n=1..L} bond(e_n) W_n`` over the first L = min(distance, max_path) bonds e_n
+    of the shortest path, averaged over all shortest paths; ``bond(e)`` is ``[H]`` and ``W_n`` is ``[H, H]``. Pairs
+    with the graph token have a parameter per head instead. Both depend on the path type of the pair alone
+    (:class:`~graphslice.batch.GraphBatch`): they are computed once per path type of the batch and then looked up.
     """
 
     bond_rows: Tensor
@@ -96,10 +75,10 @@ class PairEncoder(nn.Module):
         self,
         heads: int,
         embedding_layout: str,
-        num_distances: int,
-        num_path_positions: int,
-        max_path: int,
-        distance_start: bool,
+        num_distances: int,  # the last row is for atoms that no path connects
+        num_path_positions: int,  # number of matrices W_n
+        max_path: int,  # number of bonds of a path that E uses, at most num_path_positions
+        distance_start: bool,  # the model calls init_from_distances
     ) -> None:
         super().__init__()
         self.heads, self.max_path, self.distance_start = heads, max_path, distance_start
@@ -123,25 +102,11 @@ class PairEncoder(nn.Module):
         reads: Sequence[str] = GRAPH_TENSORS,
         mixer_name: str = "a mixer",
         bonds: bool = False,
-        values: Tensor | None = None,
+        values: Tensor | None = None,  # result of path_values, if known
     ) -> AttentionContext:
-        """Compute the graph tensors of a batch, in full precision also under autocast.
-
-        Under autocast they are then cast to its dtype here, so that all layers share one copy.
-
-        Args:
-            batch: B molecules of at most N atoms.
-            reads: names of the tensors to compute, of :data:`~graphslice.nn.context.GRAPH_TENSORS`.
-            mixer_name: name of the mixer in error messages.
-            bonds: True if the blocks use message passing along bonds.
-            values: result of :meth:`path_values`, if it is known already.
-
-        Returns:
-            The context of N + 1 rows; row and column 0 belong to the graph token.
-
-        Raises:
-            ValueError: if ``bonds`` is True and the batch has no bonds.
-        """
+        """Compute the graph tensors ``reads`` of a batch in full precision, cast to the dtype of autocast, so that all
+        layers share one copy: the context of N + 1 rows; row 0 is the graph token. Raises ValueError if ``bonds`` is
+        True and the batch has none."""
         if bonds and batch.bonds is None:
             raise ValueError("the model expects bonds, but the batch has none: collate it with bonds=True")
         lengths, types = batch.row_lengths, batch.path_types

@@ -150,15 +150,8 @@ class GraphTransformer(nn.Module):
             return self.head(features)
 
     def standardised_with_rows(self, batch: GraphBatch) -> tuple[Tensor, Tensor]:
-        """Predict standardised molecule-level targets and return the token features too.
-
-        Args:
-            batch: B molecules.
-
-        Returns:
-            Standardised predictions ``[B, T]``, and the output of the final norm, ``[B, N + 1, C]`` (row 0: graph
-            token), the input of auxiliary atom-level and bond-level heads.
-        """
+        """Predict standardised molecule-level targets ``[B, T]``, and return the output of the final norm too,
+        ``[B, N + 1, C]`` (row 0: graph token), the input of auxiliary atom- and bond-level heads."""
         rows = self._encode(batch)
         with torch.autocast(rows.device.type, enabled=False):
             rows = rows.to(self.target_mean.dtype)
@@ -166,17 +159,9 @@ class GraphTransformer(nn.Module):
             return self.head(self._with_descriptors(readouts, batch.descriptors)), rows
 
     def compute_embeddings(self, batch: GraphBatch) -> Tensor:
-        """Compute learned embeddings of molecules, the input of a molecule-level head.
-
-        Args:
-            batch: B molecules.
-
-        Returns:
-            ``[B, width]``: the concatenated readouts of the final norm's output, then the encoded descriptors, if any.
-
-        Raises:
-            ValueError: if the model uses descriptors or bonds and the batch has none.
-        """
+        """Compute learned embeddings of molecules, ``[B, width]``: the concatenated readouts of the final norm's
+        output, then the encoded descriptors, if any. Raises ValueError if the batch lacks descriptors or bonds that
+        the model uses."""
         readouts = self._pool(batch)
         with torch.autocast(readouts.device.type, enabled=False):
             return self._with_descriptors(readouts, batch.descriptors)
@@ -213,27 +198,16 @@ class GraphTransformer(nn.Module):
         return self.input_dropout(self.embedding_norm(self.atoms(batch)))
 
     def context(self, batch: GraphBatch, values: Tensor | None = None) -> AttentionContext:
-        """Compute the graph tensors of a batch that the mixers declare in ``reads``, shared by all layers.
-
-        Args:
-            batch: B molecules.
-            values: result of ``self.pairs.path_values``, if it is known already.
-        """
+        """Compute the graph tensors that the mixers declare in ``reads``, shared by all layers; ``values``: of
+        ``self.pairs.path_values``, if known."""
         reads = {name for block in self.blocks for name in block.mixer.reads}
         settings = {"mixer_name": self.config.mixer, "bonds": self.config.bond_messages}
         return self.pairs(batch, sorted(reads), values=values, **settings)
 
     def predict_from_rows(self, normed: Tensor, lengths: Tensor, descriptors: Tensor | None = None) -> Tensor:
-        """Predict molecule-level targets from token features.
-
-        Args:
-            normed: ``[B, N + 1, C]``, the output of the final norm; row 0 is the graph token.
-            lengths: int64 ``[B]``, number of valid rows.
-            descriptors: float32 ``[B, F]``, if the model uses descriptors.
-
-        Returns:
-            Predictions in the unit of the targets, ``[B, T]``.
-        """
+        """Predict molecule-level targets ``[B, T]``, in their unit, from the output of the final norm,
+        ``[B, N + 1, C]`` (row 0: graph token), int64 ``lengths [B]`` of valid rows, and ``descriptors``, float32
+        ``[B, F]``, if the model uses them."""
         embeddings = self._with_descriptors(self._read_out(normed, lengths), descriptors)
         return self.head(embeddings) * self.target_std + self.target_mean
 
@@ -286,15 +260,8 @@ class GraphTransformer(nn.Module):
         self._compiled = None, -1
 
     def run_blocks(self, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """Apply the blocks and the final norm.
-
-        Args:
-            x: ``[B, N + 1, C]``, the output of :meth:`embed`.
-            tensors: the tensors of the context, as :meth:`AttentionContext.tensors` returns them.
-
-        Returns:
-            ``[B, N + 1, C]``.
-        """
+        """Apply the blocks and the final norm to ``x``, ``[B, N + 1, C]``, with the tensors of
+        :meth:`AttentionContext.tensors`; returns the same shape."""
         context = AttentionContext(width=x.shape[1], has_graph=True, mixer_name=self.config.mixer, **tensors)
         for block in self.blocks:
             x = block(x, context)

@@ -14,10 +14,8 @@ from graphslice.nn import GraphTransformer
 
 
 class _SkipRandomInit(TorchFunctionMode):
-    """Context manager that leaves weights uninitialised, as they are loaded afterwards.
-
-    Random initialisation would advance the generator of random numbers that another thread may train with.
-    """
+    """Leave weights uninitialised, as they are loaded afterwards: random initialisation would advance the generator of
+    random numbers that another thread may train with."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -27,16 +25,8 @@ class _SkipRandomInit(TorchFunctionMode):
 
 
 def build_network(config: ModelConfig, weights: Mapping[str, np.ndarray]) -> GraphTransformer:
-    """Build a network in evaluation mode.
-
-    Args:
-        config: its architecture.
-        weights: its state dict.
-
-    Raises:
-        InputError: as :class:`~graphslice.nn.GraphTransformer`.
-        RuntimeError: if the weights do not fit the architecture.
-    """
+    """Build a network in evaluation mode with the weights of a state dict; raises :class:`InputError` as
+    :class:`~graphslice.nn.GraphTransformer`, and RuntimeError if the weights do not fit the architecture."""
     with _SkipRandomInit():
         network = GraphTransformer(config)
     network.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})

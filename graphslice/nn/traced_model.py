@@ -40,10 +40,8 @@ Method = Callable[..., Tensor]
 
 
 def traceable(method: Method) -> Method:
-    """Run a method ``method(self, batch, values=None)`` of a model as a program where that applies (decorator).
-
-    ``values`` is the result of ``self.pairs.path_values(batch)``, which is computed before the program.
-    """
+    """Run a method ``method(self, batch, values=None)`` of a model as a program where that applies (decorator);
+    ``values`` is ``self.pairs.path_values(batch)``, which is computed before the program."""
 
     @wraps(method)
     def run(self: nn.Module, batch: GraphBatch, values: Tensor | None = None) -> Tensor:
@@ -57,20 +55,15 @@ def traceable(method: Method) -> Method:
 
 
 class _Traced(NamedTuple):
-    """Program of a method of a model in one state; None if it cannot be traced.
+    """Program of a method of a model in one state; None if it cannot be traced."""
 
-    Attributes:
-        state: result of :func:`_state_of` when it was traced.
-        program: the program.
-        sources: for each input the attribute of the batch, or the module and attribute of the parameter or buffer.
-        forms: for each input its shape (of an attribute of the batch without the samples), its dtype and True, as it
-            must be contiguous.
-    """
-
-    state: list
+    state: list  # of _state_of when it was traced
     program: Program | None
     sources: list[tuple[nn.Module | None, str]]
+    """For each input the attribute of the batch, or the module and attribute of the parameter or buffer."""
     forms: list[tuple[tuple, torch.dtype, bool]]
+    """For each input its shape (of an attribute of the batch without the samples), its dtype and True, as it must be
+    contiguous."""
 
 
 # Programs by model, method and modes; kept outside of the model, whose attributes are copied and pickled.
@@ -148,12 +141,9 @@ def _trace(model: Any, method: Method, backward: bool, has_bonds: bool) -> _Trac
 
 
 def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[str, tuple[int, ...]]] | None:
-    """Trace the readouts of a molecule-level model in evaluation mode.
-
-    Returns:
-        The program, the buffers that it reads or that its caller needs for the biases of path types, and the shapes
-        of the weights of the latter, by name; None if it cannot be traced or a weight is a buffer of the state dict.
-    """
+    """Trace the readouts of a molecule-level model in evaluation mode: the program, the buffers that it reads or that
+    its caller needs for the biases of path types, and the shapes of the weights of the latter, by name. None if it
+    cannot be traced or a weight is a buffer of the state dict."""
     method = type(model)._pool.__wrapped__
     traced = _trace(model, method, backward=False, has_bonds=model.config.bond_messages)
     if traced.program is None or model.pairs.heads % 8:
@@ -166,10 +156,8 @@ def inference_program(model: Any) -> tuple[Program, dict[str, np.ndarray], dict[
 
 
 def _state_of(model: nn.Module) -> list[tuple[Any, type, dict[str, Any]]]:
-    """Return all that a trace may depend on: the attributes of modules and of their classes, but no weights.
-
-    The model itself is None in the result, which it outlives otherwise.
-    """
+    """Return all that a trace may depend on: the attributes of modules and of their classes, but no weights. The model
+    itself is None in the result, which it outlives otherwise."""
     modules = list(model.modules())
     classes = {cls for module in modules for cls in type(module).__mro__ if cls.__module__.partition(".")[0] != "torch"}
     state: list[tuple[Any, type, dict[str, Any]]] = []

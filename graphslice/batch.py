@@ -131,7 +131,6 @@ _DTYPES = {"lengths": torch.int64, "descriptors": torch.float32, "bonds": torch.
 
 
 def _check(batch: GraphBatch) -> None:
-    """Raise ValueError for inconsistent shapes, wrong dtypes and indices out of range."""
     (size, width), pairs, entries = batch.atoms.shape[:2], batch.path_distances.shape[:1], batch.path_codes.shape[:1]
     labelled = size if batch.atom_bond_index is None else len(batch.atom_bond_index)
     shapes: dict[str, tuple[int | None, ...]] = {

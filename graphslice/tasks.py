@@ -1,11 +1,8 @@
-"""Task types of the targets: regression, binary classification and multiclass classification.
-
-Censored labels: bounds such as ``>1000`` of numbers that an assay could not measure.
+"""Task types of the targets (regression, binary and multiclass classification), censored labels and normal scores.
 
 The labels of R molecules and T targets are numbers, ``float64 [R, T]``, nan where a label is unknown or a bound; and
-bounds, ``float64 [R, T, 2]``: the lower and the upper bound, -inf and inf where there is none.
-
-Normal scores of ranks: numbers mapped to a normal distribution, and back.
+bounds such as ``>1000`` of numbers that an assay could not measure, ``float64 [R, T, 2]``: the lower and the upper
+bound, -inf and inf where there is none. Normal scores of ranks map numbers to a normal distribution, and back.
 """
 
 from __future__ import annotations
@@ -35,31 +32,18 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Task:
-    """One target.
+    """One target; raises :class:`InputError` if a name has a control character, which terminals obey."""
 
-    Attributes:
-        name: name of its column.
-        kind: one of :data:`TASK_KINDS`.
-        classes: names of the classes; a label is the index of its class. A binary target has two classes, the second
-            of which is the positive one. Empty for regression.
-        transform: one of :data:`TRANSFORMS`. The network is trained on the transformed labels, and predictions are
-            transformed back.
-        unit: unit of a regression target; empty if it is not known.
-        description: what was measured, and which direction is better; may be empty.
-        reference: predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes
-            the probability of the last one. Empty if there is none.
-
-    Raises:
-        InputError: if a name has a control character, which terminals obey.
-    """
-
-    name: str
-    kind: str = REGRESSION
+    name: str  # of its column
+    kind: str = REGRESSION  # one of TASK_KINDS
     classes: tuple[str, ...] = ()
-    transform: str = "none"
-    unit: str = ""
-    description: str = ""
+    """Names; a label is the index of its class; the second of two is the positive one; empty for regression."""
+    transform: str = "none"  # one of TRANSFORMS; labels are transformed for training, predictions back
+    unit: str = ""  # of a regression target; empty if it is not known
+    description: str = ""  # what was measured, and which direction is better; may be empty
     reference: tuple[float, ...] = field(default=(), repr=False)
+    """Predictions for a reference set of molecules, such as approved drugs, in ascending order; of classes the
+    probability of the last one; empty if there is none."""
 
     def __post_init__(self) -> None:
         for text in (self.name, self.unit, self.description, *self.classes):
@@ -91,11 +75,8 @@ class Task:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Task:
-        """Create a task from the values of :meth:`to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError: if :meth:`to_dict` cannot have returned the values.
-        """
+        """Create a task from the values of :meth:`to_dict`; raises KeyError, TypeError or ValueError for other
+        values."""
         reference = tuple(float(number) for number in values.get("reference", ()))
         task = cls(**{**values, "classes": tuple(values["classes"]), "reference": reference})
         texts = (task.name, task.kind, task.transform, task.unit, task.description, *task.classes)
@@ -156,10 +137,8 @@ def to_training_scale(labels: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
 
 
 def bounds_to_training_scale(bounds: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Transform bounds of labels as :func:`to_training_scale`, ``float64 [R, T, 2]``.
-
-    A lower bound without a logarithm says nothing about numbers that have one, so it becomes -inf.
-    """
+    """Transform bounds of labels as :func:`to_training_scale`, ``float64 [R, T, 2]``; a lower bound without a logarithm
+    says nothing about numbers that have one, so it becomes -inf."""
     bounds = bounds.copy()
     for t, task in enumerate(tasks):
         column = bounds[:, t]
@@ -184,11 +163,8 @@ def transformed_back(values: np.ndarray, task: Task) -> np.ndarray:
 
 
 def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Convert network outputs ``float [R, W]``, of which further columns are ignored, to predictions.
-
-    Returns:
-        ``float32 [R, W]``, values in the user's units, and class probabilities.
-    """
+    """Convert network outputs ``float [R, W]``, of which further columns are ignored, to predictions
+    ``float32 [R, W]``: values in the user's units, and class probabilities."""
     predictions = np.array(outputs[:, : num_outputs(tasks)], dtype=np.float64)
     with np.errstate(over="ignore"):
         for _, task, columns in each_target(tasks):
@@ -204,16 +180,9 @@ def to_predictions(outputs: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
 
 
 def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.ndarray) -> np.ndarray | None:
-    """Return the standard deviations that a network trained with the loss ``gaussian`` predicts.
-
-    Args:
-        outputs: ``float [R, W + D]``, the network outputs.
-        tasks: T targets with W predicted values.
-        std: ``float [W + D]``, by which the targets were standardised.
-
-    Returns:
-        ``float32 [R, T]``, 0 for classes; None if the network predicts none.
-    """
+    """Return the standard deviations ``float32 [R, T]``, 0 for classes, that a network trained with the loss
+    ``gaussian`` predicts in its ``outputs [R, W + D]``, of labels standardised by ``std [W + D]``; None if it
+    predicts none."""
     width = num_outputs(tasks)
     if outputs.shape[1] == width:
         return None
@@ -234,11 +203,8 @@ def predicted_classes(predictions: np.ndarray, task: Task) -> list[str | None]:
 
 
 def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:
-    """Parse an option ``VALUE``, or ``NAME=VALUE,NAME=VALUE``, to the values by the names of the targets it sets.
-
-    Raises:
-        InputError: for a value that is none of the ``choices``, or an unknown target.
-    """
+    """Parse an option ``VALUE``, or ``NAME=VALUE,NAME=VALUE``, to the values by the names of the targets it sets;
+    raises :class:`InputError` for a value that is none of the ``choices``, or an unknown target."""
     if not text:
         return {}
     if text in choices:
@@ -270,11 +236,8 @@ UNBOUNDED = (-np.inf, np.inf)
 
 
 def parse_bound(cell: str) -> tuple[float, float] | None:
-    """Parse a cell such as ``>1000``, ``< 0.01``, ``>=50`` or ``≤3``.
-
-    Returns:
-        The lower and the upper bound, one of which is infinite; None for any other cell.
-    """
+    """Parse a cell such as ``>1000``, ``< 0.01``, ``>=50`` or ``≤3`` to lower and upper bound, one of them infinite;
+    None for any other cell."""
     match = _CELL.fullmatch(cell.replace("\u2212", "-"))
     if match is None:
         return None
@@ -288,33 +251,18 @@ def is_bounded(bounds: np.ndarray) -> np.ndarray:
 
 
 def within_bounds(labels: np.ndarray, bounds: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Replace the bounds among labels by the nearest value to each prediction that they allow.
-
-    The error of a prediction is then 0 if it respects the bound, and otherwise its distance from it.
-
-    Args:
-        labels: ``float64 [...]``, nan where unknown or a bound.
-        bounds: ``float64 [..., 2]``.
-        predictions: ``float [...]``, in the same unit.
-    """
+    """Replace the bounds ``[..., 2]`` among labels ``[...]``, nan there, by the nearest value to each prediction that
+    they allow, so that the error of a prediction is 0 if it respects the bound, and otherwise its distance from it."""
     nearest = np.clip(predictions, bounds[..., 0], bounds[..., 1])
     return np.where(np.isnan(labels) & is_bounded(bounds), nearest, labels)
 
 
 def expected_values(labels: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Replace the bounds among the labels of a target by the mean of the labels beyond them.
-
-    The mean is that of a normal distribution, fitted to numbers and bounds by maximum likelihood (Tobin 1958,
-    doi:10.2307/1907382). Models that cannot be fitted to bounds are nearly as good with these labels as with the true
-    ones, and worse with the bounds as labels, or without these molecules (docs/log.md).
-
-    Args:
-        labels: ``float64 [R]``, nan where unknown or a bound.
-        bounds: ``float64 [R, 2]``.
-
-    Returns:
-        ``float64 [R]``, nan where unknown. Without two different numbers, a bound is replaced by its own value.
-    """
+    """Replace the bounds ``[R, 2]`` among the labels ``[R]`` of a target by the mean of the labels beyond them: that of
+    a normal distribution, fitted to numbers and bounds by maximum likelihood (Tobin 1958, doi:10.2307/1907382).
+    Models that cannot be fitted to bounds are nearly as good with these labels as with the true ones, and worse with
+    the bounds as labels, or without these molecules (docs/log.md). Without two different numbers, a bound is
+    replaced by its own value."""
     from scipy.stats import CensoredData, norm
 
     bounded = is_bounded(bounds) & np.isnan(labels)
@@ -358,11 +306,8 @@ _MOST_KNOTS = 1000
 
 
 def fit_knots(values: np.ndarray) -> np.ndarray:
-    """Fit the map between finite numbers ``float64 [R]`` and the normal scores of their ranks.
-
-    Returns:
-        ``float64 [2, P]``, knots of a piecewise linear map: scores and numbers, both ascending.
-    """
+    """Fit the map between finite numbers ``float64 [R]`` and the normal scores of their ranks: ``float64 [2, P]``,
+    knots of a piecewise linear map, scores and numbers, both ascending."""
     numbers, counts = np.unique(values, return_counts=True)
     quantiles = (counts.cumsum() - counts / 2) / len(values)
     chosen = np.unique(np.linspace(0, len(numbers) - 1, _MOST_KNOTS).round().astype(np.int64))

@@ -49,7 +49,7 @@ class BondMessages(nn.Module):
 
 
 class Block(nn.Module):
-    """Transformer block: a token mixer and a feed-forward network in residual branches.
+    """Transformer block: a token mixer and a feed-forward network in residual branches, pre-norm or post-norm.
 
     Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``; post-norm:
     ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``. With ``config.bond_messages`` the

@@ -22,10 +22,12 @@ _BLOCK = 128
 
 
 class DescriptorEncoder(nn.Module):
-    """Encoder of standardised descriptors z, ``Dropout(GELU(W Dropout(z) / sqrt(F) + b))``. Descriptors x are clipped
-    to ``[low, high]`` and standardised, ``z = (x - centre) / scale``, with the float32 ``[F]`` of :meth:`fit`;
-    unknown values (nan) become z = 0. AdamW moves every weight equally far; the division keeps the change of the
-    output in a step from growing with sqrt(F)."""
+    """Encoder of standardised descriptors z, ``Dropout(GELU(W Dropout(z) / sqrt(F) + b))``.
+
+    Descriptors x are clipped to ``[low, high]`` and standardised, ``z = (x - centre) / scale``, with the buffers,
+    float32 ``[F]``, of :meth:`fit`; unknown values (nan) are replaced by the mean, z = 0. An optimiser such as AdamW
+    moves every weight equally far; the division keeps the change of the output in a step from growing with sqrt(F).
+    """
 
     centre: Tensor
     scale: Tensor
@@ -62,14 +64,14 @@ class DescriptorEncoder(nn.Module):
 
 
 def fit_standardisation(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Fit a robust standardisation of descriptors.
+    """Fit a robust standardisation of descriptors, float32 ``[R, F]``; nan and infinite values are unknown.
 
     With q the 0.5% and 99.5% quantiles of a descriptor and d their distance, the clipping range is
-    ``[q_low - d, q_high + d]``, within minimum and maximum and within 5 standard deviations of the mean; only the
-    latter two apply if the quantiles are equal, as for a rare atom environment. Mean and standard deviation are
-    computed after clipping to the quantile-based range. Returns ``centre``, ``scale``, ``low`` and ``high``, float32
-    ``[F]``; a constant or unknown descriptor has ``low = high = centre`` and ``scale`` 1, so it is always
-    standardised to 0.
+    ``[q_low - d, q_high + d]``, within minimum and maximum of the values and within 5 standard deviations of the
+    mean. If the two quantiles are equal, as for the count of a rare atom environment, only the latter two bounds
+    apply. Mean and standard deviation are computed after clipping to the quantile-based range. Returns ``centre``
+    (the mean), ``scale`` (the standard deviation), ``low`` and ``high``, float32 ``[F]``. A descriptor that is
+    constant or unknown has ``low = high = centre`` and ``scale`` 1, so its standardised value is always 0.
     """
     parts = [_fit_standardisation_block(part) for part in values.split(_BLOCK, dim=1)]
     centre, scale, low, high = (torch.cat(column_blocks) for column_blocks in zip(*parts, strict=True))

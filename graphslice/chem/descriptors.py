@@ -68,19 +68,12 @@ _GROUPS = {
 
 @dataclass(frozen=True)
 class DescriptorKind:
-    """Kind of descriptors: a fixed set of F descriptors.
+    """Kind of descriptors: a fixed set of F descriptors."""
 
-    Attributes:
-        names: names of the F descriptors.
-        dtype: dtype of the values.
-        missing_value: value of all descriptors of an invalid molecule.
-        compute: function of a molecule with canonical atom order that returns the values ``[F]``.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the F descriptors
     dtype: type[np.generic]
-    missing_value: float
-    compute: Callable[[Chem.Mol], np.ndarray]
+    missing_value: float  # of all descriptors of an invalid molecule
+    compute: Callable[[Chem.Mol], np.ndarray]  # of a molecule with canonical atom order: the values [F]
 
 
 @cache
@@ -114,7 +107,6 @@ def _estate_range(mol: Chem.Mol) -> list[float]:
 
 
 def _rdkit2d(mol: Chem.Mol) -> np.ndarray:
-    """Compute the RDKit descriptors of a molecule."""
     numbers: list[float] = []
     for function, count in _rdkit_functions():
         try:
@@ -151,18 +143,9 @@ def descriptor_width(names: Iterable[str]) -> int:
 def compute_descriptors(
     smiles: Sequence[str], kinds: Sequence[str], max_atoms: int = MAX_ATOMS
 ) -> dict[str, np.ndarray]:
-    """Compute RDKit descriptors and Morgan counts; they do not depend on the SMILES notation.
-
-    Args:
-        smiles: R SMILES.
-        kinds: names in :data:`DESCRIPTORS`.
-        max_atoms: largest number of atoms accepted.
-
-    Returns:
-        By kind ``[R, F]``: uint8 for ``morgan`` (counts are limited to 255), float32 for ``rdkit2d`` (limited to 1e6 in
-        magnitude; nan where RDKit gives no finite number). An invalid molecule has 0 for ``morgan`` and nan for
-        ``rdkit2d``.
-    """
+    """Compute descriptors by kind ``[R, F]``, whatever the SMILES notation: ``morgan`` uint8 (counts limited to 255; 0
+    if invalid), ``rdkit2d`` float32 (limited to 1e6 in magnitude; nan where RDKit gives no finite number, or if
+    invalid)."""
     values = {}
     for name in kinds:
         kind = DESCRIPTORS[name]

@@ -3,14 +3,12 @@
 The integers are those of ``ogb.utils.features`` (OGB 1.3.6, Hu et al. 2020). OGB's own code is not used because it
 takes three times as long and fails at unknown stereo labels.
 
-Compiled reader of RDKit's serialised molecules (``MolPickler``): what ``chem/features.py`` does, in less time.
-
-Reading nine features of every atom through RDKit's Python interface takes three times as long as parsing the SMILES.
-``Mol.ToBinary`` returns all of them in one call, in a format that RDKit keeps readable across releases. Molecules of
-more than 255 atoms, query atoms and other extensions, and unknown versions of the format, are left to the caller.
-
-From SMILES to graph takes 2.1 times as long as ``MolFromSmiles`` with it and 6.2 times without (128 and 371 us for a
-molecule of the demo set; processor time of one core, medians of seven turns; docs/log.md).
+A compiled reader of RDKit's serialised molecules (``MolPickler``) does the same in less time: reading nine features of
+every atom through RDKit's Python interface takes three times as long as parsing the SMILES. ``Mol.ToBinary`` returns
+all of them in one call, in a format that RDKit keeps readable across releases. Molecules of more than 255 atoms, query
+atoms and other extensions, and unknown versions of the format, are left to the caller. From SMILES to graph takes 2.1
+times as long as ``MolFromSmiles`` with it and 6.2 times without (128 and 371 us for a molecule of the demo set;
+processor time of one core, medians of seven turns; docs/log.md).
 
 NVIDIA's cuik-molmaker was considered instead: it takes 50 to 103 us per molecule where ``MolFromSmiles`` alone takes
 46, has one-hot features only, no canonical order and no error messages, and there is no wheel on PyPI.
@@ -28,15 +26,10 @@ from rdkit.Chem import Atom, Bond, BondStereo, BondType, ChiralType, Hybridizati
 
 
 class Feature(NamedTuple):
-    """One feature: the index of a value of RDKit in OGB's list; values that are not listed share the next index.
-
-    Attributes:
-        indices: the index of each value of the list.
-        read: returns the value of an atom or bond.
-    """
+    """One feature: the index of a value of RDKit in OGB's list; values that are not listed share the next index."""
 
     indices: dict[Any, int]
-    read: Callable[[Any], Any]
+    read: Callable[[Any], Any]  # returns the value of an atom or bond
 
     @classmethod
     def of(cls, values: Iterable[Any], read: Callable[[Any], Any]) -> Feature:
@@ -87,19 +80,14 @@ BOND_FEATURES = {
 
 
 def molecule_features(mol: Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the arrays of a sanitized RDKit molecule with N atoms and M bonds, in its own order of both.
-
-    Returns:
-        The atom features ``uint8 [N, 9]``, the two atoms of each bond ``int32 [M, 2]``, each bond once, and the bond
-        features ``uint8 [M, 3]``: the attributes of :class:`~graphslice.chem.molecule.MolGraph`.
-    """
+    """Return atom features ``uint8 [N, 9]``, bonds ``int32 [M, 2]`` (each once) and bond features ``uint8 [M, 3]`` of a
+    sanitized molecule, in its own order."""
     atoms, bonds = list(mol.GetAtoms()), list(mol.GetBonds())
     ends = np.array([(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in bonds], np.int32)
     return _features(atoms, ATOM_FEATURES), ends.reshape(-1, 2), _features(bonds, BOND_FEATURES)
 
 
 def _features(parts: list[Any], features: dict[str, Feature]) -> np.ndarray:
-    """Return the features of some atoms, or bonds: ``uint8``, one row for each."""
     columns = [[indices.get(value, len(indices)) for value in map(read, parts)] for indices, read in features.values()]
     return np.ascontiguousarray(np.array(columns, np.uint8).T)
 
@@ -173,10 +161,8 @@ def _unpack_molecule(data, offset, end, atoms, bonds, bond_features):
 
 @njit(cache=True)
 def _read_atoms(data, offset, end, atoms, degree):
-    """Fill the atom features except degree and ring, and initialise the degrees with the hydrogens.
-
-    Returns the offset of the bonds, or -1 for an unsupported format.
-    """
+    """Fill the atom features except degree and ring, initialise the degrees with the hydrogens, and return the offset
+    of the bonds, or -1 for an unsupported format."""
     values = np.empty(len(_ATOM_DEFAULTS), np.int64)
     for i in range(len(atoms)):
         if offset > end or offset + SLACK > len(data):
@@ -270,9 +256,8 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, is_rea
             that reading the last molecules needs no further bounds checks.
         starts: ``int64 [G + 1]``, offset of each molecule in ``data``; an empty range: no molecule.
         atom_ptr, bond_ptr: ``int64 [G + 1]``, rows of each molecule in the arrays below.
-        atoms: ``uint8 [A, 9]``, filled.
-        bonds: ``int32 [M, 2]``, filled; atoms numbered from 0 within their molecule.
-        bond_features: ``uint8 [M, 3]``, filled.
+        atoms, bonds, bond_features: ``uint8 [A, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``, filled; atoms of bonds
+            numbered from 0 within their molecule.
         is_read: ``bool [G]``, filled: True if there is no molecule, or it was read.
     """
     for g in range(len(starts) - 1):
@@ -294,15 +279,8 @@ def read_binaries(
     bonds: np.ndarray,
     bond_features: np.ndarray,
 ) -> list[int]:
-    """Read the output of ``Mol.ToBinary(0)`` for G molecules, empty for no molecule, into arrays.
-
-    Args:
-        binaries: G byte strings.
-        atom_ptr, bond_ptr, atoms, bonds, bond_features: as for :func:`unpack`.
-
-    Returns:
-        The rows of molecules that could not be read, whose rows in the arrays are undefined.
-    """
+    """Fill the arrays of :func:`unpack` from ``Mol.ToBinary(0)`` of G molecules (empty for no molecule); return the
+    rows that could not be read, which are undefined."""
     data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
     starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
     is_read = np.empty(len(binaries), bool)

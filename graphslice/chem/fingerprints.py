@@ -15,19 +15,12 @@ RADIUS = 2
 
 
 def morgan_fingerprints(arrays: MolArrays, bits: int = FINGERPRINT_BITS) -> np.ndarray:
-    """Compute Morgan fingerprints with radius 2 (ECFP4; Rogers and Hahn 2010).
+    """Compute Morgan fingerprints with radius 2 (ECFP4; Rogers and Hahn 2010), ``bool [G, bits]``, of valid molecules
+    (preprocessed dataset, or ``check_molecules``).
 
     The atom invariants are element, degree, hydrogens, charge and ring membership; the bond invariant is the bond type.
-    Every environment of radius 0, 1 and 2 sets a bit, as with RDKit's
-    ``GetMorganGenerator(radius=2, includeRedundantEnvironments=True)``. The environments are the same as RDKit's,
-    except for isotopes, which OGB's features lack; the bits differ.
-
-    Args:
-        arrays: G valid molecules: of a preprocessed dataset, or checked by ``chem.molecule.check_molecules``.
-        bits: size of a fingerprint; at least 1.
-
-    Returns:
-        ``bool [G, bits]``.
+    Every environment of radius 0, 1 and 2 sets a bit: those of RDKit's ``GetMorganGenerator(radius=2,
+    includeRedundantEnvironments=True)``, except for isotopes, which OGB's features lack; the bits differ.
     """
     return morgan_counts(arrays, bits) > 0
 

@@ -11,10 +11,8 @@ J without bond orders), or another (kappa3 exchanges the factors of odd and even
 some molecules; tests/chem/test_graph_descriptors.py says which are equal. Isotopes are not distinguished. Hydrogens
 that are atoms of the graph count as atoms.
 
-Tables of the elements for :mod:`~graphslice.chem.graph_descriptors`, by OGB's index: the atomic number less 1.
-
-The last index of each OGB feature stands for all values that are not listed, so every table has a value for it. Numbers
-are written here and not read from RDKit, so that descriptors are the same with every version of it.
+Tables of the elements are by OGB's index, the atomic number less 1; the last index of each OGB feature stands for all
+values that are not listed. Their numbers are not read from RDKit: descriptors are the same with every version of it.
 """
 
 from __future__ import annotations
@@ -234,24 +232,13 @@ _NUM_COUNTS = 13
 
 
 def graph_inputs(arrays: MolArrays) -> np.ndarray:
-    """Return the inputs of the base models: counts of Morgan environments, then :func:`graph_descriptors`.
-
-    Returns:
-        ``float32 [G, 2048 + F]``.
-    """
+    """Return the inputs of the base models, ``float32 [G, 2048 + F]``: Morgan counts, and :func:`graph_descriptors`."""
     return np.concatenate([morgan_counts(arrays), graph_descriptors(arrays)], axis=1, dtype=np.float32)
 
 
 def graph_descriptors(arrays: MolArrays) -> np.ndarray:
-    """Compute the descriptors of molecules.
-
-    Args:
-        arrays: G valid molecules: of a preprocessed dataset, or checked by ``chem.molecule.check_molecules``.
-
-    Returns:
-        ``float32 [G, F]``, in the order of :data:`GRAPH_DESCRIPTORS`; finite, and at most 1e6 in magnitude. A molecule
-        without atoms, which stands for an invalid one, has zeros.
-    """
+    """Compute :data:`GRAPH_DESCRIPTORS` of G valid molecules, ``float32 [G, F]``: finite, at most 1e6 in magnitude;
+    zeros for a molecule without atoms, which stands for an invalid one."""
     values = np.zeros((len(arrays), len(GRAPH_DESCRIPTORS)), np.float32)
     atoms, bonds = np.ascontiguousarray(arrays.atoms), np.ascontiguousarray(arrays.bonds)
     _describe(arrays.atom_ptr, arrays.bond_ptr, atoms, bonds, arrays.bond_type_ids, values)
@@ -301,10 +288,8 @@ def _neighbours(num_atoms, bonds):
 
 @njit(cache=True, nogil=True)
 def _find_rings(bonds, near, out):
-    """Count rings (the cyclomatic number) and fragments; return which bonds are in rings, bool [M].
-
-    Each bond outside a spanning forest closes a ring, with the path between its ends in the forest.
-    """
+    """Count rings (cyclomatic number: each bond outside a spanning forest closes one) and fragments; return which bonds
+    are in rings, bool [M]."""
     n, m = len(near.ptr) - 1, len(bonds)
     depth, parent, stack = np.full(n, -1, np.int32), np.full(n, -1, np.int32), np.empty(n, np.int32)
     fragments = 0
@@ -389,7 +374,6 @@ def _distances(near):
 
 @njit(cache=True, nogil=True)
 def _count_atoms(atoms, counts, near, out):
-    """Count atoms by element, charge, hybridization and rings."""
     out[_AT.atoms] = len(atoms)
     for i in range(len(atoms)):
         element, charge = atoms[i, _ELEMENT], _FORMAL_CHARGE[atoms[i, _CHARGE]]
@@ -535,11 +519,8 @@ def _connectivity(atoms, bonds, near, out):
 
 @njit(cache=True, nogil=True)
 def _add_chi(weights, first, bonds, near, out):
-    """Add the products of the weights along all paths of 0 to 4 bonds, from descriptor ``first`` on.
-
-    Returns:
-        The numbers of paths of 2 and 3 bonds.
-    """
+    """Add the products of the weights along all paths of 0 to 4 bonds, from descriptor ``first`` on; return the numbers
+    of paths of 2 and 3 bonds."""
     ptr, atoms = near.ptr, near.atoms
     paths2, paths3 = 0, 0
     for c in range(len(weights)):  # paths of 0, 2 and 4 bonds, by their central atom
@@ -597,9 +578,9 @@ def _distance_indices(bonds, distances, out):
 def _partial_charges(atoms, bonds, near, out):
     """Partial equalization of orbital electronegativity; return the charge of each atom, without its hydrogens.
 
-    In each round, charge flows along every bond from the less electronegative atom to the other one. The flow is the
-    difference of their electronegativities divided by that of the donor's cation, and halved from round to round. The
-    hydrogens of an atom, which are no atoms of the graph, share one charge.
+    In each round, charge flows along every bond from the less electronegative atom to the other one: the difference of
+    their electronegativities divided by that of the donor's cation, halved from round to round. The hydrogens of an
+    atom, which are no atoms of the graph, share one charge.
     """
     n = len(atoms)
     charges, hydrogens = _shared_charges(atoms, near), np.zeros(n)
@@ -727,10 +708,8 @@ def _polar_area(atoms, counts, near, distances, out):
 
 @njit(cache=True, nogil=True)
 def _surface(atoms, bonds, type_ids, charges, states, out):
-    """Van der Waals surface area (Angstrom^2), also by partial charge and by E-state of the atom.
-
-    The sphere of an atom loses what lies within the spheres of its neighbours and hydrogens.
-    """
+    """Van der Waals surface area (Angstrom^2), also by partial charge and by E-state of the atom: of a sphere, without
+    what lies within those of neighbours and hydrogens."""
     n = len(atoms)
     overlap = np.empty(n)
     for i in range(n):
@@ -760,7 +739,6 @@ def _overlap(radius, other, length):
 
 @njit(cache=True, nogil=True)
 def _bin(value, bounds):
-    """Number of bounds that are not above a value."""
     index = 0
     for bound in bounds:
         index += value >= bound

@@ -37,17 +37,15 @@ MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 class MoleculeHashes(NamedTuple):
     """Identity and family hashes of G molecules, each ``uint64 [G]``.
 
-    Attributes:
-        identity: hash of atoms, bonds and bond types: molecules with equal hashes are the same input of a model.
-            Stereochemistry and salts count; isotopes, which OGB's features lack, and the order of the bonds do not.
-            The SMILES notation counts only if its atom order was kept (``atom_order="input"``).
-        family: hash of the fragment with the most heavy atoms (of several, the largest hash): its elements and
-            connectivity, by colour refinement (Weisfeiler and Lehman 1968), and its number of hydrogens after
-            neutralisation. Charge states, tautomers and stereoisomers of a compound have the same family, and so do
-            its salts with smaller counterions. Isomers that differ only in the positions of double bonds also share
-            it, and so do the few skeletons that colour refinement cannot distinguish, such as decalin and
-            bicyclopentyl. Bonds of the metals Li to Cs and Mg to Ba count as ionic. Explicit and implicit hydrogens
-            are equivalent.
+    ``identity`` is of atoms, bonds and bond types: molecules with equal hashes are the same input of a model.
+    Stereochemistry and salts count; isotopes, which OGB's features lack, and the order of the bonds do not. The SMILES
+    notation counts only if its atom order was kept (``atom_order="input"``).
+
+    ``family`` is of the fragment with the most heavy atoms (of several, the largest hash): elements and connectivity,
+    by colour refinement (Weisfeiler and Lehman 1968), and hydrogens after neutralisation. Charge states, tautomers,
+    stereoisomers and salts with smaller counterions share it, and so do isomers that differ only in the positions of
+    double bonds, and the few skeletons that colour refinement cannot distinguish, such as decalin and bicyclopentyl.
+    Bonds of the metals Li to Cs and Mg to Ba count as ionic; explicit and implicit hydrogens are equivalent.
     """
 
     identity: np.ndarray
@@ -60,14 +58,11 @@ def hash_molecules(arrays: MolArrays) -> MoleculeHashes:
 
 
 def hash_scaffolds(arrays: MolArrays) -> np.ndarray:
-    """Compute the Bemis-Murcko scaffold hash of valid molecules, as for :func:`hash_molecules`.
+    """Compute the scaffold hash, ``uint64 [G]``, of valid molecules; 0 without a ring.
 
     The scaffold (Bemis and Murcko 1996) consists of the rings and linkers of the fragment that defines the family, the
     atoms double-bonded to these, and the types of all bonds among them. It is that of RDKit, except that charges and
     hydrogens do not count.
-
-    Returns:
-        ``uint64 [G]``; 0 for molecules without a ring.
     """
     return _hashes(arrays, True)[1]
 
@@ -151,13 +146,8 @@ def _hash_heaviest_fragment(atoms, bonds, bond_type_ids, of_scaffolds):
 
 @njit(cache=True)
 def _link(atoms, bonds, bond_type_ids):
-    """Find the neighbours of each of N atoms, without ionic bonds.
-
-    Returns:
-        ``first [N + 1]`` and ``links [2, 2 M]``: atom i has the neighbours ``links[0, first[i]:first[i + 1]]``, and
-        bonds of the types ``links[1, ...]`` to them. ``hydrogens [N]``, between the two: hydrogens of each atom minus
-        its charge, plus one for each ionic bond.
-    """
+    """Return ``first [N + 1]``, ``hydrogens [N]`` (minus charge, plus one per ionic bond) and ``links [2, 2 M]``:
+    neighbours of atom i without ionic bonds, ``links[0, first[i]:first[i + 1]]``, and their bond types ``links[1]``."""
     size = len(atoms)
     first, hydrogens = np.zeros(size + 1, np.int64), np.zeros(size, np.int64)
     links = np.empty((2, 2 * len(bonds)), np.int64)
@@ -207,7 +197,6 @@ def _family(atoms, members, first, hydrogens, links):
 
 @njit(cache=True)
 def _scaffold(atoms, members, first, links):
-    """Hash the scaffold."""
     core = np.zeros(len(atoms), np.int64)  # bonds of each atom to rings and linkers; 0 outside the scaffold
     for i in members:
         core[i] = first[i + 1] - first[i]
@@ -233,11 +222,8 @@ def _scaffold(atoms, members, first, links):
 
 @njit(cache=True)
 def _refine_colours(initial, members, first, links, with_types):
-    """Refine the colours of atoms until their number is stable (Weisfeiler-Lehman), and hash all colours.
-
-    The new colour of an atom depends on its colour, those of its neighbours, and optionally the bond types. Atoms with
-    colour 0 are ignored.
-    """
+    """Refine the colours of atoms by those of their neighbours, and optionally bond types, until their number is stable
+    (Weisfeiler-Lehman), and hash all colours; colour 0 is ignored."""
     old, new = initial, np.empty_like(initial)
     num_colours, rounds = np.int64(-1), np.int64(0)
     while True:
@@ -270,7 +256,6 @@ def _refine_colours(initial, members, first, links, with_types):
 
 @njit(cache=True)
 def _count_distinct(colours):
-    """Count the distinct colours other than 0."""
     ordered = np.sort(colours)
     count = 0
     for k in range(len(ordered)):

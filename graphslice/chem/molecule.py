@@ -1,12 +1,7 @@
 """Molecular graphs (:class:`MolGraph`) from SMILES, with exactly the features of OGB (``features.py``).
 
-Validation of molecule arrays in one pass, compiled with numba.
-
-Kernels that read molecules do no bounds checks, so all arrays from outside are validated here once, on input.
-
-Renumbering of the atoms of molecules, such as to canonical order; compiled with numba.
-
-Order of the atoms and bonds of a SMILES, and their indices in the molecular graph in canonical order.
+Kernels that read molecules do no bounds checks, so all arrays from outside are validated here once, on input. Atoms are
+renumbered, such as to canonical order, by compiled code; the atoms and bonds of a SMILES are mapped to the graph.
 """
 
 from __future__ import annotations
@@ -93,21 +88,13 @@ EMPTY_GRAPH = MolGraph(np.empty((0, len(ATOM_DIMS)), np.uint8), np.empty((0, 2),
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MolArrays:
-    """G molecules in concatenated arrays, the input of compiled code.
+    """G molecules in concatenated arrays, the input of compiled code."""
 
-    Attributes:
-        atom_ptr: ``int64 [G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; none if it is invalid.
-        bond_ptr: ``int64 [G + 1]``, the same for bonds.
-        atoms: ``uint8 [A, 9]``, OGB's atom features.
-        bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
-        bond_type_ids: ``uint8 [M]``, the three features of each bond as one number (see :func:`bond_type_ids`).
-    """
-
-    atom_ptr: np.ndarray
-    bond_ptr: np.ndarray
-    atoms: np.ndarray
-    bonds: np.ndarray
-    bond_type_ids: np.ndarray
+    atom_ptr: np.ndarray  # int64 [G + 1], molecule g has atoms atom_ptr[g]:atom_ptr[g + 1]; none if invalid
+    bond_ptr: np.ndarray  # int64 [G + 1], the same for bonds
+    atoms: np.ndarray  # uint8 [A, 9], OGB's atom features
+    bonds: np.ndarray  # int32 [M, 2], atoms numbered from 0 within their molecule
+    bond_type_ids: np.ndarray  # uint8 [M], the three features of each bond as one number (see bond_type_ids)
 
     def __len__(self) -> int:
         return len(self.atom_ptr) - 1
@@ -127,8 +114,6 @@ class MolArrays:
 
     @classmethod
     def join(cls, parts: Sequence[MolArrays]) -> MolArrays:
-        """Concatenate molecules, in order."""
-
         def pointers(part_pointers: list[np.ndarray]) -> np.ndarray:
             return np.cumsum(np.concatenate([[0], *map(np.diff, part_pointers)]), dtype=np.int64)
 
@@ -141,11 +126,7 @@ class MolArrays:
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[MolGraph]) -> MolArrays:
-        """Copy molecules into arrays.
-
-        Raises:
-            InputError: for a graph with arrays of the wrong shape, or with values that are not integers in range.
-        """
+        """Copy molecules into arrays; raise an :class:`InputError` for a wrong shape, or values that are not in range."""
         parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([EMPTY_GRAPH, *graphs], -1)]
         atoms, bonds, features = zip(*parts, strict=True)
         return cls(
@@ -169,10 +150,8 @@ class MolArrays:
 
 
 def bond_type_ids(features: np.ndarray) -> np.ndarray:
-    """Encode the three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``.
-
-    Features outside OGB's values give 255, which :func:`check_molecules` rejects.
-    """
+    """Encode the three features of each bond as one number below ``NUM_BOND_TYPES``: ``[M, 3]`` to ``uint8 [M]``;
+    features outside OGB's values give 255, which :func:`check_molecules` rejects."""
     _, num_stereos, num_conjugated = BOND_DIMS
     bond_type, stereo, conjugated = features.astype(np.uint8).T
     numbers = (bond_type * num_stereos + stereo) * num_conjugated + conjugated
@@ -197,12 +176,8 @@ def check_molecules(arrays: MolArrays) -> None:
 
 
 def check_graph(graph: MolGraph) -> MolGraph:
-    """Validate a graph from outside, and return it in the dtypes of :class:`MolGraph`.
-
-    Raises:
-        MoleculeError: with the reason: wrong shape, a bond to a missing atom, a self-loop, a duplicate bond, or values
-            outside OGB's.
-    """
+    """Return a graph from outside in the dtypes of :class:`MolGraph`; a :class:`MoleculeError` for a wrong shape, a
+    bond to a missing atom, a self-loop, a duplicate bond, or values outside OGB's."""
     try:
         check_molecules(arrays := MolArrays.from_graphs([graph]))
     except InputError as error:
@@ -235,17 +210,8 @@ def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: in
 def read_smiles(
     smiles: Sequence[str], level: str = MOLECULE, *, atom_order: str = "canonical", max_atoms: int = MAX_ATOMS
 ) -> tuple[MolArrays, list[str | None], np.ndarray]:
-    """Parse many SMILES, and map their atoms, or bonds, to those of the graphs.
-
-    Args:
-        smiles, atom_order, max_atoms: as for :func:`smiles_to_graph`.
-        level: atom or bond; or molecule for no mapping.
-
-    Returns:
-        The molecules, row by row (an invalid one has no atoms); for each row None or the reason why it is invalid; and
-        ``uint16 [S, 2]`` for the S atoms or bonds of all molecules, as
-        :func:`~graphslice.chem.molecule.atom_bond_order` returns them (S = 0 for molecule).
-    """
+    """Parse many SMILES: the molecules (an invalid one has no atoms), by row None or the reason why it is invalid, and
+    the :func:`atom_bond_order` of the S atoms or bonds of all, ``uint16 [S, 2]`` (S = 0 for level molecule)."""
     if atom_order not in ("canonical", "input"):
         raise ValueError(f"atom_order must be 'canonical' or 'input', not {atom_order!r}")
     canonical = atom_order == "canonical"
@@ -309,11 +275,8 @@ _LIMITS = np.array(ATOM_DIMS, np.uint8)
 def typed_arrays(
     index: int, atoms: np.ndarray, bonds: np.ndarray, bond_features: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Convert the arrays of one molecule to their dtypes: ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``.
-
-    Raises:
-        InputError: with the ``index`` of the molecule, if a shape is wrong or values are not integers in range.
-    """
+    """Convert to ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``; an :class:`InputError` with the ``index`` of
+    the molecule if a shape is wrong or values are not integers in range."""
     arrays = []
     for array, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
         if not (type(array) is np.ndarray and array.dtype == dtype and array.ndim == 2 and array.shape[1] == width):
@@ -340,27 +303,15 @@ def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np
 
 
 def invalid_molecule(
-    atom_ptr: np.ndarray,
-    bond_ptr: np.ndarray,
-    atoms: np.ndarray,
-    begins: np.ndarray,
+    atom_ptr: np.ndarray,  # integer [G + 1], molecule g has atoms atom_ptr[g]:atom_ptr[g + 1]; not validated yet
+    bond_ptr: np.ndarray,  # the same for bonds
+    atoms: np.ndarray,  # uint8 [9 A], OGB's features, atom by atom
+    begins: np.ndarray,  # integer [M], atoms of each bond, numbered from 0 within their molecule
     ends: np.ndarray,
-    bond_type_ids: np.ndarray,
+    bond_type_ids: np.ndarray,  # uint8 [M]
     max_atoms: int = MAX_BOND_ATOMS,
 ) -> int | None:
-    """Find the first molecule that is invalid input for compiled code.
-
-    Args:
-        atom_ptr: integer ``[G + 1]``, molecule g has atoms ``atom_ptr[g]:atom_ptr[g + 1]``; not validated yet.
-        bond_ptr: the same for bonds.
-        atoms: ``uint8 [9 A]``, OGB's features, atom by atom.
-        begins, ends: integer ``[M]``, the two atoms of each bond, numbered from 0 within their molecule.
-        bond_type_ids: ``uint8 [M]``.
-        max_atoms: largest number of atoms of a molecule.
-
-    Returns:
-        Index of the molecule; None if all are valid.
-    """
+    """Return the index of the first molecule that is invalid input for compiled code; None if all are valid."""
     offsets = [_read_only(ptr, np.int64) for ptr in (atom_ptr, bond_ptr)]
     bonds = [_read_only(begins, np.int32), _read_only(ends, np.int32), _read_only(bond_type_ids, np.uint8)]
     found = _first_invalid(*offsets, _read_only(atoms, np.uint8), *bonds, max_atoms)
@@ -416,13 +367,10 @@ _CLOCKWISE, _COUNTERCLOCKWISE = (
 
 @njit(cache=True)
 def renumber(ranks, atom_ptr, bond_ptr, atoms, bonds, bond_type_ids):
-    """Sort the atoms of each molecule by ``ranks`` (``int32 [A]``), and its bonds by their atoms.
+    """Sort the atoms of molecules (``MolArrays``) by ``ranks`` (``int32 [A]``), and the bonds by their atoms, in place.
 
-    The arrays are those of ``MolArrays``, changed in place. RDKit's chirality tag is relative to the order of the
-    bonds of the atom, so it is inverted if the new order is an odd permutation of the old one.
-
-    Raises:
-        ValueError: if ranks are not valid indices of atoms of their molecule.
+    RDKit's chirality tag is relative to the order of the bonds of the atom, so it is inverted if the new order is an
+    odd permutation of the old one. Ranks that are not valid indices of atoms of their molecule are a ValueError.
     """
     if len(ranks) != len(atoms):
         raise ValueError("the number of ranks differs from the number of atoms")
@@ -471,20 +419,12 @@ ORDER_DTYPE = np.uint16
 
 
 def atom_bond_order(mol: Chem.Mol, level: str, *, canonical: bool = True) -> np.ndarray:
-    """Map the n atoms, or bonds, of a molecule in the order of its SMILES to its graph.
+    """Map the n atoms, or bonds, of a molecule in the order of its SMILES to its graph, canonical or not: ``uint16 [n,
+    2]``.
 
-    Bonds of a graph in canonical order are sorted by their two atoms, the lower one first, as in
-    :func:`~graphslice.chem.molecule.renumber`.
-
-    Args:
-        mol: molecule parsed from a SMILES.
-        level: atom or bond.
-        canonical: the graph is in canonical order; otherwise it has the order of the SMILES.
-
-    Returns:
-        ``uint16 [n, 2]``: the index of each in the graph, and its symmetry class. Only molecules with stereocentres
-        have symmetry classes of several members: chirality tags depend on the numbers of the neighbours, and among
-        symmetric neighbours these numbers are arbitrary, so that the graph may distinguish them.
+    The columns are the index of each in the graph (bonds sorted as by :func:`renumber`), and its symmetry class. Only
+    molecules with stereocentres have classes of several members: chirality tags depend on the numbers of the
+    neighbours, which are arbitrary among symmetric neighbours, so that the graph may distinguish them.
     """
     if not canonical:
         return _order(np.arange(mol.GetNumAtoms() if level == ATOM else mol.GetNumBonds()))
@@ -510,10 +450,8 @@ def _atom_symmetry_classes(mol: Chem.Mol) -> np.ndarray:
 
 
 def _bond_symmetry_classes(mol: Chem.Mol, ends: np.ndarray) -> np.ndarray:
-    """Symmetry classes of the bonds: ``int64 [M]``, from the classes and distances of all atoms as seen from both ends.
-
-    The classes of the two ends alone would not distinguish the two kinds of bonds of prismane.
-    """
+    """Symmetry classes of the bonds, ``int64 [M]``, by the classes and distances of all atoms seen from both ends:
+    those of the two ends alone would not distinguish the two kinds of bonds of prismane."""
     classes, distances = _atom_symmetry_classes(mol), np.rint(Chem.GetDistanceMatrix(mol)).astype(np.int64)
     class_ids: dict[tuple, int] = {}
     groups = []

@@ -1,8 +1,7 @@
 """SMILES with RDKit: parsing and writing, error messages for invalid molecules, and the canonical atom order.
 
-Standardization of molecules: salts and charge states are replaced by the parent compound.
-
-RDKit without its messages, whose content the reasons for invalid molecules repeat.
+Standardization replaces salts and charge states by the parent compound. RDKit's messages are blocked, since the reasons
+for invalid molecules repeat their content.
 """
 
 from __future__ import annotations
@@ -47,19 +46,13 @@ class MoleculeError(ValueError):
 
 
 def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False) -> Chem.Mol:
-    """Parse a SMILES into a sanitized RDKit molecule.
+    """Parse a SMILES, spaces around it ignored, into a sanitized RDKit molecule.
 
     Graphs that are known to crash RDKit, or to take minutes, are rejected before ring perception. Any other crash of
     RDKit ends the process; :func:`~graphslice.data.featurize.featurizer_pool` therefore parses in subprocesses.
-
-    Args:
-        smiles: any text; surrounding spaces are ignored.
-        max_atoms: largest number of atoms accepted, including hydrogens that RDKit keeps as atoms.
-        keep_atom_maps: keep atom-map numbers and isotopes, and stereocentres that exist only because of them.
-
-    Raises:
-        MoleculeError: with the reason: empty, not a valid SMILES or molecule, too many atoms, rings or bonds, or a
-            wildcard atom.
+    Atom-map numbers and isotopes are removed, and stereocentres that exist only because of them, unless
+    ``keep_atom_maps``. ``max_atoms`` includes the hydrogens that RDKit keeps as atoms. A :class:`MoleculeError` gives
+    the reason.
     """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
@@ -105,7 +98,6 @@ def _reject_large(num_atoms: int, max_atoms: int) -> None:
 
 
 def _unreadable(text: str) -> str:
-    """Say that a text is no SMILES, and what else it is."""
     found = next((f", but {notation}" for notation, pattern in _OTHER_NOTATIONS.items() if pattern.search(text)), "")
     return f"not a valid SMILES{found}"
 
@@ -121,11 +113,8 @@ def _reject_other_scripts(smiles: str) -> None:
 
 
 def reject_dense(mol: Chem.Mol) -> None:
-    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than any molecule has.
-
-    Args:
-        mol: an unsanitized molecule, whose rings are not known yet.
-    """
+    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than any molecule has; ``mol`` is
+    unsanitized."""
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")
@@ -141,12 +130,7 @@ def _count_written_atoms(smiles: str) -> int:
 
 
 def parse_failure(unsanitized: Chem.Mol | None, unreadable: str) -> str:
-    """Explain why RDKit rejects a molecule.
-
-    Args:
-        unsanitized: the molecule, parsed without sanitization; None if this is not possible.
-        unreadable: the reason in this case.
-    """
+    """Explain why RDKit rejects a molecule, parsed without sanitization; ``unreadable`` is the reason where it is None."""
     if unsanitized is None:
         return unreadable
     try:
@@ -172,17 +156,12 @@ def reparse_canonical(mol: Chem.Mol) -> Chem.Mol | None:
 
 
 def normalize_stereo(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
-    """Make stereo tags independent of the SMILES notation.
+    """Make stereo tags independent of the SMILES notation: return the molecule, and the index in it of each atom of
+    ``mol``.
 
     For a ring with two sides that differ only in stereo, two sets of tags are valid, and RDKit chooses by atom numbers.
-    Such a molecule is replaced by the one parsed from its canonical SMILES.
-
-    Args:
-        mol: from :func:`parse_molecule`.
-        smiles: its SMILES, which for most molecules shows quickly that the tags are unique.
-
-    Returns:
-        The molecule, and the index in it of each atom of ``mol``; None instead if the molecule is ``mol`` itself.
+    Such a molecule is replaced by the one parsed from its canonical SMILES; if it is not replaced, the indices are
+    None. For most molecules ``smiles`` shows quickly that the tags are unique.
     """
     if smiles is not None and "|" not in smiles and len(_TAGS.findall(smiles)) < 2:
         return mol, None
@@ -210,11 +189,7 @@ def graph_atom_indices(mol: Chem.Mol) -> list[int]:
 
 
 def mol_to_smiles(mol: Chem.Mol) -> str:
-    """Write the SMILES of an RDKit molecule, sanitized or not, with or without hydrogens as atoms.
-
-    Raises:
-        MoleculeError: if RDKit cannot write one, or the molecule is a query.
-    """
+    """Write the SMILES of any RDKit molecule; raise :class:`MoleculeError` if RDKit cannot, or the molecule is a query."""
     # An atom without an element, which is a query too, is written as a wildcard.
     if any(atom.HasQuery() and atom.GetAtomicNum() for atom in mol.GetAtoms()) or any(
         bond.HasQuery() for bond in mol.GetBonds()
@@ -239,17 +214,8 @@ _COMPLEXED = frozenset({*range(21, 30), 31, *range(39, 47), *range(48, 52), *ran
 
 
 def standardize_all(smiles: Sequence[str], method: str, max_atoms: int) -> tuple[Sequence[str], dict[int, str]]:
-    """Standardize many SMILES.
-
-    Args:
-        smiles: any texts.
-        method: ``"none"``, which returns them as they are, or ``"parent"`` (see :func:`parent_smiles`).
-        max_atoms: largest number of atoms accepted, before standardization.
-
-    Returns:
-        The SMILES, unchanged where they are already standardized, empty where they cannot be; and by index the reason
-        for the latter.
-    """
+    """Standardize SMILES by ``"none"`` or ``"parent"`` (:func:`parent_smiles`); return them, unchanged where already
+    standard and empty where impossible, and by index the reason for the latter."""
     if method == "none":
         return smiles, {}
     standardized, faults = list(smiles), {}
@@ -267,16 +233,8 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
     RDKit chooses the fragment (``rdMolStandardize.FragmentParent`` with ``preferOrganic``, without its cleanup, which
     would remove metals from complexes), and adds or removes protons (``Uncharger``). Charges without protons remain, as
     those of quaternary ammonium and nitro groups. Tautomers, isotopes and stereocentres are not changed. A complex that
-    is written without bonds to its metal, such as cisplatin as ``N.N.Cl[Pt]Cl``, has no parent: its ligand is another
-    compound.
-
-    Args:
-        smiles: any text.
-        max_atoms: largest number of atoms accepted.
-
-    Raises:
-        MoleculeError: with the reason, if the SMILES is invalid, RDKit cannot standardize it, or the parent would lack
-            a metal that is not a usual counterion.
+    is written without bonds to its metal, such as cisplatin as ``N.N.Cl[Pt]Cl``, has no parent, as its ligand is
+    another compound: a :class:`MoleculeError`, as for an invalid SMILES or one that RDKit cannot standardize.
     """
     if not isinstance(smiles, str) or not any(mark in smiles for mark in _MARKS):
         return smiles
@@ -306,7 +264,6 @@ def parent_smiles(smiles: str, max_atoms: int) -> str:
 
 
 def _complexed_metals(mol: Chem.Mol) -> set[str]:
-    """Return the symbols of the metals of a molecule that are not usual counterions."""
     return {atom.GetSymbol() for atom in mol.GetAtoms() if atom.GetAtomicNum() in _COMPLEXED}
 
 

@@ -1,16 +1,4 @@
-"""Breadth-first and Floyd-Warshall shortest-path searches in a molecule: distances and predecessors; compiled.
-
-Arrays are accessed as fields of their tuple, and a field is not used at the end of both branches of an ``if``: numba
-then removes all reference counting, which would cost more than everything else. Index arrays are unsigned, since numba
-checks signed indices for negative values.
-
-Table of the distinct path types of a batch, which grows on demand; compiled with numba.
-
-A path type is a distance and some (position, bond type, weight) entries. A path type that extends another one by one
-bond is looked up by the two; one that is the mean of several is looked up by a hash. The notes on tuples and unsigned
-indices in :mod:`~graphslice.chem.paths` apply here too.
-
-Shortest paths between all atoms of molecules: distances and bond types along the path; compiled with numba.
+"""Shortest paths between all atoms of molecules, distances and bond types along the path, and bond matrices; compiled.
 
 For every ordered pair of atoms the model needs the distance and the bond types at the first, second, ... position of
 the shortest path (the edge encoding of Graphormer, Ying et al. 2021, section 3.1.3). Many pairs of a batch share them,
@@ -25,9 +13,14 @@ Two rules are available for several shortest paths, which occur in every ring of
 
 The search starts from one atom (the source) at a time: a breadth-first search lists the other atoms by distance with
 their predecessors on the shortest paths. Each atom then gets the path type of its predecessor extended by one bond, or
-the mean over several predecessors.
+the mean over several predecessors. The table of path types grows on demand: one that extends another one by a bond is
+looked up by the two, a mean of several by a hash.
 
-Bond matrices: the bond type and smallest ring size of every pair of atoms, encoded as one number.
+Arrays are accessed as fields of their tuple, and a field is not used at the end of both branches of an ``if``: numba
+then removes all reference counting, which would cost more than everything else. Index arrays are unsigned, since numba
+checks signed indices for negative values.
+
+Bond matrices encode the bond type and smallest ring size of every pair of atoms as one number.
 """
 
 from __future__ import annotations
@@ -147,8 +140,8 @@ def set_neighbours(num_atoms, bonds, ptr, neighbours):
 def floyd_warshall(num_atoms, bonds):
     """Find for each pair (i, j) the atom before j on the Floyd-Warshall path from i.
 
-    Every prefix of such a path is itself the Floyd-Warshall path to its last atom: the largest intermediate atom of
-    the path is the smallest possible among all shortest paths, and this holds for prefixes too.
+    Every prefix of such a path is itself the Floyd-Warshall path to its last atom: the largest intermediate atom of the
+    path is the smallest possible among all shortest paths, and this holds for prefixes too.
     """
     distance = np.full((num_atoms, num_atoms), 1 << 20, np.int32)
     before = np.empty((num_atoms, num_atoms), np.int32)  # undefined without a path
@@ -175,11 +168,8 @@ def floyd_warshall(num_atoms, bonds):
 
 @njit(cache=True)
 def search_by_bits(source, rule, chosen, molecule, search):
-    """Search breadth-first in a molecule of at most 64 atoms; return the number of atoms reached.
-
-    A set of atoms is a 64-bit number in a register: for molecules, the mispredicted branches of an ordinary search
-    would dominate the cost.
-    """
+    """Search breadth-first in at most 64 atoms, a set of which is a 64-bit number in a register, and return how many
+    are reached: the mispredicted branches of an ordinary search would dominate the cost."""
     one = np.uint64(1)
     count, end, distance = 0, 0, 0
     front = one << np.uint64(source)
@@ -243,10 +233,8 @@ _NONE = 0  # lookup tables: no path type yet
 
 
 class PathTypes(NamedTuple):
-    """The W path types of a batch found so far, with K entries, in arrays with spare capacity.
-
-    The share of an entry is the fraction of the shortest paths with this bond type at this position.
-    """
+    """The W path types of a batch found so far, with K entries, in arrays with spare capacity; the share of an entry is
+    the fraction of the shortest paths with this bond type at this position."""
 
     max_path: int  # number of bonds of a path that have entries
     bond_type_ids: np.ndarray  # uint8 [L], the bond type of each local id
@@ -268,18 +256,13 @@ class Sums(NamedTuple):
 
 
 def new_sums(max_path: int) -> Sums:
-    """Allocate a :class:`Sums` for paths of ``max_path`` bonds with entries."""
     size = max_path * NUM_BOND_TYPES
     return Sums(np.zeros(size, np.float64), np.empty(size, np.int32))
 
 
 def new_table(max_path: int, bond_type_ids: np.ndarray) -> PathTypes:
-    """Create a :class:`PathTypes` with the first two path types: same atom, and different fragments.
-
-    Args:
-        max_path: number of bonds of a path that have entries.
-        bond_type_ids: integer ``[L]``, bond type of each local id.
-    """
+    """Create a :class:`PathTypes` with the first two path types, same atom and different fragments, given the bond type
+    of each local id (integer ``[L]``)."""
     table = PathTypes(
         max_path=max_path,
         bond_type_ids=bond_type_ids,
@@ -307,7 +290,6 @@ def _slot(keys, means, key):
 
 
 def grow_table(table: PathTypes) -> PathTypes:
-    """Copy the path types to arrays of twice the capacity."""
     keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
     _copy_hash_table(table.keys, table.means, keys, means)
     return table._replace(
@@ -456,7 +438,6 @@ class _Batch(NamedTuple):
 
 
 def _local_bond_types(bond_type_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the local id of every bond and the bond type of every local id."""
     occurs = np.zeros(NUM_BOND_TYPES, bool)
     occurs[bond_type_ids] = True
     local_id_of = (np.cumsum(occurs) - 1).astype(np.uint8)
@@ -465,12 +446,8 @@ def _local_bond_types(bond_type_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 @njit(cache=True, nogil=True)
 def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
-    """Fill ``pairs`` (``int32 [B, >=N, >=N]``), starting at source ``done[1]`` of molecule ``done[0]``.
-
-    Returns:
-        True if all are filled. Otherwise the table may be too small for the source that ``done`` (``int64 [2]``) then
-        refers to.
-    """
+    """Fill ``pairs`` (``int32 [B, >=N, >=N]``) from source ``done[1]`` of molecule ``done[0]`` on; False if the table
+    may be too small for the source that ``done`` (``int64 [2]``) then refers to."""
     batch, molecule, search = _Batch(*batch), Molecule(*molecule), Search(*search)
     table, sums = PathTypes(*table), Sums(*sums)
     chosen = np.empty((0, 0), np.int32)
@@ -496,31 +473,20 @@ def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
 
 
 def shortest_path_types(
-    atom_ptr: np.ndarray,
-    bond_ptr: np.ndarray,
-    bonds: np.ndarray,
-    bond_type_ids: np.ndarray,
-    rule: int,
-    max_path: int,
-    width: int,
+    atom_ptr: np.ndarray,  # int64 [B + 1], molecule b has atoms atom_ptr[b]:atom_ptr[b + 1]
+    bond_ptr: np.ndarray,  # int64 [B + 1], the same for bonds
+    bonds: np.ndarray,  # int32 [M, 2], atoms numbered from 0 within their molecule
+    bond_type_ids: np.ndarray,  # uint8 [M], each below NUM_BOND_TYPES
+    rule: int,  # MEAN or FLOYD_WARSHALL
+    max_path: int,  # number of bonds of a path that have entries, from its start
+    width: int,  # the number of atoms that pairs is padded to
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find the path type of every ordered pair of atoms (all-pairs shortest paths) of a batch of molecules.
 
-    Args:
-        atom_ptr: ``int64 [B + 1]``, molecule b has atoms ``atom_ptr[b]:atom_ptr[b + 1]``.
-        bond_ptr: ``int64 [B + 1]``, the same for bonds.
-        bonds: ``int32 [M, 2]``, atoms numbered from 0 within their molecule.
-        bond_type_ids: ``uint8 [M]``, each below ``NUM_BOND_TYPES``.
-        rule: ``MEAN`` or ``FLOYD_WARSHALL``.
-        max_path: number of bonds of a path that have entries, from its start.
-        width: the number of atoms that ``pairs`` is padded to.
-
-    Returns:
-        ``(pairs, distances, ptr, codes, weights)``: ``pairs`` is ``int32 [B, width, width]``, the
-        path type of (i, j), -1 in the padding; path type w has distance ``distances[w]``
-        (``int32 [W]``) and the entries ``ptr[w]:ptr[w + 1]`` (``int32 [W + 1]``) of ``codes``
-        (``int32 [K]``, position times ``NUM_BOND_TYPES`` plus bond type) and ``weights``
-        (``float32 [K]``), which sum to 1. Several path types may be equal.
+    Returns ``(pairs, distances, ptr, codes, weights)``: ``pairs`` is ``int32 [B, width, width]``, the path type of (i,
+    j), -1 in the padding; path type w has distance ``distances[w]`` (``int32 [W]``) and the entries ``ptr[w]:ptr[w +
+    1]`` (``int32 [W + 1]``) of ``codes`` (``int32 [K]``, position times ``NUM_BOND_TYPES`` plus bond type) and
+    ``weights`` (``float32 [K]``), which sum to 1. Several path types may be equal.
     """
     pairs = np.full((len(atom_ptr) - 1, width, width), -1, np.int32)
     most_atoms, most_bonds = (int(np.diff(ptr).max(initial=0)) for ptr in (atom_ptr, bond_ptr))
@@ -543,18 +509,12 @@ def shortest_path_types(
 def bond_matrices(
     atom_ptr: np.ndarray, bond_ptr: np.ndarray, bonds: np.ndarray, bond_type_ids: np.ndarray, width: int
 ) -> np.ndarray:
-    """Compute the bond matrices of B molecules, for models with message passing along bonds.
+    """Compute the bond matrices of molecules, for message passing along bonds; arrays as of
+    :func:`shortest_path_types`.
 
-    Args:
-        atom_ptr, bond_ptr: ``int64 [B + 1]``, offsets of the atoms and bonds of each molecule.
-        bonds: ``int32 [M, 2]``, atoms numbered within their molecule.
-        bond_type_ids: ``uint8 [M]``.
-        width: N, at least the number of atoms of the largest molecule.
-
-    Returns:
-        ``int16 [B, N + 1, N + 1]``: 1 + bond type + 60 times the ring class of the bond between two rows; 0 without a
-        bond. Row 0 is the graph token. The ring class is 0 for a bond in no ring, 1 to 6 for a smallest ring of 3 to 8
-        atoms, and 7 for larger ones.
+    ``int16 [B, width + 1, width + 1]``: 1 + bond type + 60 times the ring class of the bond between two rows; 0 without
+    a bond. Row 0 is the graph token; ``width`` is at least the atoms of the largest molecule. The ring class is 0 for a
+    bond in no ring, 1 to 6 for a smallest ring of 3 to 8 atoms, and 7 for larger ones.
     """
     matrices = np.zeros((len(atom_ptr) - 1, width + 1, width + 1), np.int16)
     _write(atom_ptr, bond_ptr, np.ascontiguousarray(bonds), bond_type_ids, matrices)

@@ -2,15 +2,13 @@
 
 All are fitted on held-out molecules: a validation set or out-of-fold predictions.
 
-Conformal prediction: nonconformity scores, their quantiles, and the scale of intervals.
-
-Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116. ``calibration.py`` makes the intervals and sets.
-
-Rows are measurements of molecules, or atoms or bonds. The rows of one molecule are dependent, so molecules are
-exchangeable and rows are not: every molecule has the same weight, whatever its size and number of measurements
-(hierarchical conformal prediction: Lee, Barber and Willett 2023, arXiv:2306.06342). The coverage guarantee then holds
-for an atom drawn at random from a new molecule. It is the covered fraction of the atoms of a molecule, averaged over
-molecules; it is not the fraction of all atoms pooled, and it is no guarantee for a single molecule.
+Conformal prediction (Vovk et al. 2005; Lei et al. 2018, doi:10.1080/01621459.2017.1307116): nonconformity scores, their
+quantiles, and the scale of intervals. Rows are measurements of molecules, or atoms or bonds. The rows of one molecule
+are dependent, so molecules are exchangeable and rows are not: every molecule has the same weight, whatever its size and
+number of measurements (hierarchical conformal prediction: Lee, Barber and Willett 2023, arXiv:2306.06342). The coverage
+guarantee then holds for an atom drawn at random from a new molecule. It is the covered fraction of the atoms of a
+molecule, averaged over molecules; it is not the fraction of all atoms pooled, and it is no guarantee for a single
+molecule.
 
 Temperature scaling: calibration of class probabilities (Guo et al. 2017, arXiv:1706.04599).
 """
@@ -38,28 +36,21 @@ Difficulty = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class TargetCalibration:
-    """Calibration of one target.
-
-    Attributes:
-        scores: nonconformity scores of held-out molecules. Regression has one set of scores: absolute error divided by
-            the predicted scale, on the scale of the target's transform. Classification has one set
-            per class: 1 minus the predicted probability of the class, over the molecules of that class.
-        weights: weight of each difficulty estimate in the scale of a regression error.
-        temperature: divisor of the logits (temperature scaling); 1 for regression.
-    """
+    """Calibration of one target."""
 
     scores: tuple[NonconformityScores, ...]
-    weights: dict[str, float]
-    temperature: float = 1.0
+    """Of held-out molecules. Regression has one set: absolute error divided by the predicted scale, on the scale of the
+    target's transform. Classification has one set per class: 1 minus its predicted probability, over the molecules of
+    that class."""
+    weights: dict[str, float]  # weight of each difficulty estimate in the scale of a regression error
+    temperature: float = 1.0  # divisor of the logits (temperature scaling); 1 for regression
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values and arrays, for :meth:`from_dict`."""
         scores, counts = [each.values for each in self.scores], [each.counts for each in self.scores]
         return {"scores": scores, "counts": counts, "weights": self.weights, "temperature": self.temperature}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
-        """Restore the output of :meth:`to_dict`."""
         pairs = zip(values["scores"], values["counts"], strict=True)
         scores = tuple(NonconformityScores(*each) for each in pairs)
         return cls(scores, values["weights"], values["temperature"])
@@ -67,12 +58,7 @@ class TargetCalibration:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Calibration of all targets, and the applicability domain.
-
-    Attributes:
-        targets: calibrations of the T targets.
-        domain: applicability domain of the training molecules.
-    """
+    """Calibration of all targets, and the applicability domain of the training molecules."""
 
     targets: tuple[TargetCalibration, ...]
     domain: ApplicabilityDomain
@@ -90,21 +76,14 @@ class Calibration:
         return predictions
 
     def prediction_intervals(
-        self, predictions: np.ndarray, difficulty: Difficulty, tasks: Sequence[Task], coverage: float
+        self,
+        predictions: np.ndarray,  # float32 [R, W]
+        difficulty: Difficulty,  # of the same rows
+        tasks: Sequence[Task],  # T targets
+        coverage: float,  # fraction of molecules, or mean fraction of the atoms or bonds of one, inside; 0 to 1
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute conformal prediction intervals of the regression targets.
-
-        Args:
-            predictions: ``float32 [R, W]``.
-            difficulty: difficulty estimates of the same rows.
-            tasks: T targets.
-            coverage: fraction of molecules whose label is to be inside the interval, between 0 and 1. For atom- and
-                bond-level targets: fraction of the atoms or bonds of a molecule, averaged over molecules.
-
-        Returns:
-            Lower and upper bounds, each ``float32 [R, T]``: nan for classification; infinite if there were too few
-            calibration molecules for this coverage.
-        """
+        """Compute lower and upper bounds of conformal prediction intervals, each ``float32 [R, T]``: nan for
+        classification; infinite with too few calibration molecules for this coverage."""
         low = np.full((len(predictions), len(tasks)), np.nan)
         high = low.copy()
         for t, task, where in each_target(tasks):
@@ -126,19 +105,11 @@ class Calibration:
         ]
 
     def prediction_sets(self, predictions: np.ndarray, tasks: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
-        """Compute conformal prediction sets of the classification targets.
+        """Compute conformal prediction sets, ``bool [R, K]`` by classification target, from :meth:`probabilities`.
 
         Coverage is label-conditional (Vovk et al. 2005): for every class, this fraction of its molecules has the true
-        class in the set. For atom- and bond-level targets it is the fraction of the atoms or bonds of that class in a
-        molecule, averaged over the molecules that have some.
-
-        Args:
-            predictions: ``float32 [R, W]`` from :meth:`probabilities`.
-            tasks: T targets.
-            coverage: between 0 and 1.
-
-        Returns:
-            For each classification target, by name, ``bool [R, K]``: the classes in the prediction set of each row.
+        class in the set; of atoms and bonds, the fraction of those of that class in a molecule, averaged over molecules
+        that have some.
         """
         sets = {}
         for t, task, where in each_target(tasks):
@@ -148,7 +119,6 @@ class Calibration:
         return sets
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values and arrays, for :meth:`from_dict`."""
         return {"targets": [target.to_dict() for target in self.targets], "domain": dict(vars(self.domain))}
 
     @classmethod
@@ -161,28 +131,15 @@ class Calibration:
 
 
 def fit_calibration(
-    predictions: np.ndarray,
-    difficulty: Difficulty,
-    labels: np.ndarray,
-    molecules: np.ndarray,
-    tasks: Sequence[Task],
-    domain: ApplicabilityDomain,
-    weights: np.ndarray | None = None,
+    predictions: np.ndarray,  # float32 [R, W]
+    difficulty: Difficulty,  # of the same rows
+    labels: np.ndarray,  # float64 [R, T], in the units of the dataset, or class indices; nan where missing
+    molecules: np.ndarray,  # int64 [R], ascending: molecule of each row (molecule, atom or bond)
+    tasks: Sequence[Task],  # T targets
+    domain: ApplicabilityDomain,  # of the training molecules
+    weights: np.ndarray | None = None,  # float64 [R], of each row in the quantiles of errors
 ) -> Calibration:
-    """Calibrate a model on held-out molecules.
-
-    Args:
-        predictions: ``float32 [R, W]``.
-        difficulty: difficulty estimates of the same rows.
-        labels: ``float64 [R, T]``, in the units of the dataset, or class indices; nan where missing.
-        molecules: ``int64 [R]``, ascending: index of the molecule of each row (molecule, atom or bond).
-        tasks: T targets.
-        domain: applicability domain of the training molecules.
-        weights: ``float64 [R]``, weight of each row in the quantiles of errors; None if all molecules count alike.
-
-    Raises:
-        InputError: if predictions and labels differ in their number of rows.
-    """
+    """Calibrate a model on held-out molecules; an :class:`InputError` if predictions and labels differ in length."""
     if len(predictions) != len(labels):
         raise InputError(f"{len(predictions)} predictions do not match {len(labels)} labels")
     targets = []
@@ -236,7 +193,6 @@ def _calibrate_regression(
 
 
 def _target_difficulty(difficulty: Difficulty, t: int) -> dict[str, np.ndarray]:
-    """Difficulty estimates of one target, by name ``float64 [R]``."""
     return {name: np.asarray(values[:, t], np.float64) for name, values in difficulty.items()}
 
 
@@ -258,11 +214,7 @@ PARTS_STD, ENSEMBLE_STD = "disagreement of the parts", "disagreement of the mode
 
 
 def coverage_of_level(level: float) -> float:
-    """Convert an interval level in percent to a coverage: 90 to 0.9.
-
-    Raises:
-        InputError: if ``level`` is not a percentage from 50 to below 100.
-    """
+    """Convert an interval level in percent to a coverage, 90 to 0.9; an :class:`InputError` unless 50 to below 100."""
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
         raise InputError(
             f"the coverage of prediction intervals must be from 50 to below 100 percent, such as 90, not {shown(level)}"
@@ -276,15 +228,7 @@ def min_calibration_molecules(coverage: float) -> int:
 
 
 def mean_per_molecule(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
-    """Average over the rows of each molecule.
-
-    Args:
-        values: ``float [..., n]``.
-        molecules: ``int64 [n]``, molecule of each row; M distinct ones.
-
-    Returns:
-        ``float64 [..., M]``, in ascending order of the molecules.
-    """
+    """Average ``float [..., n]`` over the rows of each of M molecules: ``float64 [..., M]``, in ascending order."""
     if (np.diff(molecules) < 0).any():
         order = np.argsort(molecules, kind="stable")
         values, molecules = values[..., order], molecules[order]
@@ -294,29 +238,18 @@ def mean_per_molecule(values: np.ndarray, molecules: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class NonconformityScores:
-    """Nonconformity scores of held-out molecules.
+    """Nonconformity scores of held-out molecules."""
 
-    Attributes:
-        values: ``float64 [n]``, ascending.
-        counts: ``float64 [n]``, number of values of the same molecule, 1 if rows are molecules; divided by the
-            weight of the row, where weights are given.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # float64 [n], ascending
     counts: np.ndarray
+    """``float64 [n]``, number of values of the same molecule, divided by the weight of the row, if any."""
 
     @classmethod
     def from_rows(
         cls, values: np.ndarray, molecules: np.ndarray, weights: np.ndarray | None = None
     ) -> NonconformityScores:
-        """Collect scores.
-
-        Args:
-            values: ``float [n]``.
-            molecules: ``int64 [n]``, molecule of each row.
-            weights: ``float64 [n]``, weight of each row, above 0; None if all are equal. Quantiles are then
-                weighted, and the weight of a new molecule is the mean (Tibshirani et al. 2019, arXiv:1904.06019).
-        """
+        """Collect scores ``float [n]`` and their molecules ``int64 [n]``. With weights of the rows, above 0, quantiles
+        are weighted, and the weight of a new molecule is the mean (Tibshirani et al. 2019, arXiv:1904.06019)."""
         _, inverse, counts = np.unique(molecules, return_inverse=True, return_counts=True)
         order, shares = np.argsort(values, kind="stable"), 1 / counts[inverse]
         if weights is not None and len(counts):
@@ -326,14 +259,9 @@ class NonconformityScores:
     def quantile(self, coverage: float) -> float:
         """Compute the conformal quantile: the score that exchangeable new molecules stay below with this coverage.
 
-        For atoms or bonds, the guarantee is for one drawn at random from each molecule. If rows are molecules, the
-        quantile is the ``ceil((n + 1) coverage)``-th smallest score.
-
-        Args:
-            coverage: between 0 and 1.
-
-        Returns:
-            The score; infinite if there are too few molecules for this coverage.
+        For atoms or bonds, the guarantee is for one drawn at random from each molecule. If rows are molecules, it is
+        the ``ceil((n + 1) coverage)``-th smallest score. It is infinite if there are too few molecules for this
+        coverage.
         """
         below = np.cumsum(1 / self.counts)
         molecules = round(below[-1]) if len(below) else 0
@@ -342,16 +270,7 @@ class NonconformityScores:
 
 
 def interval_scale(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, float], rows: int) -> np.ndarray:
-    """Compute the relative width of the interval of each row.
-
-    Args:
-        difficulty: difficulty estimates by name, each ``float [R]`` and not negative.
-        weights: from :func:`fit_interval_scale`.
-        rows: R.
-
-    Returns:
-        ``float64 [R]``, above 0.
-    """
+    """Relative width of the intervals, ``float64 [R]`` above 0, given the weights from :func:`fit_interval_scale`."""
     parts = (weight * difficulty[name] for name, weight in weights.items() if name != CONSTANT)
     return sum(parts, np.full(rows, weights[CONSTANT]))
 
@@ -359,19 +278,12 @@ def interval_scale(difficulty: Mapping[str, np.ndarray], weights: Mapping[str, f
 def fit_interval_scale(
     difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecules: np.ndarray
 ) -> dict[str, float]:
-    """Fit the weights of the difficulty estimates in the scale of an error.
+    """Fit weights of the difficulty estimates, each ``float [n]`` and not negative, in the scale of an absolute error.
 
-    Errors are modelled by a Laplace distribution whose scale is a weighted sum of the difficulty estimates. The weights
-    are the mean of all grid points whose likelihood is within one standard error of the best, paired over molecules.
-    With few molecules, or difficulty estimates unrelated to the errors, the intervals have nearly the same width.
-
-    Args:
-        difficulty: difficulty estimates by name, each ``float [n]`` and not negative.
-        errors: absolute errors, ``float [n]``.
-        molecules: ``int64 [n]``, molecule of each row.
-
-    Returns:
-        Weights by name; that of :data:`CONSTANT` is above 0.
+    Errors are modelled by a Laplace distribution whose scale is a weighted sum of the difficulty estimates; the weight
+    of :data:`CONSTANT` is above 0. The weights are the mean of all grid points whose likelihood is within one standard
+    error of the best, paired over molecules. With few molecules, or difficulty estimates unrelated to the errors, the
+    intervals have nearly the same width.
     """
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES:
         return {CONSTANT: 1.0}
@@ -399,15 +311,8 @@ _MIN_PROBABILITY = 1e-7
 
 
 def temperature_scaled(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """Divide the logits of probabilities by a temperature.
-
-    Args:
-        probabilities: ``float [R, W]``; W = 1: probability of the second of two classes, else of every class.
-        temperature: above 0; a value above 1 reduces confidence, 1 changes nothing.
-
-    Returns:
-        Probabilities ``float [R, W]``.
-    """
+    """Divide the logits of probabilities ``float [R, W]`` (W = 1: of the second of two classes) by a temperature above
+    0; a value above 1 reduces confidence, 1 changes nothing."""
     if temperature == 1:
         return probabilities
     p = np.clip(np.asarray(probabilities, np.float64), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
@@ -424,15 +329,7 @@ def fit_temperature(probabilities: np.ndarray, y: np.ndarray, molecules: np.ndar
     correct predictions do not make the model more confident than their number justifies; above 1 they are not, since
     smoothed labels alone would make it less confident. The result is the geometric mean of all temperatures of a grid
     from 0.2 to 5 whose difference in log loss from temperature 1 is within one standard error of the best, paired over
-    molecules; 1 if temperature 1 is within it too.
-
-    Args:
-        probabilities: as for :func:`temperature_scaled`.
-        y: class indices, ``int [R]``.
-        molecules: ``int64 [R]``, molecule of each row.
-
-    Returns:
-        The temperature; 1 for fewer than 20 molecules or a single class.
+    molecules; 1 if temperature 1 is within it too, or for fewer than 20 molecules or a single class.
     """
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES or len(np.unique(y)) < 2:
         return 1.0
@@ -454,6 +351,5 @@ def _platt_targets(y: np.ndarray, molecules: np.ndarray, classes: int) -> np.nda
 
 
 def _log_losses(p: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Cross-entropy of probabilities and smoothed labels: ``[R]``."""
     p = np.concatenate([1 - p, p], axis=1) if p.shape[1] == 1 else p
     return -(targets * np.log(np.maximum(p, 1e-12))).sum(axis=1)

@@ -29,41 +29,28 @@ _MAX_SIZE_RATIO = 1.5
 
 @dataclass(frozen=True, eq=False)
 class ApplicabilityDomain:
-    """Fingerprints of training molecules.
+    """Fingerprints of training molecules; an :class:`InputError` if an array has another shape or dtype."""
 
-    Attributes:
-        bits: ``uint64 [N, 16]``, fingerprints of 1,024 bits.
-        rows: ``int64 [N]``, row of each molecule in its dataset.
-        threshold: least Tanimoto similarity to the nearest training molecule inside the domain. 95 percent of the
-            training molecules have a neighbour with a different fingerprint that is at least as similar.
-        max_training_atoms: atoms of the largest training molecule; 0 if unknown.
-        smiles: N SMILES if the dataset is not available to a user of the model; else empty.
-
-    Raises:
-        InputError: if an array has another shape or dtype.
-    """
-
-    bits: np.ndarray = field(metadata=form("N 16", "uint64"))
-    rows: np.ndarray = field(metadata=form("N", "int64"))
+    bits: np.ndarray = field(metadata=form("N 16", "uint64"))  # fingerprints of 1,024 bits
+    rows: np.ndarray = field(metadata=form("N", "int64"))  # row of each molecule in its dataset
     threshold: float
-    max_training_atoms: int = 0
-    smiles: Sequence[str] = ()
+    """Least Tanimoto similarity to the nearest training molecule inside the domain: 95 percent of the training
+    molecules have a neighbour with a different fingerprint that is at least as similar."""
+    max_training_atoms: int = 0  # atoms of the largest training molecule; 0 if unknown
+    smiles: Sequence[str] = ()  # N SMILES if the dataset is not available to a user of the model; else empty
 
     def __post_init__(self) -> None:
         check_arrays(self)
 
     @classmethod
     def from_fingerprints(
-        cls, fingerprints: np.ndarray, rows: np.ndarray, seed: int, max_training_atoms: int = 0
+        cls,
+        fingerprints: np.ndarray,  # bool [N, 1024], N at most MAX_TRAINING_MOLECULES
+        rows: np.ndarray,  # int64 [N], row of each molecule in its dataset
+        seed: int,  # of the sample of molecules that determines the threshold
+        max_training_atoms: int = 0,  # atoms of the largest, including molecules without a fingerprint here
     ) -> ApplicabilityDomain:
-        """Determine the applicability domain of training molecules.
-
-        Args:
-            fingerprints: ``bool [N, 1024]``, N at most :data:`MAX_TRAINING_MOLECULES`.
-            rows: ``int64 [N]``, row of each molecule in its dataset.
-            seed: seed of the sample of molecules that determines the threshold.
-            max_training_atoms: atoms of the largest training molecule, including molecules without a fingerprint here.
-        """
+        """Determine the applicability domain of training molecules."""
         bits = _packed(fingerprints)
         # Without duplicates: repeated measurements and stereoisomers would be their own nearest neighbours.
         distinct = bits[np.sort(np.unique(bits, axis=0, return_index=True)[1])]
@@ -73,30 +60,14 @@ class ApplicabilityDomain:
         return cls(bits, np.asarray(rows, np.int64), threshold, max_training_atoms)
 
     def contains(self, similarity: np.ndarray, num_atoms: np.ndarray) -> np.ndarray:
-        """Return for each molecule whether it is inside the applicability domain.
-
-        A molecule is inside if its similarity reaches the threshold and it has at most 1.5 times the atoms of the
-        largest training molecule.
-
-        Args:
-            similarity: ``float32 [R]`` from :meth:`nearest`, nan for invalid molecules.
-            num_atoms: ``int [R]``.
-
-        Returns:
-            ``bool [R]``.
-        """
+        """Whether each molecule is inside: its similarity (:meth:`nearest`; nan if invalid) reaches the threshold, and
+        it has at most 1.5 times the atoms of the largest training molecule."""
         near = np.nan_to_num(similarity, nan=-1.0) >= self.threshold - 1e-6
         return near & (num_atoms <= _MAX_SIZE_RATIO * self.max_training_atoms) if self.max_training_atoms else near
 
     def nearest(self, fingerprints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Find the nearest training molecule of each molecule by Tanimoto similarity.
-
-        Args:
-            fingerprints: ``bool [R, 1024]``.
-
-        Returns:
-            The Tanimoto similarity to it, ``float32 [R]``, and its index in the domain, ``int64 [R]``.
-        """
+        """Find the nearest training molecule of each of ``bool [R, 1024]``: Tanimoto similarity ``float32 [R]``, and
+        index in the domain ``int64 [R]``."""
         return _nearest(_packed(fingerprints), self.bits, np.full(len(fingerprints), -1))
 
 

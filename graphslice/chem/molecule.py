@@ -126,7 +126,7 @@ class MolArrays:
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[MolGraph]) -> MolArrays:
-        """Copy molecules into arrays; raise an :class:`InputError` for a wrong shape, or values that are not in range."""
+        """Copy molecules into arrays; an :class:`InputError` if a shape is wrong or values are no integers in range."""
         parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([EMPTY_GRAPH, *graphs], -1)]
         atoms, bonds, features = zip(*parts, strict=True)
         return cls(
@@ -419,8 +419,7 @@ ORDER_DTYPE = np.uint16
 
 
 def atom_bond_order(mol: Chem.Mol, level: str, *, canonical: bool = True) -> np.ndarray:
-    """Map the n atoms, or bonds, of a molecule in the order of its SMILES to its graph, canonical or not: ``uint16 [n,
-    2]``.
+    """Map the n atoms, or bonds, of a SMILES to its graph, in canonical order or that of the SMILES: ``uint16 [n, 2]``.
 
     The columns are the index of each in the graph (bonds sorted as by :func:`renumber`), and its symmetry class. Only
     molecules with stereocentres have classes of several members: chirality tags depend on the numbers of the

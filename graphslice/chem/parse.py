@@ -113,8 +113,7 @@ def _reject_other_scripts(smiles: str) -> None:
 
 
 def reject_dense(mol: Chem.Mol) -> None:
-    """Raise :class:`MoleculeError` for more rings, or more bonds of an atom, than any molecule has; ``mol`` is
-    unsanitized."""
+    """Raise :class:`MoleculeError` for more rings, or bonds of an atom, than any molecule has; ``mol``: unsanitized."""
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")
@@ -130,7 +129,7 @@ def _count_written_atoms(smiles: str) -> int:
 
 
 def parse_failure(unsanitized: Chem.Mol | None, unreadable: str) -> str:
-    """Explain why RDKit rejects a molecule, parsed without sanitization; ``unreadable`` is the reason where it is None."""
+    """Explain why RDKit rejects a molecule, given without sanitization; ``unreadable`` if even that is impossible."""
     if unsanitized is None:
         return unreadable
     try:
@@ -156,12 +155,11 @@ def reparse_canonical(mol: Chem.Mol) -> Chem.Mol | None:
 
 
 def normalize_stereo(mol: Chem.Mol, smiles: str | None = None) -> tuple[Chem.Mol, list[int] | None]:
-    """Make stereo tags independent of the SMILES notation: return the molecule, and the index in it of each atom of
-    ``mol``.
+    """Make stereo tags independent of the SMILES notation.
 
     For a ring with two sides that differ only in stereo, two sets of tags are valid, and RDKit chooses by atom numbers.
-    Such a molecule is replaced by the one parsed from its canonical SMILES; if it is not replaced, the indices are
-    None. For most molecules ``smiles`` shows quickly that the tags are unique.
+    Such a molecule is replaced by the one parsed from its canonical SMILES, returned with the index in it of each atom
+    of ``mol``; None if ``mol`` is not replaced. For most molecules ``smiles`` shows quickly that the tags are unique.
     """
     if smiles is not None and "|" not in smiles and len(_TAGS.findall(smiles)) < 2:
         return mol, None
@@ -189,7 +187,7 @@ def graph_atom_indices(mol: Chem.Mol) -> list[int]:
 
 
 def mol_to_smiles(mol: Chem.Mol) -> str:
-    """Write the SMILES of any RDKit molecule; raise :class:`MoleculeError` if RDKit cannot, or the molecule is a query."""
+    """Write the SMILES of any RDKit molecule; a :class:`MoleculeError` if RDKit cannot, or the molecule is a query."""
     # An atom without an element, which is a query too, is written as a wildcard.
     if any(atom.HasQuery() and atom.GetAtomicNum() for atom in mol.GetAtoms()) or any(
         bond.HasQuery() for bond in mol.GetBonds()

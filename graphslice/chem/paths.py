@@ -509,12 +509,11 @@ def shortest_path_types(
 def bond_matrices(
     atom_ptr: np.ndarray, bond_ptr: np.ndarray, bonds: np.ndarray, bond_type_ids: np.ndarray, width: int
 ) -> np.ndarray:
-    """Compute the bond matrices of molecules, for message passing along bonds; arrays as of
-    :func:`shortest_path_types`.
+    """Compute the bond matrices of molecules, ``int16 [B, width + 1, width + 1]``, for message passing along bonds.
 
-    ``int16 [B, width + 1, width + 1]``: 1 + bond type + 60 times the ring class of the bond between two rows; 0 without
-    a bond. Row 0 is the graph token; ``width`` is at least the atoms of the largest molecule. The ring class is 0 for a
-    bond in no ring, 1 to 6 for a smallest ring of 3 to 8 atoms, and 7 for larger ones.
+    The entry of two rows is 1 + bond type + 60 times the ring class of the bond between them; 0 without a bond. Row 0
+    is the graph token. The ring class is 0 for a bond in no ring, 1 to 6 for a smallest ring of 3 to 8 atoms, and 7 for
+    larger ones. Arrays are as for :func:`shortest_path_types`; the largest molecule has at most ``width`` atoms.
     """
     matrices = np.zeros((len(atom_ptr) - 1, width + 1, width + 1), np.int16)
     _write(atom_ptr, bond_ptr, np.ascontiguousarray(bonds), bond_type_ids, matrices)

@@ -50,38 +50,25 @@ _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors
 
 @dataclass(frozen=True, eq=False)
 class KernelMachine:
-    """Support vector machine with S support vectors. Arrays are checked on construction.
+    """Support vector machine with S support vectors; arrays that are not valid are an :class:`InputError` on
+    construction.
 
     An input has C counts, then D descriptors. The counts of the support vectors are stored by column.
-
-    Attributes:
-        ptr: int64 ``[C + 1]``: count c is not 0 for the entries ``ptr[c]`` to ``ptr[c + 1]`` of the next two arrays.
-        vectors: int32 ``[Z]``, support vectors of the entries, ascending within a count.
-        counts: uint8 ``[Z]``, their counts, at least 1.
-        sizes: float64 ``[S]``, sum of the counts of each support vector.
-        descriptors: float32 ``[S, D]``, standardised logarithms.
-        shift, scale: float32 ``[D]``, mean and standard deviation of the logarithms of the training set.
-        coefficients: float64 ``[S, W]``.
-        intercepts: float64 ``[W]``.
-        knots: float64 ``[2, P]``, map from decision values to numbers as in :class:`~graphslice.stacking.Trees`.
-        link: int64 ``[1]``: :data:`~graphslice.stacking.trees.NUMBER`, or ``LOGISTIC`` for probabilities: of class 1
-            (W = 1), or of W classes, normalised.
-
-    Raises:
-        InputError: if the arrays are not valid.
     """
 
-    ptr: np.ndarray = field(metadata=form("C+1", "int64"))
-    vectors: np.ndarray = field(metadata=form("Z", "int32"))
-    counts: np.ndarray = field(metadata=form("Z", "uint8"))
-    sizes: np.ndarray = field(metadata=form("S", "float64"))
-    descriptors: np.ndarray = field(metadata=form("S D", "float32"))
-    shift: np.ndarray = field(metadata=form("D", "float32"))
-    scale: np.ndarray = field(metadata=form("D", "float32"))
+    ptr: np.ndarray = field(metadata=form("C+1", "int64"))  # entries of count c: ptr[c]:ptr[c + 1]
+    vectors: np.ndarray = field(metadata=form("Z", "int32"))  # of each entry, ascending within a count
+    counts: np.ndarray = field(metadata=form("Z", "uint8"))  # of each entry, at least 1
+    sizes: np.ndarray = field(metadata=form("S", "float64"))  # sum of the counts of each support vector
+    descriptors: np.ndarray = field(metadata=form("S D", "float32"))  # standardised logarithms
+    shift: np.ndarray = field(metadata=form("D", "float32"))  # mean of the logarithms of the training set
+    scale: np.ndarray = field(metadata=form("D", "float32"))  # standard deviation of the same
     coefficients: np.ndarray = field(metadata=form("S W", "float64"))
     intercepts: np.ndarray = field(metadata=form("W", "float64"))
-    knots: np.ndarray = field(metadata=form("2 P", "float64"))
+    knots: np.ndarray = field(metadata=form("2 P", "float64"))  # map from decision values to numbers as in Trees
     link: np.ndarray = field(metadata=form("1", "int64"))
+    """``NUMBER`` (:mod:`~graphslice.stacking.trees`), or ``LOGISTIC`` for probabilities: of class 1 (W = 1), or of W
+    classes, normalised."""
 
     def __post_init__(self) -> None:
         check_arrays(self)
@@ -107,16 +94,10 @@ class KernelMachine:
         return int(self.link[0]) == NUMBER
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Predict each row independently: the result is bitwise the same in any batch.
+        """Predict each row ``float32 [R, C + D]`` independently, bitwise the same in any batch: ``float64 [R, W]``.
 
-        Args:
-            x: float32 ``[R, C + D]``; counts are rounded down and limited to 0 to 255, nan counts as 0.
-
-        Returns:
-            float64 ``[R, W]``: a number, the probability of class 1 (W = 1), or those of all classes, summing to 1.
-
-        Raises:
-            InputError: if ``x`` does not have C + D columns.
+        A row is a number, the probability of class 1 (W = 1), or those of all classes, summing to 1. Counts are rounded
+        down and limited to 0 to 255, nan counts as 0. Another number of columns is an :class:`InputError`.
         """
         if x.ndim != 2 or x.shape[1] != self.features:
             raise InputError(f"inputs of shape {list(x.shape)} do not match a kernel of {self.features} features")
@@ -138,17 +119,13 @@ class KernelMachine:
         return shares(np.maximum(probabilities, 1e-12))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the attributes by name, for :meth:`from_arrays`.
-
-        Some have a smaller dtype, if that holds their values exactly.
-        """
+        """Return the attributes by name, for :meth:`from_arrays`, in a smaller dtype if it holds their values."""
         arrays = dict(vars(self))
         smaller = {name: arrays[name].astype(dtype) for name, dtype in _SMALLER.items()}
         return arrays | {name: small for name, small in smaller.items() if np.array_equal(small, arrays[name])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KernelMachine:
-        """Restore the output of :meth:`to_arrays`."""
         kinds = {each.name: each.metadata["dtypes"][0] for each in fields(cls)}
         return cls(**{name: arrays[name].astype(kind, casting="safe") for name, kind in kinds.items()})
 
@@ -162,23 +139,12 @@ def fit_kernel(
     weights: np.ndarray | None = None,
     counts: int = FINGERPRINT_BITS,
 ) -> KernelMachine:
-    """Fit a support vector machine by scikit-learn.
+    """Fit a support vector machine by scikit-learn; arguments and errors are those of :func:`fit_forest`.
 
     Regression labels are transformed to normal scores of their ranks, as by :func:`~graphslice.stacking.fit_forest`.
     Decision values of classes become probabilities by a logistic function (Platt 1999), fitted to decision values of
-    three inner folds; of more than two classes, each has a machine against the rest.
-
-    Args:
-        x: float32 ``[R, F]``: counts, then descriptors.
-        y: float64 ``[R]``, numbers or class indices; rows with nan are ignored.
-        kind: "regression", "binary" or "multiclass".
-        classes: number of classes; ignored for regression.
-        seed: random seed of the folds, and of the sample of more than :data:`MAX_ROWS` rows, stratified by class.
-        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
-        counts: number C of columns of ``x`` that are counts.
-
-    Raises:
-        InputError: if shapes or labels are invalid, or no row has a label.
+    three inner folds; of more than two classes, each has a machine against the rest. The first ``counts`` columns are
+    counts. The seed is that of the folds, and of the sample of more than :data:`MAX_ROWS` rows, stratified by class.
     """
     from sklearn.svm import SVC
 
@@ -218,25 +184,18 @@ def training_kernel(x: np.ndarray, counts: int = FINGERPRINT_BITS) -> np.ndarray
 
 
 def fit_regression(kernel: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> SVR:
-    """Fit a support vector regression to standardised labels ``float64 [R]``.
-
-    Args:
-        kernel: ``float64 [R, R]``, of the training rows. The fit predicts other rows from their kernel with these.
-        y: labels.
-        weights: ``float64 [R]``, weight of each row; None if all are equal.
-    """
+    """Fit a support vector regression to standardised labels ``[R]`` by the kernel of the training rows ``[R, R]``, all
+    float64; it predicts other rows from their kernel with these."""
     from sklearn.svm import SVR
 
     return SVR(kernel="precomputed", C=_C, epsilon=_EPSILON).fit(kernel, y, weights)
 
 
-def kernel_matrix(counts: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Return the kernel of all pairs of rows, ``float64 [R, R]``.
-
-    Args:
-        counts: uint8 ``[R, C]``.
-        z: float32 ``[R, D]``, standardised logarithms of descriptors.
-    """
+def kernel_matrix(
+    counts: np.ndarray,  # uint8 [R, C]
+    z: np.ndarray,  # float32 [R, D], standardised logarithms of descriptors
+) -> np.ndarray:
+    """Return the kernel of all pairs of rows, ``float64 [R, R]``."""
     ptr, vectors, values = _by_column(counts)
     sizes = counts.sum(axis=1, dtype=np.float64)
     kernel = np.empty((len(counts), len(counts)))
@@ -262,10 +221,8 @@ def _stratified_sample(classes: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _prepare(x: np.ndarray, counts: int) -> dict[str, np.ndarray]:
-    """Return the counts ``rows`` of inputs, uint8 ``[R, C]``, and standardised logarithms ``z``, float32 ``[R, D]``.
-
-    ``shift`` and ``scale``, float32 ``[D]``, are mean and standard deviation; a constant descriptor does not count.
-    """
+    """Return counts ``rows`` uint8 ``[R, C]``, standardised logarithms ``z`` float32 ``[R, D]``, and their mean and
+    standard deviation, ``shift`` and ``scale`` ``[D]``; a constant descriptor does not count."""
     counts = min(counts, x.shape[1])
     rows, z = np.empty((len(x), counts), np.uint8), np.empty((len(x), x.shape[1] - counts), np.float32)
     _split_rows(np.ascontiguousarray(x, np.float32), rows, z)
@@ -384,7 +341,6 @@ def _split_rows(x, counts, logs):
 
 @njit(cache=True, nogil=True)
 def _standardise_rows(logs, shift, scale):
-    """Standardise logarithms in place."""
     for row in range(len(logs)):
         for k in range(len(shift)):
             standardised = (logs[row, k] - shift[k]) / scale[k]

@@ -1,10 +1,7 @@
 """Stacking: weighted ensemble of a network with base models of other kinds (forest, boosting, kernel).
 
-The prediction is a weighted average; the weights of each target are chosen on held-out molecules.
-
-Stacking weights of a weighted ensemble.
-
-Model averaging: with few rows, weights are averaged over all choices that are nearly as good as the best.
+The prediction is a weighted average; the weights of each target are chosen on held-out molecules. With few rows,
+weights are averaged over all choices that are nearly as good as the best (model averaging).
 """
 
 from __future__ import annotations
@@ -47,29 +44,14 @@ FITTERS: dict[str, Callable[..., BaseModel]] = {"forest": fit_forest, "boosting"
 
 @dataclass(frozen=True, eq=False)
 class Stacking:
-    """Base models of each target, and the weights of network and base models in the stacked prediction.
+    """Base models of each target, and the weights of network and base models in the stacked prediction."""
 
-    Attributes:
-        models: by name ("forest", "boosting", ...) the base models of the T targets.
-        weights: ``float64 [1 + len(models), T]``: weight of the network, then of each entry of ``models`` in its order;
-            not negative, summing to 1 for each target.
-    """
-
-    models: dict[str, list[BaseModel]]
-    weights: np.ndarray
+    models: dict[str, list[BaseModel]]  # by name ("forest", "boosting", ...), of the T targets
+    weights: np.ndarray  # float64 [1 + len(models), T], the network first; not negative, summing to 1 per target
 
     def base_predictions(self, network: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
-        """Return the predictions that :func:`combine_predictions` averages: of the network and of each base model.
-
-        A base model without weight for any target is not evaluated: its predictions are zeros.
-
-        Args:
-            network: predictions of the network, ``float32 [R, W]``.
-            x: inputs of the base models, ``float32 [R, F]``.
-
-        Returns:
-            ``float32 [R, W]`` for each model, in the order of the weights.
-        """
+        """Return the predictions that :func:`combine_predictions` averages, each ``float32 [R, W]``: of the network,
+        and of the base models, zeros for one without weight for any target, which is not evaluated."""
         predictions = [network]
         for models, weights in zip(self.models.values(), self.weights[1:], strict=True):
             columns = [
@@ -80,7 +62,6 @@ class Stacking:
         return predictions
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the arrays by name, for :meth:`from_dict`."""
         models = {name: [model.to_arrays() for model in models] for name, models in self.models.items()}
         return {**models, "weights": self.weights}
 
@@ -95,17 +76,12 @@ class Stacking:
         return cls(models, values["weights"])
 
 
-def combine_predictions(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Compute the weighted average of the predictions of several models, on the scale of the targets' transforms.
-
-    Args:
-        predictions: predictions of M models, each ``float32 [R, W]``.
-        weights: ``float64 [M, T]``, weight of each model for each target.
-        tasks: T targets with W columns in total.
-
-    Returns:
-        ``float32 [R, W]``.
-    """
+def combine_predictions(
+    predictions: Sequence[np.ndarray],  # of M models, each float32 [R, W]
+    weights: np.ndarray,  # float64 [M, T], of each model for each target
+    tasks: Sequence[Task],  # T targets with W columns in total
+) -> np.ndarray:
+    """Compute the weighted average ``float32 [R, W]`` of predictions, on the scale of the targets' transforms."""
     combined = np.zeros(np.shape(predictions[0]))
     for t, task, where in each_target(tasks):
         for prediction, weight in zip(predictions, weights[:, t], strict=True):
@@ -116,14 +92,8 @@ def combine_predictions(predictions: Sequence[np.ndarray], weights: np.ndarray, 
 
 
 def weighted_std(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: Sequence[Task]) -> np.ndarray:
-    """Compute the weighted standard deviation of the predictions of several models.
-
-    Args:
-        predictions, weights, tasks: as for :func:`combine_predictions`.
-
-    Returns:
-        ``float32 [R, T]``: on the scale of the transforms; 0 for classification.
-    """
+    """Compute the weighted standard deviation of predictions, as for :func:`combine_predictions`: ``float32 [R, T]``,
+    on the scale of the transforms; 0 for classification."""
     std = np.zeros((len(predictions[0]), len(tasks)), np.float32)
     for t, task, where in each_target(tasks):
         models = np.flatnonzero(weights[:, t] > 0).tolist()
@@ -135,25 +105,13 @@ def weighted_std(predictions: Sequence[np.ndarray], weights: np.ndarray, tasks: 
 
 
 def fit_base_models(
-    x: np.ndarray,
-    labels: np.ndarray,
+    x: np.ndarray,  # float32 [R, F], inputs of the training molecules
+    labels: np.ndarray,  # float64 [R, T], in the units of the dataset, or class indices; nan where missing
     tasks: Sequence[Task],
     seed: int,
-    weights: np.ndarray | None = None,
+    weights: np.ndarray | None = None,  # float64 [R], of the rows
 ) -> dict[str, list[BaseModel]]:
-    """Fit the base models of each target.
-
-    Args:
-        x: inputs of the training molecules, ``float32 [R, F]``.
-        labels: ``float64 [R, T]`` in the units of the dataset, or class indices; nan where missing. A target without a
-            label gets a constant prediction.
-        tasks: T targets.
-        seed: random seed.
-        weights: ``float64 [R]``, weight of each row; None if all are equal.
-
-    Returns:
-        The base models of the T targets, by the names of :data:`FITTERS`.
-    """
+    """Fit the base models of the T targets, by name as in :data:`FITTERS`; without a label, a constant prediction."""
     unknown = np.isnan(labels).all(axis=0)
     labels = np.where(unknown, 0.0, labels)
     return {
@@ -168,28 +126,15 @@ def predict_base_models(models: Sequence[BaseModel], x: np.ndarray) -> np.ndarra
 
 
 def fit_weights(
-    predictions: Sequence[np.ndarray],
-    labels: np.ndarray,
-    tasks: Sequence[Task],
-    molecules: np.ndarray | None = None,
-    squared: bool = False,
-    bounds: np.ndarray | None = None,
-    row_weights: np.ndarray | None = None,
+    predictions: Sequence[np.ndarray],  # of each model, float32 [R, W]
+    labels: np.ndarray,  # float64 [R, T], nan where missing
+    tasks: Sequence[Task],  # numbers are compared on the scale of their transforms
+    molecules: np.ndarray | None = None,  # int64 [R], molecule of each row; None: every row another
+    squared: bool = False,  # choose by squared instead of absolute errors of regression
+    bounds: np.ndarray | None = None,  # float64 [R, T, 2], of labels that are nan
+    row_weights: np.ndarray | None = None,  # float64 [R]
 ) -> np.ndarray:
-    """Choose the stacking weights of M models for each target on held-out molecules.
-
-    Args:
-        predictions: predictions of each model, ``float32 [R, W]``.
-        labels: ``float64 [R, T]``, nan where missing.
-        tasks: T targets; numbers are compared on the scale of their transforms.
-        molecules: ``int64 [R]``, molecule of each row; None if every row is another molecule.
-        squared: choose by squared instead of absolute errors of regression.
-        bounds: ``float64 [R, T, 2]``, bounds of labels that are nan, or None.
-        row_weights: ``float64 [R]``, weight of each row; None if all are equal.
-
-    Returns:
-        ``float64 [M, T]``; see :func:`~graphslice.stacking.stacking.choose_weights`.
-    """
+    """Choose the stacking weights of M models for each target on held-out molecules: ``float64 [M, T]``."""
 
     def losses(t: int, task: Task, where: slice) -> HeldOutLosses:
         scaled = [transformed(each[:, where].astype(np.float64), task) for each in predictions]
@@ -217,27 +162,17 @@ _SMALLEST_PROBABILITY = 1e-3
 
 
 class HeldOutLosses:
-    """Losses of the weighted averages of M models on held-out molecules, for one target.
-
-    Args:
-        predictions: for each of M models float64 ``[R, W]``, as from :meth:`graphslice.stacking.Trees.predict`.
-        y: float64 ``[R]``, numbers or class indices. Rows with a missing (nan) label or prediction are ignored.
-        kind: "regression" (absolute or squared error), "binary" or "multiclass" (log loss).
-        molecules: int64 ``[R]``, molecule of each row, which all count equally; None if every row is another molecule.
-        squared: squared errors for regression.
-        bounds: float64 ``[R, 2]``, bounds of labels that are nan (:mod:`graphslice.tasks`); None if there are none.
-        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal. A molecule has their mean.
-    """
+    """Losses of the weighted averages of M models on held-out molecules, for one target."""
 
     def __init__(
         self,
-        predictions: Sequence[np.ndarray],
-        y: np.ndarray,
-        kind: str,
-        molecules: np.ndarray | None = None,
-        squared: bool = False,
-        bounds: np.ndarray | None = None,
-        weights: np.ndarray | None = None,
+        predictions: Sequence[np.ndarray],  # of M models, float64 [R, W], as from Trees.predict
+        y: np.ndarray,  # float64 [R], numbers or class indices; rows with a missing (nan) label or prediction are ignored
+        kind: str,  # "regression" (absolute or squared error), "binary" or "multiclass" (log loss)
+        molecules: np.ndarray | None = None,  # int64 [R], which all count equally; None: every row another
+        squared: bool = False,  # squared errors for regression
+        bounds: np.ndarray | None = None,  # float64 [R, 2], of labels that are nan (graphslice.tasks)
+        weights: np.ndarray | None = None,  # float64 [R], above 0; a molecule has their mean
     ) -> None:
         stacked = np.stack(predictions)
         bounded = False if bounds is None else is_bounded(bounds)
@@ -267,17 +202,14 @@ class HeldOutLosses:
 
 
 def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
-    """Choose the stacking weights of M models for each of T targets.
+    """Choose the stacking weights of M models for each of T targets: ``float64 [M, T]``; equal if no target has losses.
 
     The weights of a target are the mean of all choices (multiples of 0.1) whose loss is within two standard errors of
     the best, paired over molecules: few molecules give nearly equal weights. With several targets, the mean loss over
-    targets, relative to the best model of each (at most 1.5 times it, so that a target that one model predicts almost
-    exactly does not decide for the others), counts as much as 50 more molecules, so that a target with few labels has
-    nearly the weights of the others; one with too few has their mean. If one of the models alone has less loss than
-    these weights, the nearest weights with less loss than that model are taken, or that model alone.
-
-    Returns:
-        float64 ``[M, T]``, not negative, summing to 1; equal if no target has losses.
+    targets counts as much as 50 more molecules, so that a target with few labels has nearly the weights of the others;
+    one with too few has their mean. In this mean, losses are relative to the best model of each target (at most 1.5
+    times it), so that a target that one model predicts almost exactly does not decide for the others. If a single model
+    has less loss than these weights, the nearest weights with less loss than that model are taken, or that model.
     """
     models = len(targets[0].predictions)
     grid = np.array(list(simplex_grid(_STEPS, models))) / _STEPS
@@ -310,7 +242,6 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
 
 
 def _relative(losses: np.ndarray, alone: np.ndarray) -> np.ndarray | None:
-    """Divide losses by that of the best single model; None if it has none."""
     best = losses[alone].mean(axis=1).min()
     return losses / best if best > 0 else None
 
@@ -334,14 +265,7 @@ def simplex_grid(steps: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def within_standard_errors(losses: np.ndarray, errors: float = 1.0) -> np.ndarray:
-    """Select the choices whose mean loss is within some standard errors of the best, paired over the rows.
-
-    Args:
-        losses: ``float64 [C, R]``, the loss of each choice on each of at least two rows.
-        errors: number of standard errors.
-
-    Returns:
-        ``bool [C]``, at least one of them True.
-    """
+    """Select the choices whose mean loss is within some standard errors of the best, paired over at least two rows:
+    losses ``float64 [C, R]`` to ``bool [C]``, at least one True."""
     excess = losses - losses[losses.mean(axis=1).argmin()]
     return excess.mean(axis=1) <= errors * excess.std(axis=1, ddof=1) / np.sqrt(losses.shape[1])

@@ -1,10 +1,8 @@
 """Tree ensembles as arrays: checked on construction, stored without pickle, evaluated by compiled code.
 
-Random forest by scikit-learn, and gradient boosting by LightGBM, as arrays.
-
-Both are read through public interfaces: ``tree_`` of scikit-learn's trees, and LightGBM's ``dump_model``.
-
-The hyperparameters were chosen by cross-validation on small datasets of ADMET properties.
+They are a random forest by scikit-learn and gradient boosting by LightGBM, both read through public interfaces
+(``tree_`` of scikit-learn's trees, and LightGBM's ``dump_model``). The hyperparameters were chosen by cross-validation
+on small datasets of ADMET properties.
 """
 
 from __future__ import annotations
@@ -38,10 +36,8 @@ def form(shape: str, *dtypes: str) -> dict[str, Any]:
 
 
 def check_arrays(owner: Any) -> None:
-    """Raise :class:`InputError` unless the arrays of a dataclass are as declared, so that compiled code may use them.
-
-    A letter is one size in all arrays.
-    """
+    """Raise :class:`InputError` unless the arrays of a dataclass are as declared (a letter is one size in all arrays),
+    so that compiled code may use them."""
     sizes: dict[str, int] = {}
     for each in fields(owner):
         if each.metadata:
@@ -57,38 +53,24 @@ def check_arrays(owner: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Tree ensemble: a random forest or gradient boosting with K decision trees. Arrays are checked on construction.
+    """Random forest or gradient boosting with K decision trees; arrays that are not valid are an :class:`InputError`.
 
     The nodes of a tree are contiguous and in pre-order: the left child of a node directly follows it. A row goes right
     if its feature is greater than the threshold, else left (also with nan).
-
-    Attributes:
-        feature: int16 or int32 ``[N]``, feature that a node compares; -1 for a leaf.
-        threshold: float32 ``[N]``.
-        child: int32 ``[N]``, index of the right child; for a leaf its row in ``values``.
-        roots: int32 ``[K + 1]``, index of the root of each tree, then N; K may be 0.
-        columns: int16 ``[K]``, first column of the prediction to which a tree adds.
-        values: float32 ``[L, V]``, leaf values, added to V columns.
-        base: float64 ``[W]``, initial value of the sum.
-        scale: float64 ``[1]``, factor of the sum of the leaves: 1 / K for a forest.
-        knots: float64 ``[2, P]``, map from sums (first row, ascending) to numbers (second row): piecewise linear,
-            constant outside; P is 0 if the sum is the prediction.
-        settings: int64 ``[2]``: number of features F, and the link (:data:`NUMBER`, ...).
-
-    Raises:
-        InputError: if the arrays are not valid trees.
     """
 
-    feature: np.ndarray = field(metadata=form("N", "int16", "int32"))
+    feature: np.ndarray = field(metadata=form("N", "int16", "int32"))  # that a node compares; -1 for a leaf
     threshold: np.ndarray = field(metadata=form("N", "float32"))
-    child: np.ndarray = field(metadata=form("N", "int32"))
-    roots: np.ndarray = field(metadata=form("K+1", "int32"))
-    columns: np.ndarray = field(metadata=form("K", "int16"))
-    values: np.ndarray = field(metadata=form("L V", "float32"))
-    base: np.ndarray = field(metadata=form("W", "float64"))
-    scale: np.ndarray = field(metadata=form("1", "float64"))
+    child: np.ndarray = field(metadata=form("N", "int32"))  # index of the right child; for a leaf its row in values
+    roots: np.ndarray = field(metadata=form("K+1", "int32"))  # index of the root of each tree, then N; K may be 0
+    columns: np.ndarray = field(metadata=form("K", "int16"))  # first column to which a tree adds
+    values: np.ndarray = field(metadata=form("L V", "float32"))  # of leaves, added to V columns
+    base: np.ndarray = field(metadata=form("W", "float64"))  # initial value of the sum
+    scale: np.ndarray = field(metadata=form("1", "float64"))  # factor of the sum of the leaves: 1 / K for a forest
     knots: np.ndarray = field(metadata=form("2 P", "float64"))
-    settings: np.ndarray = field(metadata=form("2", "int64"))
+    """Map from sums (first row, ascending) to numbers (second row): piecewise linear, constant outside; P is 0 if the
+    sum is the prediction."""
+    settings: np.ndarray = field(metadata=form("2", "int64"))  # number of features F, and the link (NUMBER, ...)
 
     def __post_init__(self) -> None:
         check_arrays(self)
@@ -111,16 +93,10 @@ class Trees:
         return int(self.settings[1]) == NUMBER
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Predict each row independently: the result is bitwise the same in any batch.
+        """Predict each row ``float32 [R, F]`` independently, bitwise the same in any batch: ``float64 [R, W]``.
 
-        Args:
-            x: float32 ``[R, F]``; nan and infinities are allowed.
-
-        Returns:
-            float64 ``[R, W]``: a number, the probability of class 1 (W = 1), or those of all classes, summing to 1.
-
-        Raises:
-            InputError: if ``x`` does not have F columns.
+        A row is a number, the probability of class 1 (W = 1), or those of all classes, summing to 1. Features may be
+        nan and infinite; another number of columns than F is an :class:`InputError`.
         """
         return self._inverse_link(self.sums(x))
 
@@ -153,22 +129,13 @@ class Trees:
         return shares(sums)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the attributes by name."""
         return dict(vars(self))
 
 
 @njit(cache=True, nogil=True)
 def add_leaves(x, feature, threshold, child, roots, columns, values, out, begin, end):
-    """Add the leaf values of all trees, in their order, to rows ``begin`` to ``end`` of ``out``.
-
-    nan goes left, since no comparison with it is true.
-
-    Args:
-        x: float32 ``[R, F]``.
-        feature, threshold, child, roots, columns, values: see :class:`Trees`.
-        out: float64 ``[R, W]``, changed in place.
-        begin, end: range of rows.
-    """
+    """Add the leaf values of all :class:`Trees`, in order, to rows ``begin`` to ``end`` of ``out`` (float64 ``[R,
+    W]``); ``x`` is float32 ``[R, F]``, and nan goes left, since no comparison with it is true."""
     for first in range(begin, end, _BLOCK):
         for tree in range(columns.shape[0]):
             for row in range(first, min(first + _BLOCK, end)):
@@ -230,28 +197,20 @@ _Tree = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def fit_forest(
-    x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, weights: np.ndarray | None = None
+    x: np.ndarray,  # float32 [R, F]; nan and infinities allowed, nan counts as the smallest value of its column
+    y: np.ndarray,  # float64 [R], numbers or class indices; rows with nan are ignored
+    kind: str,  # "regression", "binary" or "multiclass"
+    classes: int,  # number of classes; ignored for regression
+    seed: int,
+    weights: np.ndarray | None = None,  # float64 [R], above 0
 ) -> Trees:
     """Fit a random forest: extremely randomised trees (Geurts et al. 2006, doi:10.1007/s10994-006-6226-1).
 
-    Regression labels are transformed to normal scores of their ranks, and predictions are transformed back, so that
-    a few large values do not dominate the splits. Predictions are within the range of the labels, and closer to a
-    median than to a mean.
-
-    Args:
-        x: float32 ``[R, F]``; nan and infinities are allowed, and nan counts as the smallest value of its column.
-        y: float64 ``[R]``, numbers or class indices; rows with nan are ignored.
-        kind: "regression", "binary" or "multiclass".
-        classes: number of classes; ignored for regression.
-        seed: random seed; the trees do not depend on the number of threads.
-        weights: float64 ``[R]``, weight of each row, above 0; None if all are equal.
-
-    Returns:
-        Trees of bounded size: 150 for up to 6,666 rows, then fewer, 75 from 13,333 rows, with larger leaves. If all
-        labels are equal, a constant prediction without trees.
-
-    Raises:
-        InputError: if shapes or labels are invalid, or no row has a label.
+    Regression labels are transformed to normal scores of their ranks, and predictions are transformed back, so that a
+    few large values do not dominate the splits. Predictions are within the range of the labels, and closer to a median
+    than to a mean. There are 150 trees for up to 6,666 rows, then fewer, 75 from 13,333 rows, with larger leaves; they
+    do not depend on the number of threads. If all labels are equal, the prediction is constant, without trees. An
+    :class:`InputError` if shapes or labels are invalid, or no row has a label.
     """
     import sklearn
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
@@ -284,9 +243,9 @@ def fit_boosting(
 ) -> Trees:
     """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
 
-    Args, returns and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at
-    most 16 leaves, or 31 from 1,500 rows. One thread is used: several threads of OpenMP wait for each other, which
-    takes minutes instead of a second where other programs use the cores.
+    Arguments and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at most 16
+    leaves, or 31 from 1,500 rows. One thread is used: several threads of OpenMP wait for each other, which takes
+    minutes instead of a second where other programs use the cores.
     """
     lightgbm = _import_lightgbm()
     x, y, weights = labelled_rows(x, y, kind, classes, weights)
@@ -378,7 +337,6 @@ def _leaf_settings(rows: int, kind: str) -> dict[str, Any]:
 
 
 def _constant_trees(label: float, kind: str, classes: int, features: int) -> Trees:
-    """Constant prediction for rows that all have the same label."""
     base = np.array([label])
     if kind == "multiclass":
         base = (np.arange(classes) == label).astype(np.float64)
@@ -395,11 +353,7 @@ def label_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _import_lightgbm() -> Any:
-    """Import LightGBM, whose wheels do not contain the OpenMP library.
-
-    Raises:
-        InputError: if that library is missing.
-    """
+    """Import LightGBM, whose wheels do not contain the OpenMP library; an :class:`InputError` if that is missing."""
     try:
         import lightgbm
     except OSError as error:
@@ -423,7 +377,6 @@ def _forest_tree(tree: Any, used: np.ndarray) -> _Tree:
 
 
 def _boosting_tree(root: dict[str, Any], used: np.ndarray) -> _Tree:
-    """Convert a tree of LightGBM's ``dump_model``."""
     nodes: list[list] = []  # in pre-order: feature, threshold, and right child or, of a leaf, index of the value
     values: list[float] = []
 
@@ -451,7 +404,6 @@ def _boosting_tree(root: dict[str, Any], used: np.ndarray) -> _Tree:
 def _assemble_trees(
     tree_arrays: list[_Tree], columns: np.ndarray, base: np.ndarray, scale: float, knots: np.ndarray, settings: tuple
 ) -> Trees:
-    """Concatenate trees into the arrays of :class:`Trees`."""
     values = [arrays[3] for arrays in tree_arrays] or [np.empty((0, len(base)))]
     roots = np.cumsum([0, *(len(arrays[0]) for arrays in tree_arrays)])
     leaves = np.cumsum([0, *(len(arrays[3]) for arrays in tree_arrays)])
@@ -489,17 +441,8 @@ def _all_class_columns(
 
 
 def _check_conversion(trees: Trees, x: np.ndarray, expected: np.ndarray, library: str) -> Trees:
-    """Return the trees if their predictions equal those of the library.
-
-    Args:
-        trees: the converted trees.
-        x: inputs, of which the first rows are compared.
-        expected: float64 ``[R, W]``, of a forest the predictions, of boosting the sums; nan where not compared.
-        library: name and version.
-
-    Raises:
-        InputError: if they differ, since this version of the library stores trees in another layout.
-    """
+    """Return the trees if their predictions for the first rows equal those of the library (of boosting the sums; nan
+    where not compared); else an :class:`InputError`, since its version stores trees in another layout."""
     x = x[: len(expected)]
     # Compare normal scores: between two clusters of labels the knots are steep and amplify rounding errors.
     is_forest = int(trees.settings[1]) == TREE_FRACTIONS or trees.scale[0] < 1

@@ -46,11 +46,13 @@ class TargetCalibration:
     temperature: float = 1.0  # divisor of the logits (temperature scaling); 1 for regression
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values and arrays, for :meth:`from_dict`."""
         scores, counts = [each.values for each in self.scores], [each.counts for each in self.scores]
         return {"scores": scores, "counts": counts, "weights": self.weights, "temperature": self.temperature}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TargetCalibration:
+        """Restore the output of :meth:`to_dict`."""
         pairs = zip(values["scores"], values["counts"], strict=True)
         scores = tuple(NonconformityScores(*each) for each in pairs)
         return cls(scores, values["weights"], values["temperature"])
@@ -119,6 +121,7 @@ class Calibration:
         return sets
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values and arrays, for :meth:`from_dict`."""
         return {"targets": [target.to_dict() for target in self.targets], "domain": dict(vars(self.domain))}
 
     @classmethod

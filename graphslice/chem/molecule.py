@@ -114,6 +114,8 @@ class MolArrays:
 
     @classmethod
     def join(cls, parts: Sequence[MolArrays]) -> MolArrays:
+        """Concatenate molecules, in order."""
+
         def pointers(part_pointers: list[np.ndarray]) -> np.ndarray:
             return np.cumsum(np.concatenate([[0], *map(np.diff, part_pointers)]), dtype=np.int64)
 

@@ -256,6 +256,7 @@ class Sums(NamedTuple):
 
 
 def new_sums(max_path: int) -> Sums:
+    """Allocate a :class:`Sums` for paths of ``max_path`` bonds with entries."""
     size = max_path * NUM_BOND_TYPES
     return Sums(np.zeros(size, np.float64), np.empty(size, np.int32))
 
@@ -290,6 +291,7 @@ def _slot(keys, means, key):
 
 
 def grow_table(table: PathTypes) -> PathTypes:
+    """Copy the path types to arrays of twice the capacity."""
     keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
     _copy_hash_table(table.keys, table.means, keys, means)
     return table._replace(

@@ -17,25 +17,17 @@ from graphslice.tasks import regression_tasks
 
 
 def import_checkpoint(
-    path: str | Path, *, mixer: str | None = None, target: str = "homolumogap", atom_rows: str | None = None
+    path: str | Path,  # Lightning or fairseq file, plain state dict, or Hugging Face folder
+    *,
+    mixer: str | None = None,  # where the weights do not determine it (query weights: softmax)
+    target: str = "homolumogap",  # name of the predicted column, or several, separated by commas
+    atom_rows: str | None = None,  # one of ATOM_ROWS, for Graphormer v2 only; the default is "fairseq"
 ) -> Checkpoint:
     """Convert a checkpoint of Graphormer v1, Sliceformer, or Graphormer v2 (fairseq and Hugging Face).
 
-    The model keeps the original's atom order (as in the SMILES) and its choice among tied shortest paths, so that
-    its predictions equal the original's.
-
-    Args:
-        path: a Lightning or fairseq file, a plain state dict, or a Hugging Face folder.
-        mixer: the mixer, where the weights do not determine it. ``softmax`` is recognised by its query weights; the
-            default for Sliceformer is ``slice-released``, which its published code uses.
-        target: name of the predicted column; several names are separated by commas.
-        atom_rows: one of :data:`ATOM_ROWS`, for Graphormer v2 only; the default is ``"fairseq"``.
-
-    Returns:
-        The model; ``extra["notes"]`` describes the conversion.
-
-    Raises:
-        InputError: if the file cannot be read or is not such a checkpoint.
+    The model keeps the original's atom order (as in the SMILES) and its choice among tied shortest paths, so that its
+    predictions equal the original's; ``extra["notes"]`` describes the conversion. An :class:`InputError` if the file
+    cannot be read or is not such a checkpoint. Sliceformer is ``slice-released`` by default, as its published code.
     """
     path = Path(path)
     if atom_rows not in (None, *ATOM_ROWS):

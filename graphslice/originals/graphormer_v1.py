@@ -47,13 +47,8 @@ LAYER_NAMES = {
 def convert(
     state: dict[str, Tensor], settings: dict[str, Any], mixer: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
-    """Convert the weights and hyperparameters of a checkpoint of Graphormer v1 or Sliceformer.
-
-    ``mixer`` is inferred from the weights if it is None. A missing weight is a KeyError.
-
-    Returns:
-        The weights under GraphSlice's names, the configuration, and notes about the conversion for the user.
-    """
+    """Convert the weights, settings and mixer (None: inferred from the weights) of Graphormer v1 or Sliceformer; return
+    weights under GraphSlice's names, the configuration, and notes for the user. A missing weight is a KeyError."""
     weights, _ = rename_weights(state, ANCHOR, NAMES, LAYER_NAMES, "layers")
     config = _imported_config(weights, settings, mixer)
     notes = []

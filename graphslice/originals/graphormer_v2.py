@@ -61,13 +61,10 @@ _UNREACHABLE = 511
 def convert(
     state: dict[str, Tensor], settings: dict[str, Any], atom_rows: str | None
 ) -> tuple[dict[str, Tensor], ModelConfig, list[str]]:
-    """Convert the weights and settings of a checkpoint of Graphormer v2; a missing weight is a KeyError.
+    """Convert a checkpoint of Graphormer v2, as ``graphormer_v1.convert``; a missing weight is a KeyError.
 
     Value v of atom feature i is in row ``2 + 512 i + v`` of the embedding table, as in the published models, unless
     ``atom_rows`` is ``"huggingface"``: then it is one row further, as Hugging Face's collator reads it.
-
-    Returns:
-        The weights under GraphSlice's names, the configuration, and notes about the conversion for the user.
     """
     weights, prefix = rename_weights(state, ANCHOR, NAMES, LAYER_NAMES, "graph_encoder.layers")
     is_fairseq = prefix + FAIRSEQ_HEAD[0] in state

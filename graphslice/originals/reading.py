@@ -1,7 +1,4 @@
-"""Reading of other programs' checkpoints without running code: their tensors and plain values.
-
-Download of published checkpoints by name.
-"""
+"""Reading of other programs' checkpoints without running code: tensors and plain values. Download of published ones."""
 
 from __future__ import annotations
 
@@ -48,15 +45,13 @@ def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def rename_weights(
-    state: Mapping[str, Tensor], anchor: str, names: Mapping[str, str], layer_names: Mapping[str, str], layers: str
+    state: Mapping[str, Tensor],  # one of its names is a prefix and anchor
+    anchor: str,  # original name of a weight
+    names: Mapping[str, str],  # GraphSlice's names of weights, the last one if several exist
+    layer_names: Mapping[str, str],  # and of the modules of a layer
+    layers: str,  # original name of the list of layers
 ) -> tuple[dict[str, Tensor], str]:
-    """Return the weights of a model under GraphSlice's names, in float32, and the prefix of the original names.
-
-    Args:
-        state: the checkpoint's weights, one of whose names is a prefix and ``anchor``.
-        anchor, layers: original names of a weight and of the list of layers.
-        names, layer_names: GraphSlice's names of weights, the last one if several exist, and of the modules of a layer.
-    """
+    """Return the weights of a model under GraphSlice's names, in float32, and the prefix of the original names."""
     prefix = next(name for name in state if name.endswith(anchor)).removesuffix(anchor)
     weights = {ours: state[prefix + theirs].float() for theirs, ours in names.items() if prefix + theirs in state}
     if (spatial := weights.get("pairs.spatial.weight")) is not None:
@@ -69,10 +64,8 @@ def rename_weights(
 
 
 def architecture(weights: Mapping[str, Tensor], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Infer the sizes of a model, as arguments of :class:`~graphslice.config.ModelConfig`, from renamed weights.
-
-    The number of bonds of a path that are encoded is that of the settings, by default 5 as in the original.
-    """
+    """Infer the sizes of a model, as arguments of :class:`~graphslice.config.ModelConfig`, from renamed weights; the
+    number of bonds of a path that are encoded is that of the settings, by default 5 as in the original."""
     rows, heads = weights["pairs.spatial.weight"].shape
     positions = len(weights["pairs.position.weight"]) // heads**2
     return {
@@ -192,17 +185,10 @@ PUBLISHED = {
 
 
 def download(name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the file of a published checkpoint, downloading it if it is not in the folder.
+    """Return the file of a checkpoint of :data:`PUBLISHED`, downloading it if it is not in the folder.
 
-    Its SHA-256 is stored in a file next to it, and checked on later calls.
-
-    Args:
-        name: key of :data:`PUBLISHED`.
-        folder: download folder.
-        say: called with progress messages.
-
-    Raises:
-        InputError: if all downloads fail, or the file has changed since it was downloaded.
+    Its SHA-256 is stored in a file next to it, and checked on later calls. ``say`` is called with progress messages. An
+    :class:`InputError` if all downloads fail, or the file has changed since it was downloaded.
     """
     path = folder / f"{name}.pt"
     note = path.with_suffix(".sha256")

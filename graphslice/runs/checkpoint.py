@@ -26,24 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checkpoint:
-    """A trained model and the configuration of its run.
+    """A trained model and the configuration of its run."""
 
-    Attributes:
-        config: the resolved configuration of the run.
-        tasks: the targets.
-        weights: the state dict of :class:`~graphslice.nn.GraphTransformer`. Tensors on the CPU are converted to arrays,
-            which share their memory.
-        extra: other values that the run stored, such as the version that wrote it and the fingerprint of its data.
-        stacking: base models and their weights in the prediction, or None.
-        calibration: the calibration of prediction intervals and probabilities, or None.
-    """
-
-    config: RunConfig
-    tasks: list[Task]
-    weights: dict[str, np.ndarray]
+    config: RunConfig  # the resolved configuration of the run
+    tasks: list[Task]  # the targets
+    weights: dict[str, np.ndarray]  # state dict of GraphTransformer; CPU tensors become arrays that share their memory
     extra: dict[str, Any] = field(default_factory=dict)
-    stacking: Stacking | None = None
-    calibration: Calibration | None = None
+    """Stored by the run: the version that wrote it, the fingerprint of its data, ..."""
+    stacking: Stacking | None = None  # base models and their weights in the prediction
+    calibration: Calibration | None = None  # of prediction intervals and probabilities
 
     def __post_init__(self) -> None:
         self.weights = {name: np.asarray(value) for name, value in self.weights.items()}
@@ -54,11 +45,7 @@ class Checkpoint:
         return [task.name for task in self.tasks]
 
     def model(self) -> GraphTransformer:
-        """Build the network, in evaluation mode.
-
-        Raises:
-            InputError: if the weights do not fit the configuration, or it names an unknown mixer.
-        """
+        """Build the network in evaluation mode; an :class:`InputError` if weights do not fit or the mixer is none."""
         from graphslice.nn.network import build_network  # reading a checkpoint needs no torch
 
         try:
@@ -103,11 +90,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
-    """Add base models or a calibration to the file of a model; its other contents are unchanged.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Add base models or a calibration to the file of a model; an :class:`InputError` if the file cannot be read."""
     write_values(path, read_values(path, dict) | _parts(part))
 
 
@@ -130,11 +113,7 @@ def _parts(*parts: Stacking | Calibration | None) -> dict[str, Any]:
 
 
 def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
-    """Create a run directory for a model that was trained elsewhere.
-
-    Raises:
-        InputError: if the directory already holds a run (of one model or an ensemble) or cannot be written.
-    """
+    """Create a run directory for an imported model; an :class:`InputError` if it holds a run or cannot be written."""
     check_folder(folder, overwrite=False)
     with atomic_write(folder / CONFIG) as config_file:  # both files or none
         config_file.write_text(checkpoint.config.to_yaml(), encoding="utf-8")
@@ -143,23 +122,15 @@ def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
-    """Return the sections of a preset adapted to fine-tuning: :meth:`RunConfig.fine_tuned_from` as plain values.
-
-    Raises :class:`InputError` if ``init_from`` is no run directory, checkpoint or packaged model.
-    """
+    """Return a preset adapted to fine-tuning: :meth:`RunConfig.fine_tuned_from` as plain values; :class:`InputError` if
+    ``init_from`` is no run directory, checkpoint or packaged model."""
     origin = read_checkpoint(init_from).config
     return RunConfig.from_dict(preset).fine_tuned_from(origin, init_from).to_dict()
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a model; no code of the file is run.
-
-    Args:
-        path: the file of the model, its run directory, or the name of a packaged model.
-
-    Raises:
-        InputError: if the file is missing, truncated or written by another program.
-    """
+    """Read a model, given its file, its run directory or the name of a packaged model; no code of the file is run. An
+    :class:`InputError` if the file is missing, truncated or written by another program."""
     return read_values(find_checkpoint(path), _parse)
 
 

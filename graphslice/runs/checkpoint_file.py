@@ -26,10 +26,8 @@ Parsed = TypeVar("Parsed")
 
 
 def write_values(path: Path, values: dict[str, Any]) -> None:
-    """Write nested dictionaries and lists of arrays and plain values.
-
-    An array is named by the keys and indices that lead to it, such as ``stacking.forest.0.feature``.
-    """
+    """Write nested dictionaries and lists of arrays and plain values; the name of an array is the keys and indices that
+    lead to it, such as ``stacking.forest.0.feature``."""
     arrays: dict[str, np.ndarray] = {}
     plain = _without_arrays(values, "", arrays)
     # One key of the header only: the order of several is random.
@@ -52,11 +50,8 @@ def _without_arrays(values: Any, name: str, arrays: dict[str, np.ndarray]) -> An
 
 
 def read_values(path: Path, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-    """Read the output of :func:`write_values` and return what ``parse`` makes of it.
-
-    Raises:
-        InputError: if the file is truncated, damaged or of another program, or ``parse`` fails.
-    """
+    """Read the output of :func:`write_values` and return what ``parse`` makes of it; an :class:`InputError` if the file
+    is truncated, damaged or of another program, or ``parse`` fails."""
     try:
         with safe_open(path, "numpy") as file:
             values = json.loads((file.metadata() or {})[KEY])

@@ -193,10 +193,8 @@ def read_splits(folder: Path) -> dict[str, np.ndarray] | None:
 
 
 def read_training_smiles(folder: Path | None) -> dict[int, str]:
-    """Read the SMILES of a run by their rows in the dataset; empty if there are none.
-
-    Those of an ensemble whose members have different splits are read from its first member.
-    """
+    """Read the SMILES of a run by their rows in the dataset; empty if there are none, and of an ensemble whose members
+    have different splits those of its first member."""
     if folder is None:
         return {}
     folders = [folder, *find_members(folder)[:1]]
@@ -223,10 +221,8 @@ def default_run_directory(config: DataConfig) -> Path:
 
 
 def check_folder(folder: Path, inputs: Iterable[str | Path | None] = (), *, overwrite: bool) -> None:
-    """Check that a run may start: in an empty folder or, with ``overwrite``, in one that holds ``start.json``.
-
-    Hidden files do not count, and no input file may be in the folder but the dataset of a run.
-    """
+    """Check that a run may start: in an empty folder (but for hidden files) or, with ``overwrite``, in one that holds
+    ``start.json``; no input file may be in the folder but the dataset of a run."""
     of_run = {(folder / name).resolve() for name in (CORPUS, MOLECULES)}
     files = {Path(file).resolve() for file in inputs if file is not None} - of_run
     if inside := next((file for file in files if file.is_relative_to(folder.resolve())), None):
@@ -252,10 +248,8 @@ def remove_run(folder: Path, keep: str | None = None) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read the resolved configuration of a run; paths of data inside a moved run directory are updated.
-
-    Raises :class:`InputError` if it cannot be read.
-    """
+    """Read the resolved configuration of a run, with paths of data inside a moved run directory updated; raises
+    :class:`InputError` if it cannot be read."""
     config = RunConfig.from_dict(read_yaml(folder / CONFIG))
     return replace(config, data=replace(config.data, dataset=locate_dataset(config.data.dataset, folder)))
 

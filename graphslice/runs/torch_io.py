@@ -20,13 +20,8 @@ def torch_bytes(contents: dict[str, Any]) -> memoryview:
 
 
 def load_weights(path: Path) -> dict[str, Any]:
-    """Read a file with :func:`torch.load`, without running code.
-
-    Besides tensors and plain values it may hold the classes that ``torch.serialization.safe_globals`` allows.
-
-    Raises:
-        InputError: if the file cannot be read or would run code.
-    """
+    """Read a file with :func:`torch.load` without running code: tensors, plain values, and the classes that
+    ``torch.serialization.safe_globals`` allows; else an :class:`InputError`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice to developers

@@ -50,8 +50,7 @@ _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors
 
 @dataclass(frozen=True, eq=False)
 class KernelMachine:
-    """Support vector machine with S support vectors; arrays that are not valid are an :class:`InputError` on
-    construction.
+    """Support vector machine with S support vectors; arrays that are not valid are an :class:`InputError`.
 
     An input has C counts, then D descriptors. The counts of the support vectors are stored by column.
     """
@@ -126,6 +125,7 @@ class KernelMachine:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> KernelMachine:
+        """Restore the output of :meth:`to_arrays`."""
         kinds = {each.name: each.metadata["dtypes"][0] for each in fields(cls)}
         return cls(**{name: arrays[name].astype(kind, casting="safe") for name, kind in kinds.items()})
 

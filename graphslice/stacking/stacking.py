@@ -62,6 +62,7 @@ class Stacking:
         return predictions
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the arrays by name, for :meth:`from_dict`."""
         models = {name: [model.to_arrays() for model in models] for name, models in self.models.items()}
         return {**models, "weights": self.weights}
 
@@ -167,7 +168,7 @@ class HeldOutLosses:
     def __init__(
         self,
         predictions: Sequence[np.ndarray],  # of M models, float64 [R, W], as from Trees.predict
-        y: np.ndarray,  # float64 [R], numbers or class indices; rows with a missing (nan) label or prediction are ignored
+        y: np.ndarray,  # float64 [R], numbers or class indices; rows with a nan label or prediction are ignored
         kind: str,  # "regression" (absolute or squared error), "binary" or "multiclass" (log loss)
         molecules: np.ndarray | None = None,  # int64 [R], which all count equally; None: every row another
         squared: bool = False,  # squared errors for regression

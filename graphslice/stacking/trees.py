@@ -129,6 +129,7 @@ class Trees:
         return shares(sums)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the attributes by name."""
         return dict(vars(self))
 
 

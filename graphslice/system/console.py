@@ -1,6 +1,6 @@
-"""Handlers of signals: Ctrl-C and SIGTERM.
+"""Handlers of signals, Ctrl-C and SIGTERM, and progress of work on many molecules.
 
-Progress of work on many molecules: a bar on terminals, and points at which a signal ends it.
+Progress is a bar on terminals, and points at which a signal ends the work.
 """
 
 from __future__ import annotations
@@ -51,16 +51,11 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None]]:
-    """Context manager that shows a progress bar if the console is a terminal.
+    """Context manager with a progress bar if the console is a terminal; yields a function to call with further
+    molecules done.
 
-    Args:
-        what: description of the task.
-        total: number of molecules, if known.
-        console: console to print to.
-
-    Yields:
-        A function to call with the number of further molecules done. It raises the exception of a signal again, such
-        as KeyboardInterrupt, if that was lost where Python cannot pass it on: compiled code and callbacks.
+    The function raises the exception of a signal again, such as KeyboardInterrupt, if that was lost where Python cannot
+    pass it on: compiled code and callbacks.
     """
     with _signals_recorded() as raise_again:
         if not console.is_terminal:

@@ -1,10 +1,7 @@
-"""Hardware: devices, cores, memory, and the description of the machine stored with measurements.
+"""The machine and the installation: devices, cores, memory, and their description, stored with measurements.
 
-Where numba keeps compiled kernels, and the removal of those of another version of the package.
-
-Files of an installation: presets, models and the demo dataset of the package, and the user's cache.
-
-In a wheel they are inside ``graphslice``; in a source checkout at its top level.
+Also where numba keeps compiled kernels, and the removal of those of another version of the package; and the files of an
+installation (inside ``graphslice`` in a wheel, at the top level of a source checkout) and the user's cache.
 """
 
 from __future__ import annotations
@@ -29,11 +26,8 @@ _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def default_device() -> str:
-    """Return the default device: ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``.
-
-    Never ``"mps"`` (the GPU of a Mac), which lacks some operators. Torch, which knows, is not imported on machines
-    without the driver of a GPU.
-    """
+    """Return ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``; never ``"mps"`` (the GPU of a Mac), which lacks
+    operators. Torch, which knows, is not imported on machines without the driver of a GPU."""
     if "torch" not in sys.modules and not _has_gpu_driver():
         return "cpu"
     import torch
@@ -50,13 +44,10 @@ def _has_gpu_driver() -> bool:
 
 
 def fast_dtype(capability: tuple[int, int] | None) -> str:
-    """Return the precision in which a device multiplies fastest: ``"bf16"``, ``"16"`` or ``"32"``.
+    """Return the precision in which a device of this compute capability (None: no GPU) multiplies fastest.
 
     GPUs compute natively with bfloat16 from compute capability 8.0 (A100, RTX 30). Earlier ones (V100, T4, RTX 20)
     emulate it more slowly than float32, but support float16 from 7.0.
-
-    Args:
-        capability: compute capability of a GPU; None for any other device.
     """
     if capability is None or capability < (7, 0):
         return "32"
@@ -77,11 +68,8 @@ def device_name(device: torch.device | str = "cpu") -> str:
 
 
 def visible_gpus(accelerator: str) -> list[str]:
-    """Return the GPUs available for training, as named in ``CUDA_VISIBLE_DEVICES``; none for other accelerators.
-
-    Args:
-        accelerator: ``trainer.accelerator`` of the configuration.
-    """
+    """Return the GPUs for a ``trainer.accelerator``, as named in ``CUDA_VISIBLE_DEVICES``; none for other
+    accelerators."""
     import torch
 
     if accelerator not in ("auto", "cuda", "gpu"):
@@ -123,14 +111,8 @@ def hardware_info() -> dict[str, str | int | None]:
 
 
 def peak_memory(device: torch.device | str = "cpu") -> int | None:
-    """Return the peak memory of this process in bytes.
-
-    Args:
-        device: a GPU, whose memory is counted as allocated by torch; for any other device, main memory is counted.
-
-    Returns:
-        The peak memory, or None if the system does not report it.
-    """
+    """Return the peak memory of this process in bytes, of a GPU (as allocated by torch) or of main memory; None if the
+    system does not report it."""
     import torch
 
     if torch.device(device).type == "cuda":
@@ -147,14 +129,11 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
 
 
 def remove_kernels_of_other_versions(package: Path, version: str) -> None:
-    """Remove the compiled kernels in a package's folders, unless they are of this version.
+    """Remove the compiled kernels of a package's folders unless they are of this version, which a file in its
+    ``__pycache__`` keeps; nothing is done if that cannot be written, since numba then writes elsewhere.
 
     Numba compiles a kernel again if its own file has changed, but not if the file of a function that it calls has. An
     upgrade changes both kinds, and leaves the compiled kernels where they are.
-
-    Args:
-        package: folder of the package; nothing is done if it cannot be written, since numba then writes elsewhere.
-        version: the version, which a file in the folder ``__pycache__`` of the package keeps.
     """
     folder = package / "__pycache__"
     stamp = folder / "kernels"
@@ -169,15 +148,8 @@ def remove_kernels_of_other_versions(package: Path, version: str) -> None:
 
 
 def choose_kernel_folder(package: Path) -> None:
-    """Let numba keep kernels in a folder for temporary files if it can write to no other.
-
-    If there is none either, numba raises an error where the first kernel is defined.
-
-    To be called before numba is imported.
-
-    Args:
-        package: folder of the package, where numba would keep them first.
-    """
+    """Let numba keep kernels in a temporary folder if it can write to no other, ``package`` first; called before its
+    import. If there is none either, numba raises an error where the first kernel is defined."""
     if "NUMBA_CACHE_DIR" in os.environ or os.access(package, os.W_OK):
         return
     with suppress(OSError, RuntimeError):  # there may be no home
@@ -213,10 +185,8 @@ def is_packaged_model(path: str | Path) -> bool:
 
 
 def default_cache() -> Path:
-    """Return the cache directory: ``$GRAPHSLICE_CACHE``, else one in the user's cache directory.
-
-    If that is not writable, it is a directory for temporary files.
-    """
+    """Return ``$GRAPHSLICE_CACHE``, else the user's cache directory of this package; a temporary one if not
+    writable."""
     if directory := os.environ.get("GRAPHSLICE_CACHE"):
         return Path(directory)
     with suppress(OSError, RuntimeError):  # there may be no home

@@ -34,13 +34,12 @@ def is_first_process() -> bool:
 def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
-    """Call a function with each of several arguments, each call in a process of its own, at most ``jobs`` in parallel.
+    """Call a function with each of several arguments, at most ``jobs`` in parallel, each in its own process; yield each
+    key when its call ends, with the error message if it failed, else None.
 
-    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted (the function then
-    raises KeyboardInterrupt) and no further ones start. The cores are divided among the calls; each sees only one of
-    the ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
-
-    Yields each key when its call ends, with the error message if it failed, else None.
+    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted (the function then raises
+    KeyboardInterrupt) and no further ones start. The cores are divided among the calls; each sees only one of the
+    ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
     """
     context, waiting = process_context(function.__module__), list(tasks.items())
     running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
@@ -73,11 +72,8 @@ def in_processes(
 
 
 class ChildDied(Exception):
-    """A child process crashed, exited or took too long. The message is the reason.
-
-    Attributes:
-        exitcode: its exit code, negative for a signal; None if it took too long.
-    """
+    """A child process crashed, exited or took too long. The message is the reason; ``exitcode`` is negative for a
+    signal, and None if it took too long."""
 
     def __init__(self, reason: str, exitcode: int | None = None) -> None:
         super().__init__(reason)
@@ -85,16 +81,11 @@ class ChildDied(Exception):
 
 
 class Child:
-    """Child process that runs calls, one at a time. It ends when this process ends.
+    """Child process that runs calls, one at a time, and ends when this process ends.
 
-    Args:
-        context: multiprocessing context.
-        share: additional environment variables of the process. With the start method ``fork`` there are none.
-        interruptible: if True, the process handles interrupts, may start processes, and is out of reach of Ctrl-C in
-            the terminal; if False, it ignores interrupts and may be busy in code that does not return.
-
-    Attributes:
-        pipe: connection that can be read when a result is there or the process has ended.
+    It has additional environment variables (``share``; none with the start method ``fork``). If ``interruptible``, it
+    handles interrupts, may start processes, and is out of reach of Ctrl-C in the terminal; else it ignores interrupts
+    and may be busy in code that does not return. ``pipe`` can be read when a result is there or the process has ended.
     """
 
     def __init__(
@@ -115,15 +106,8 @@ class Child:
             self.pipe.send((function, arguments))
 
     def result(self, seconds: float | None = None) -> Any:
-        """Wait for the call and return its result.
-
-        Args:
-            seconds: time limit.
-
-        Raises:
-            ChildDied: if the process ended or the time limit was exceeded.
-            Exception: what the function raised.
-        """
+        """Wait for the call and return its result, or raise what it raised; :class:`ChildDied` if the process ended or
+        timed out."""
         try:
             if not self.pipe.poll(seconds):
                 raise ChildDied(f"no result within {seconds:g} s")
@@ -154,11 +138,8 @@ class Child:
 
 
 def process_context(module: str) -> Any:
-    """Return a multiprocessing context whose processes import a module.
-
-    On Linux without a GPU, a server process imports it once and is forked for every call, which takes milliseconds;
-    elsewhere every process imports it, since a process that has initialised a GPU cannot be forked.
-    """
+    """Return a multiprocessing context whose processes import a module: once, in a server process that is forked for
+    every call in milliseconds, on Linux without a GPU; elsewhere each, as one with a GPU in use cannot be forked."""
     if sys.platform != "linux" or any(os.path.exists(driver) for driver in _DRIVERS):
         return get_context("spawn")
     context = get_context("forkserver")

@@ -35,31 +35,17 @@ _BLOCK_BYTES = 1 << 20
 
 
 def map_table(
-    files: list[Path],
-    read: Read,
-    make: Callable[[Any, bool], Work],
-    shared: Any,
+    files: list[Path],  # paths that every machine can read
+    read: Read,  # read(file, rows) yields the tables of a file, of at most rows rows each
+    make: Callable[[Any, bool], Work],  # make(shared, gpu), called once per worker, returns the function of a chunk
+    shared: Any,  # sent to every worker once
     *,
-    workers: int | None = None,
-    on_gpu: bool = False,
+    workers: int | None = None,  # None: one per GPU if on_gpu and the cluster has some, else one per core but one
+    on_gpu: bool = False,  # True if the work benefits from a GPU
 ) -> Iterator[pa.Table]:
-    """Apply a function to all chunks of files, and yield the results in order.
+    """Apply a function to all chunks of files, and yield the resulting tables in the order of the files and their rows.
 
-    Args:
-        files: paths that every machine can read.
-        read: ``read(file, rows)`` yields the tables of a file, of at most ``rows`` rows each.
-        make: ``make(shared, gpu)`` is called once per worker process and returns the function of a chunk; ``gpu`` is
-            True if the worker has a GPU.
-        shared: an object that is sent to every worker once.
-        workers: number of worker processes; None for one per GPU if ``on_gpu`` is set and the cluster has GPUs, else
-            one per core but one.
-        on_gpu: True if the work benefits from a GPU.
-
-    Yields:
-        The tables that the function returns, in the order of the files and their rows.
-
-    Raises:
-        InputError: if ``workers`` is less than 1, or if a worker raised it, for example for an unreadable file.
+    An :class:`InputError` if ``workers`` is less than 1, or if a worker raised it, for example for an unreadable file.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")

@@ -29,11 +29,9 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """Return the number of cores for compiled kernels of this thread.
-
-    It is one in a task of :func:`map_one_core_each`, torch's threads before any :func:`single_threaded_torch` where
-    torch is loaded, else ``OMP_NUM_THREADS``, from which torch would take it, else all cores of this process.
-    """
+    """Return the number of cores for compiled kernels of this thread: one in a task of :func:`map_one_core_each`, else
+    torch's threads before any :func:`single_threaded_torch`, else ``OMP_NUM_THREADS``, from which torch would take it,
+    else all."""
     if _thread.cores is not None:
         return _thread.cores
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):  # not half imported
@@ -61,13 +59,8 @@ def single_threaded_torch() -> Iterator[None]:
 
 
 def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
-    """Call ``kernel(begin, end)`` on chunks of ``range(count)``, in parallel if there are enough values.
-
-    Args:
-        kernel: function compiled with ``nogil`` that processes samples or rows ``begin`` to ``end`` (exclusive).
-        count: number of samples or rows.
-        values: total amount of work, as a number of values; each thread gets at least 2^17.
-    """
+    """Call a kernel, compiled with ``nogil``, on chunks ``(begin, end)`` of ``range(count)``, in parallel if there are
+    enough ``values`` in total: each thread gets at least 2^17."""
     threads = max(1, min(cores(), count, values // _MIN_VALUES))
     call_in_parallel(kernel, list(pairwise(count * chunk // threads for chunk in range(threads + 1))))
 
@@ -88,15 +81,7 @@ def _thread_pool(threads: int) -> ThreadPoolExecutor:
 
 def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
-
-    Args:
-        function: called in a worker thread whose compiled kernels and torch operations use one core. Grad mode,
-            autocast and random generators are per thread; it must set them.
-        items: arguments of the calls.
-
-    Returns:
-        The results in the order of ``items``.
-    """
+    Grad mode, autocast and random generators are per thread; the function must set them."""
     threads = cores()
     if threads == 1 or len(items) == 1:
         return [function(item) for item in items]
@@ -123,11 +108,8 @@ def _use_one_core_in_torch() -> None:
 
 
 def _renew_after_fork() -> None:
-    """Make a forked process able to compute.
-
-    It has the thread pools of its parent without their threads, ours and OpenMP's: work given to them never ends.
-    Ours are made anew when needed. Those of OpenMP cannot be, so torch computes on one core.
-    """
+    """Make a forked process able to compute: it has the thread pools of its parent without their threads, to which work
+    given never ends. Ours are made anew when needed; OpenMP's cannot be, so torch computes on one core."""
     _thread_pool.cache_clear()
     _single_cores.cache_clear()
     _use_one_core_in_torch()

@@ -142,7 +142,7 @@ def fit_calibration(
     domain: ApplicabilityDomain,  # of the training molecules
     weights: np.ndarray | None = None,  # float64 [R], of each row in the quantiles of errors
 ) -> Calibration:
-    """Calibrate a model on held-out molecules; an :class:`InputError` if predictions and labels differ in length."""
+    """Calibrate a model on held-out molecules; raises InputError if predictions and labels differ in length."""
     if len(predictions) != len(labels):
         raise InputError(f"{len(predictions)} predictions do not match {len(labels)} labels")
     targets = []
@@ -217,7 +217,7 @@ PARTS_STD, ENSEMBLE_STD = "disagreement of the parts", "disagreement of the mode
 
 
 def coverage_of_level(level: float) -> float:
-    """Convert an interval level in percent to a coverage, 90 to 0.9; an :class:`InputError` unless 50 to below 100."""
+    """Convert an interval level in percent to a coverage, 90 to 0.9; raises InputError unless from 50 to below 100."""
     if isinstance(level, bool) or not isinstance(level, Real) or not 50 <= level < 100:
         raise InputError(
             f"the coverage of prediction intervals must be from 50 to below 100 percent, such as 90, not {shown(level)}"

@@ -29,7 +29,7 @@ _MAX_SIZE_RATIO = 1.5
 
 @dataclass(frozen=True, eq=False)
 class ApplicabilityDomain:
-    """Fingerprints of training molecules; an :class:`InputError` if an array has another shape or dtype."""
+    """Fingerprints of training molecules; raises :class:`InputError` if an array has another shape or dtype."""
 
     bits: np.ndarray = field(metadata=form("N 16", "uint64"))  # fingerprints of 1,024 bits
     rows: np.ndarray = field(metadata=form("N", "int64"))  # row of each molecule in its dataset

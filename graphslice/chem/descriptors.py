@@ -143,9 +143,8 @@ def descriptor_width(names: Iterable[str]) -> int:
 def compute_descriptors(
     smiles: Sequence[str], kinds: Sequence[str], max_atoms: int = MAX_ATOMS
 ) -> dict[str, np.ndarray]:
-    """Compute descriptors by kind ``[R, F]``, whatever the SMILES notation: ``morgan`` uint8 (counts limited to 255; 0
-    if invalid), ``rdkit2d`` float32 (limited to 1e6 in magnitude; nan where RDKit gives no finite number, or if
-    invalid)."""
+    """Compute descriptors by kind ``[R, F]``, for any SMILES notation the same: ``morgan`` uint8, counts up to 255, 0
+    if invalid; ``rdkit2d`` float32, up to 1e6 in magnitude, nan if invalid or where RDKit gives no finite number."""
     values = {}
     for name in kinds:
         kind = DESCRIPTORS[name]

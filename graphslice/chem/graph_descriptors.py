@@ -12,7 +12,7 @@ some molecules; tests/chem/test_graph_descriptors.py says which are equal. Isoto
 that are atoms of the graph count as atoms.
 
 Tables of the elements are by OGB's index, the atomic number less 1; the last index of each OGB feature stands for all
-values that are not listed. Their numbers are not read from RDKit: descriptors are the same with every version of it.
+values that are not listed. Their numbers are not read from RDKit, whose versions may differ.
 """
 
 from __future__ import annotations
@@ -232,13 +232,13 @@ _NUM_COUNTS = 13
 
 
 def graph_inputs(arrays: MolArrays) -> np.ndarray:
-    """Return the inputs of the base models, ``float32 [G, 2048 + F]``: Morgan counts, and :func:`graph_descriptors`."""
+    """Return the inputs of the base models, ``float32 [G, 2048 + F]``: Morgan counts, then descriptors of the graph."""
     return np.concatenate([morgan_counts(arrays), graph_descriptors(arrays)], axis=1, dtype=np.float32)
 
 
 def graph_descriptors(arrays: MolArrays) -> np.ndarray:
-    """Compute :data:`GRAPH_DESCRIPTORS` of G valid molecules, ``float32 [G, F]``: finite, at most 1e6 in magnitude;
-    zeros for a molecule without atoms, which stands for an invalid one."""
+    """Compute :data:`GRAPH_DESCRIPTORS` of valid molecules (as for ``morgan_counts``), ``float32 [G, F]``: finite, at
+    most 1e6 in magnitude; zeros for a molecule without atoms, which stands for an invalid one."""
     values = np.zeros((len(arrays), len(GRAPH_DESCRIPTORS)), np.float32)
     atoms, bonds = np.ascontiguousarray(arrays.atoms), np.ascontiguousarray(arrays.bonds)
     _describe(arrays.atom_ptr, arrays.bond_ptr, atoms, bonds, arrays.bond_type_ids, values)

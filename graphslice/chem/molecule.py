@@ -128,7 +128,7 @@ class MolArrays:
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[MolGraph]) -> MolArrays:
-        """Copy molecules into arrays; an :class:`InputError` if a shape is wrong or values are no integers in range."""
+        """Copy molecules into arrays; raises InputError if a shape is wrong or values are not integers in range."""
         parts = [typed_arrays(i, g.atoms, g.bonds, g.bond_features) for i, g in enumerate([EMPTY_GRAPH, *graphs], -1)]
         atoms, bonds, features = zip(*parts, strict=True)
         return cls(
@@ -178,8 +178,8 @@ def check_molecules(arrays: MolArrays) -> None:
 
 
 def check_graph(graph: MolGraph) -> MolGraph:
-    """Return a graph from outside in the dtypes of :class:`MolGraph`; a :class:`MoleculeError` for a wrong shape, a
-    bond to a missing atom, a self-loop, a duplicate bond, or values outside OGB's."""
+    """Return a graph from outside in the dtypes of :class:`MolGraph`; raises :class:`MoleculeError` for a wrong shape,
+    a bond to a missing atom, a self-loop, a duplicate bond, or values outside OGB's."""
     try:
         check_molecules(arrays := MolArrays.from_graphs([graph]))
     except InputError as error:

@@ -46,13 +46,12 @@ class MoleculeError(ValueError):
 
 
 def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False) -> Chem.Mol:
-    """Parse a SMILES, spaces around it ignored, into a sanitized RDKit molecule.
+    """Parse a SMILES, spaces around it ignored, into a sanitized RDKit molecule; raises MoleculeError with the reason.
 
     Graphs that are known to crash RDKit, or to take minutes, are rejected before ring perception. Any other crash of
     RDKit ends the process; :func:`~graphslice.data.featurize.featurizer_pool` therefore parses in subprocesses.
     Atom-map numbers and isotopes are removed, and stereocentres that exist only because of them, unless
-    ``keep_atom_maps``. ``max_atoms`` includes the hydrogens that RDKit keeps as atoms. A :class:`MoleculeError` gives
-    the reason.
+    ``keep_atom_maps``. ``max_atoms`` includes the hydrogens that RDKit keeps as atoms.
     """
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
@@ -113,7 +112,8 @@ def _reject_other_scripts(smiles: str) -> None:
 
 
 def reject_dense(mol: Chem.Mol) -> None:
-    """Raise :class:`MoleculeError` for more rings, or bonds of an atom, than any molecule has; ``mol``: unsanitized."""
+    """Raise :class:`MoleculeError` for more rings, or bonds of an atom, than any molecule has; it is not sanitized
+    yet."""
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")
@@ -129,7 +129,7 @@ def _count_written_atoms(smiles: str) -> int:
 
 
 def parse_failure(unsanitized: Chem.Mol | None, unreadable: str) -> str:
-    """Explain why RDKit rejects a molecule, given without sanitization; ``unreadable`` if even that is impossible."""
+    """Explain why RDKit rejects a molecule, parsed without sanitization; ``unreadable`` if even that is impossible."""
     if unsanitized is None:
         return unreadable
     try:
@@ -187,7 +187,7 @@ def graph_atom_indices(mol: Chem.Mol) -> list[int]:
 
 
 def mol_to_smiles(mol: Chem.Mol) -> str:
-    """Write the SMILES of any RDKit molecule; a :class:`MoleculeError` if RDKit cannot, or the molecule is a query."""
+    """Write the SMILES of any RDKit molecule; raises MoleculeError if RDKit cannot, or the molecule is a query."""
     # An atom without an element, which is a query too, is written as a wildcard.
     if any(atom.HasQuery() and atom.GetAtomicNum() for atom in mol.GetAtoms()) or any(
         bond.HasQuery() for bond in mol.GetBonds()

@@ -26,8 +26,9 @@ def import_checkpoint(
     """Convert a checkpoint of Graphormer v1, Sliceformer, or Graphormer v2 (fairseq and Hugging Face).
 
     The model keeps the original's atom order (as in the SMILES) and its choice among tied shortest paths, so that its
-    predictions equal the original's; ``extra["notes"]`` describes the conversion. An :class:`InputError` if the file
-    cannot be read or is not such a checkpoint. Sliceformer is ``slice-released`` by default, as its published code.
+    predictions equal the original's; ``extra["notes"]`` describes the conversion. The default mixer for Sliceformer is
+    ``slice-released``, which its published code uses. Raises :class:`InputError` if the file cannot be read or is
+    another.
     """
     path = Path(path)
     if atom_rows not in (None, *ATOM_ROWS):

@@ -48,7 +48,7 @@ def rename_weights(
     state: Mapping[str, Tensor],  # one of its names is a prefix and anchor
     anchor: str,  # original name of a weight
     names: Mapping[str, str],  # GraphSlice's names of weights, the last one if several exist
-    layer_names: Mapping[str, str],  # and of the modules of a layer
+    layer_names: Mapping[str, str],  # GraphSlice's names of the modules of a layer
     layers: str,  # original name of the list of layers
 ) -> tuple[dict[str, Tensor], str]:
     """Return the weights of a model under GraphSlice's names, in float32, and the prefix of the original names."""

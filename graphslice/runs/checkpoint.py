@@ -45,7 +45,7 @@ class Checkpoint:
         return [task.name for task in self.tasks]
 
     def model(self) -> GraphTransformer:
-        """Build the network in evaluation mode; an :class:`InputError` if weights do not fit or the mixer is none."""
+        """Build the network in evaluation mode; raises InputError if weights do not fit, or the mixer is unknown."""
         from graphslice.nn.network import build_network  # reading a checkpoint needs no torch
 
         try:
@@ -90,7 +90,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def add_to_checkpoint(path: Path, part: Stacking | Calibration) -> None:
-    """Add base models or a calibration to the file of a model; an :class:`InputError` if the file cannot be read."""
+    """Add base models or a calibration to the file of a model; raises InputError if the file cannot be read."""
     write_values(path, read_values(path, dict) | _parts(part))
 
 
@@ -113,7 +113,7 @@ def _parts(*parts: Stacking | Calibration | None) -> dict[str, Any]:
 
 
 def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
-    """Create a run directory for an imported model; an :class:`InputError` if it holds a run or cannot be written."""
+    """Create a run directory for an imported model; raises InputError if it holds a run or cannot be written."""
     check_folder(folder, overwrite=False)
     with atomic_write(folder / CONFIG) as config_file:  # both files or none
         config_file.write_text(checkpoint.config.to_yaml(), encoding="utf-8")

@@ -50,8 +50,8 @@ def _without_arrays(values: Any, name: str, arrays: dict[str, np.ndarray]) -> An
 
 
 def read_values(path: Path, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-    """Read the output of :func:`write_values` and return what ``parse`` makes of it; an :class:`InputError` if the file
-    is truncated, damaged or of another program, or ``parse`` fails."""
+    """Read the output of :func:`write_values` and return what ``parse`` makes of it; raises :class:`InputError` if the
+    file is truncated, damaged or of another program, or ``parse`` fails."""
     try:
         with safe_open(path, "numpy") as file:
             values = json.loads((file.metadata() or {})[KEY])

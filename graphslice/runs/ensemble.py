@@ -26,7 +26,7 @@ def find_models(path: str | Path) -> list[Path]:
 
 
 def read_checkpoints(path: str | Path) -> list[Checkpoint]:
-    """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model; an
+    """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model; raises
     :class:`InputError` if one cannot be read, or the members were trained on other data or targets."""
     folders = find_models(path)
     checkpoints = [read_checkpoint(folder) for folder in folders]

@@ -50,7 +50,7 @@ _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors
 
 @dataclass(frozen=True, eq=False)
 class KernelMachine:
-    """Support vector machine with S support vectors; arrays that are not valid are an :class:`InputError`.
+    """Support vector machine with S support vectors. Raises :class:`InputError` if the arrays are not valid.
 
     An input has C counts, then D descriptors. The counts of the support vectors are stored by column.
     """

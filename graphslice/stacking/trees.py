@@ -53,7 +53,7 @@ def check_arrays(owner: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Random forest or gradient boosting with K decision trees; arrays that are not valid are an :class:`InputError`.
+    """Random forest or gradient boosting with K decision trees. Raises :class:`InputError` if the arrays are not valid.
 
     The nodes of a tree are contiguous and in pre-order: the left child of a node directly follows it. A row goes right
     if its feature is greater than the threshold, else left (also with nan).
@@ -135,8 +135,8 @@ class Trees:
 
 @njit(cache=True, nogil=True)
 def add_leaves(x, feature, threshold, child, roots, columns, values, out, begin, end):
-    """Add the leaf values of all :class:`Trees`, in order, to rows ``begin`` to ``end`` of ``out`` (float64 ``[R,
-    W]``); ``x`` is float32 ``[R, F]``, and nan goes left, since no comparison with it is true."""
+    """Add the leaf values of all trees for ``x``, float32 ``[R, F]``, to rows ``begin`` to ``end`` of ``out``, float64
+    ``[R, W]``; other arrays as in :class:`Trees`. nan goes left, since no comparison with it is true."""
     for first in range(begin, end, _BLOCK):
         for tree in range(columns.shape[0]):
             for row in range(first, min(first + _BLOCK, end)):
@@ -354,7 +354,7 @@ def label_scores(y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _import_lightgbm() -> Any:
-    """Import LightGBM, whose wheels do not contain the OpenMP library; an :class:`InputError` if that is missing."""
+    """Import LightGBM, whose wheels do not contain the OpenMP library; raises InputError if that is missing."""
     try:
         import lightgbm
     except OSError as error:

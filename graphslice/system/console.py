@@ -1,6 +1,5 @@
-"""Handlers of signals, Ctrl-C and SIGTERM, and progress of work on many molecules.
-
-Progress is a bar on terminals, and points at which a signal ends the work.
+"""Handlers of signals, Ctrl-C and SIGTERM, and progress of work on many molecules: a bar on terminals, and points at
+which a signal ends it.
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None]]:
-    """Context manager with a progress bar if the console is a terminal; yields a function to call with further
-    molecules done.
+    """Context manager that shows a progress bar if the console is a terminal.
 
-    The function raises the exception of a signal again, such as KeyboardInterrupt, if that was lost where Python cannot
-    pass it on: compiled code and callbacks.
+    Yields a function to call with the number of further molecules done. It raises the exception of a signal again, such
+    as KeyboardInterrupt, if that was lost where Python cannot pass it on: compiled code and callbacks.
     """
     with _signals_recorded() as raise_again:
         if not console.is_terminal:

@@ -22,10 +22,10 @@ from graphslice.errors import InputError
 def atomic_write(path: Path) -> Iterator[Path]:
     """Context manager that provides a temporary file to write and renames it to ``path`` at the end.
 
-    It is in the same folder and has a unique name, so that several processes can write the same ``path``, of which the
-    last file remains. If the block raises, it is removed and ``path`` is unchanged. A new file has the permissions of
-    the umask, a replaced one its own; a symbolic link is replaced by the file. A folder, a device or a pipe is an
-    :class:`InputError`, raised before the block runs.
+    It is in the same folder and has a unique name, so that several processes can write the same ``path``: each replaces
+    it by a complete file, and the last one remains. If the block raises, the temporary file is removed and ``path`` is
+    unchanged. A new file has the permissions given by the umask, and a replaced file keeps its permissions. A symbolic
+    link is replaced by the file. A folder, a device or a pipe is an :class:`InputError`, raised before the block runs.
     """
     try:
         former = path.stat().st_mode
@@ -64,9 +64,9 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 def locked(folder: Path, wait: float = 2) -> Iterator[None]:
     """Context manager that holds the lock of a folder; a thread that holds it may acquire it again.
 
-    The system releases the lock when the process ends for any reason. The lock file and the folders created for it are
-    removed at the end, the folders only if empty; a file system without locks is used without one. It waits some
-    seconds, since a killed process may take some time to end.
+    The system releases the lock when the process ends for any reason. The lock file and the folders that were created
+    for it are removed at the end, the folders only if they are empty. On a file system without locks, the folder is
+    used without one. It waits some seconds, since a killed process may take some time to end.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write the folder {folder}: it is a file")

@@ -36,8 +36,11 @@ def is_hub_model(path: str | Path | None) -> bool:
 
 
 def local_path(path: str | Path) -> str | Path:
-    """Return a path with ~ resolved, or the directory of the model that it names on the Hub, downloaded; an
-    :class:`InputError` without name, model, revision, access, server or complete copy."""
+    """Return a path with ~ resolved, or the directory to which the model that it names on the Hub is downloaded.
+
+    Raises :class:`InputError` if the name is malformed, there is no such model or revision, access is denied, the
+    server cannot be reached and there is no complete copy, or the repository holds no model of GraphSlice.
+    """
     if not is_hub_model(path):
         return Path(path).expanduser() if str(path).startswith("~") else path
     match = _NAME.fullmatch(str(path))

@@ -68,8 +68,7 @@ def device_name(device: torch.device | str = "cpu") -> str:
 
 
 def visible_gpus(accelerator: str) -> list[str]:
-    """Return the GPUs for a ``trainer.accelerator``, as named in ``CUDA_VISIBLE_DEVICES``; none for other
-    accelerators."""
+    """Return the GPUs for ``trainer.accelerator`` as named in ``CUDA_VISIBLE_DEVICES``; none for other accelerators."""
     import torch
 
     if accelerator not in ("auto", "cuda", "gpu"):
@@ -111,8 +110,7 @@ def hardware_info() -> dict[str, str | int | None]:
 
 
 def peak_memory(device: torch.device | str = "cpu") -> int | None:
-    """Return the peak memory of this process in bytes, of a GPU (as allocated by torch) or of main memory; None if the
-    system does not report it."""
+    """Return the peak memory in bytes of a GPU, as allocated by torch, or of this process; None if not reported."""
     import torch
 
     if torch.device(device).type == "cuda":
@@ -129,11 +127,11 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
 
 
 def remove_kernels_of_other_versions(package: Path, version: str) -> None:
-    """Remove the compiled kernels of a package's folders unless they are of this version, which a file in its
-    ``__pycache__`` keeps; nothing is done if that cannot be written, since numba then writes elsewhere.
+    """Remove the compiled kernels in a package's folders, unless its ``__pycache__`` names this version.
 
     Numba compiles a kernel again if its own file has changed, but not if the file of a function that it calls has. An
-    upgrade changes both kinds, and leaves the compiled kernels where they are.
+    upgrade changes both kinds, and leaves the compiled kernels where they are. Nothing is done if the folder cannot be
+    written, since numba then writes elsewhere.
     """
     folder = package / "__pycache__"
     stamp = folder / "kernels"
@@ -148,8 +146,8 @@ def remove_kernels_of_other_versions(package: Path, version: str) -> None:
 
 
 def choose_kernel_folder(package: Path) -> None:
-    """Let numba keep kernels in a temporary folder if it can write to no other, ``package`` first; called before its
-    import. If there is none either, numba raises an error where the first kernel is defined."""
+    """Let numba, not yet imported, keep kernels in a folder for temporary files if it can write to no other; if there
+    is none either, it raises an error where the first kernel is defined."""
     if "NUMBA_CACHE_DIR" in os.environ or os.access(package, os.W_OK):
         return
     with suppress(OSError, RuntimeError):  # there may be no home
@@ -185,8 +183,7 @@ def is_packaged_model(path: str | Path) -> bool:
 
 
 def default_cache() -> Path:
-    """Return ``$GRAPHSLICE_CACHE``, else the user's cache directory of this package; a temporary one if not
-    writable."""
+    """Return ``$GRAPHSLICE_CACHE``, else one in the user's cache directory, or for temporary files if not writable."""
     if directory := os.environ.get("GRAPHSLICE_CACHE"):
         return Path(directory)
     with suppress(OSError, RuntimeError):  # there may be no home

@@ -34,12 +34,12 @@ def is_first_process() -> bool:
 def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
-    """Call a function with each of several arguments, at most ``jobs`` in parallel, each in its own process; yield each
-    key when its call ends, with the error message if it failed, else None.
+    """Call a function with each of several arguments, each call in a process of its own, at most ``jobs`` in parallel.
 
-    If this generator is closed or raises, Ctrl-C included, the running calls are interrupted (the function then raises
-    KeyboardInterrupt) and no further ones start. The cores are divided among the calls; each sees only one of the
-    ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
+    Yields each key when its call ends, with the error message if it failed, else None. If this generator is closed or
+    raises, Ctrl-C included, the running calls are interrupted (the function then raises KeyboardInterrupt) and no
+    further ones start. The cores are divided among the calls; each sees only one of the ``gpus``, named as in
+    ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
     """
     context, waiting = process_context(function.__module__), list(tasks.items())
     running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
@@ -106,8 +106,8 @@ class Child:
             self.pipe.send((function, arguments))
 
     def result(self, seconds: float | None = None) -> Any:
-        """Wait for the call and return its result, or raise what it raised; :class:`ChildDied` if the process ended or
-        timed out."""
+        """Wait for the result of the call, or raise its exception; :class:`ChildDied` if the process ended or timed
+        out."""
         try:
             if not self.pipe.poll(seconds):
                 raise ChildDied(f"no result within {seconds:g} s")
@@ -138,8 +138,8 @@ class Child:
 
 
 def process_context(module: str) -> Any:
-    """Return a multiprocessing context whose processes import a module: once, in a server process that is forked for
-    every call in milliseconds, on Linux without a GPU; elsewhere each, as one with a GPU in use cannot be forked."""
+    """Return a multiprocessing context whose processes import a module. On Linux without a GPU, a server imports it
+    once and is forked for every call, in milliseconds; a process that has initialised a GPU cannot be forked."""
     if sys.platform != "linux" or any(os.path.exists(driver) for driver in _DRIVERS):
         return get_context("spawn")
     context = get_context("forkserver")

@@ -45,7 +45,7 @@ def map_table(
 ) -> Iterator[pa.Table]:
     """Apply a function to all chunks of files, and yield the resulting tables in the order of the files and their rows.
 
-    An :class:`InputError` if ``workers`` is less than 1, or if a worker raised it, for example for an unreadable file.
+    Raises :class:`InputError` if ``workers`` is less than 1, or a worker raised it, for example for an unreadable file.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")

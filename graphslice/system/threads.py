@@ -29,9 +29,8 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """Return the number of cores for compiled kernels of this thread: one in a task of :func:`map_one_core_each`, else
-    torch's threads before any :func:`single_threaded_torch`, else ``OMP_NUM_THREADS``, from which torch would take it,
-    else all."""
+    """Return the cores for kernels of this thread: 1 in a task of :func:`map_one_core_each`; torch's threads before any
+    :func:`single_threaded_torch`; else ``OMP_NUM_THREADS``, from which torch would take it; else all."""
     if _thread.cores is not None:
         return _thread.cores
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):  # not half imported

@@ -237,8 +237,8 @@ def graph_inputs(arrays: MolArrays) -> np.ndarray:
 
 
 def graph_descriptors(arrays: MolArrays) -> np.ndarray:
-    """Compute :data:`GRAPH_DESCRIPTORS` of valid molecules (as for ``morgan_counts``), ``float32 [G, F]``: finite, at
-    most 1e6 in magnitude; zeros for a molecule without atoms, which stands for an invalid one."""
+    """Compute :data:`GRAPH_DESCRIPTORS` of valid molecules (preprocessed, or ``check_molecules``), ``float32 [G, F]``:
+    finite, at most 1e6 in magnitude; zeros for a molecule without atoms, which stands for an invalid one."""
     values = np.zeros((len(arrays), len(GRAPH_DESCRIPTORS)), np.float32)
     atoms, bonds = np.ascontiguousarray(arrays.atoms), np.ascontiguousarray(arrays.bonds)
     _describe(arrays.atom_ptr, arrays.bond_ptr, atoms, bonds, arrays.bond_type_ids, values)

@@ -27,8 +27,7 @@ def import_checkpoint(
 
     The model keeps the original's atom order (as in the SMILES) and its choice among tied shortest paths, so that its
     predictions equal the original's; ``extra["notes"]`` describes the conversion. The default mixer for Sliceformer is
-    ``slice-released``, which its published code uses. Raises :class:`InputError` if the file cannot be read or is
-    another.
+    ``slice-released``, which its published code uses. Raises :class:`InputError` if the file is not such a checkpoint.
     """
     path = Path(path)
     if atom_rows not in (None, *ATOM_ROWS):

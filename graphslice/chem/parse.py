@@ -112,8 +112,7 @@ def _reject_other_scripts(smiles: str) -> None:
 
 
 def reject_dense(mol: Chem.Mol) -> None:
-    """Raise :class:`MoleculeError` if an unsanitized molecule has more rings, or bonds of an atom, than any real
-    one."""
+    """Raise MoleculeError if an unsanitized molecule has more rings, or bonds of an atom, than any molecule has."""
     rings = mol.GetNumBonds() - mol.GetNumAtoms() + len(Chem.GetMolFrags(mol))
     if rings > _MAX_RINGS:
         raise MoleculeError(f"{rings} ring closures, more than the limit of {_MAX_RINGS}")

@@ -106,7 +106,7 @@ class Child:
             self.pipe.send((function, arguments))
 
     def result(self, seconds: float | None = None) -> Any:
-        """Wait for the result of the call, or raise its exception; :class:`ChildDied` without one in ``seconds``."""
+        """Wait for the call's result, or raise its exception; :class:`ChildDied` if the process ended or timed out."""
         try:
             if not self.pipe.poll(seconds):
                 raise ChildDied(f"no result within {seconds:g} s")

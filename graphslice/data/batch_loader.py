@@ -22,53 +22,32 @@ def collate_rows(store: GraphStore, rows: np.ndarray, **settings: Any) -> GraphB
 
 
 def collate(graphs: Sequence[MolGraph], values: Mapping[str, np.ndarray] | None = None, **settings) -> GraphBatch:
-    """Collate graphs, each with at least one atom, into a batch, as :func:`collate_rows`.
-
-    ``values`` are their descriptors by name, as for :meth:`GraphStore.from_arrays`. An invalid one raises InputError.
-    """
+    """Collate graphs, each with an atom, as :func:`collate_rows`; ``values`` as in :meth:`GraphStore.from_arrays`."""
     store = GraphStore.from_arrays(MolArrays.from_graphs(graphs), descriptors=values)
     return collate_rows(store, np.arange(len(graphs)), **settings)
 
 
 def extreme_batches(store: GraphStore, rows: np.ndarray, size: int = 4, **settings: Any) -> list[GraphBatch]:
-    """Collate a batch of the smallest and one of the largest molecules.
-
-    Args:
-        store: the molecules.
-        rows: ``int64 [R]``, rows to choose from.
-        size: molecules per batch; molecules are repeated if there are fewer.
-        settings: as for :func:`collate_rows`.
-    """
+    """Collate a batch of the smallest and one of the largest of rows ``int64 [R]``, repeated if there are too few."""
     order = rows[np.argsort(store.sizes[rows], kind="stable")]
     return [collate_rows(store, np.resize(one, size), **settings) for one in (order, order[::-1])]
 
 
 class BatchLoader:
-    """Data loader that collates batches of a store in background threads, in order.
-
-    It uses threads, not processes: the compiled code that makes a batch releases the global interpreter lock, and no
-    data have to be sent between processes.
-
-    Args:
-        store: the molecules.
-        rows: ``int64 [R]``, rows of the store that the batches index.
-        batches: lists of indices into ``rows``, such as :class:`~graphslice.data.batch_samplers.TrainBatches`.
-        settings: keyword arguments of :func:`~graphslice.data.batches.batch_arrays`.
-        threads: number of threads; 0 collates each batch when it is requested.
-        pin_memory: copy the batches into page-locked memory, for asynchronous transfer to a GPU.
-    """
+    """Collates batches of a store in order, in threads rather than processes: the compiled code that makes a batch
+    releases the global interpreter lock, and no data have to be sent."""
 
     PREFETCH = 2  # batches that each thread may be ahead
 
     def __init__(
         self,
         store: GraphStore,
-        rows: np.ndarray,
+        rows: np.ndarray,  # int64 [R], which the batches index
         batches: TrainBatches | list[list[int]],
-        settings: dict,
+        settings: dict,  # keyword arguments of batch_arrays
         *,
-        threads: int = 0,
-        pin_memory: bool = False,
+        threads: int = 0,  # 0 collates each batch when it is requested
+        pin_memory: bool = False,  # copy to page-locked memory, for asynchronous transfer to a GPU
     ) -> None:
         self.store, self.rows, self.batches, self.settings = store, rows, batches, settings
         self.threads, self.pin_memory = threads, pin_memory

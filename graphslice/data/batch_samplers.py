@@ -10,49 +10,29 @@ from graphslice.errors import InputError
 
 
 def batches_per_epoch(molecules: int, batch_size: int, world: int = 1) -> int:
-    """Compute the number of batches per epoch of :class:`TrainBatches`.
-
-    A last, incomplete batch counts if it has at least one molecule for every device.
-
-    Args:
-        molecules: size of the training set.
-        batch_size: molecules per step, over all devices.
-        world: number of devices.
-    """
+    """Count the batches of an epoch on ``world`` devices; an incomplete last one needs a molecule for each device."""
     full_batches, rest = divmod(molecules, batch_size)
     return full_batches + (rest >= world)
 
 
 class TrainBatches:
-    """Shuffled training batches of one epoch, starting at any step.
+    """Shuffled training batches of one epoch, starting at any step; raises InputError if there is none.
 
-    The order depends on the seed and the epoch only. Where training stands is read from its step count, so a
-    resumed run continues with exactly the batches it had not seen. Every batch is divided among the devices, so
-    all of them get the same number of batches. The molecules are shuffled, sorted by size within every ``WINDOW``
-    batches and cut into batches, whose order is shuffled again: batches of similar sizes need little padding.
-
-    Args:
-        sizes: ``int64 [R]``, the number of atoms of each molecule.
-        batch_size: molecules per step, over all devices.
-        seed: random seed of the order.
-        rank: index of this device.
-        world: number of devices.
-        step: returns the number of optimiser steps done so far.
-
-    Raises:
-        InputError: if an epoch would have no batch, or a batch fewer molecules than there are devices.
+    The order depends on the seed and the epoch only, so a resumed run continues with exactly the batches it had not
+    seen. The molecules are shuffled, sorted by size within every ``WINDOW`` batches and cut into batches, whose order
+    is shuffled again: batches of similar sizes need little padding. All devices get the same number of batches.
     """
 
     WINDOW = 32
 
     def __init__(
         self,
-        sizes: np.ndarray,
-        batch_size: int,
+        sizes: np.ndarray,  # int64 [R], numbers of atoms
+        batch_size: int,  # molecules per step, over all devices
         seed: int,
-        rank: int = 0,
-        world: int = 1,
-        step: Callable[[], int] = lambda: 0,
+        rank: int = 0,  # index of this device
+        world: int = 1,  # number of devices
+        step: Callable[[], int] = lambda: 0,  # optimiser steps so far: a resumed run continues there
     ) -> None:
         self.sizes, self.batch_size, self.seed = sizes, batch_size, seed
         self.rank, self.world, self.step = rank, world, step
@@ -71,11 +51,7 @@ class TrainBatches:
             yield rows[self.rank :: self.world].tolist()
 
     def widths(self, multiple: int) -> set[int]:
-        """Padded widths (atoms plus graph token) of the full batches of the first epoch.
-
-        Args:
-            multiple: widths are padded to a multiple of it, as in :func:`~graphslice.data.batch_loader.collate_rows`.
-        """
+        """Return the widths (atoms plus graph token) of full batches of the first epoch, padded to a ``multiple``."""
         full_batches = [rows[self.rank :: self.world] for rows in self._epoch(0) if len(rows) == self.batch_size]
         return {-(-(int(self.sizes[rows].max()) + 1) // multiple) * multiple for rows in full_batches}
 
@@ -93,17 +69,8 @@ class TrainBatches:
 
 
 def eval_batches(sizes: np.ndarray, batch_size: int, rank: int = 0, world: int = 1) -> list[list[int]]:
-    """Return evaluation batches: every molecule once, sorted by size, divided among the devices.
-
-    If there are more devices than molecules, the surplus devices evaluate the smallest molecule again.
-
-    Args:
-        sizes: ``int64 [R]``, the number of atoms of each molecule.
-        batch_size: maximum number of molecules in a batch of one device. Batches of large molecules are smaller: a
-            padded batch never has more pairs of atoms than ``batch_size`` molecules of 32 atoms.
-        rank: index of this device.
-        world: number of devices.
-    """
+    """Return batches of molecules with ``sizes`` atoms, sorted by size; surplus devices repeat the smallest molecule. A
+    padded batch has at most as many pairs of atoms as ``batch_size`` molecules of 32 atoms."""
     order = np.argsort(sizes, kind="stable")
     order = order[rank::world] if rank < len(order) else order[:1]  # every device needs a molecule
     batches: list[list[int]] = []

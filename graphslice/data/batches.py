@@ -19,38 +19,18 @@ _TIE_RULES = {"mean": paths.MEAN, "floyd-warshall": paths.FLOYD_WARSHALL}
 
 def batch_arrays(
     store: GraphStore,
-    rows: np.ndarray,
+    rows: np.ndarray,  # int [B], each with a molecule of at least one atom
     *,
-    path_ties: str = "mean",
-    max_path: int = 5,
-    multiple: int = 1,
-    targets: Labels | None = None,
+    path_ties: str = "mean",  # "mean" over all shortest paths, or "floyd-warshall": the one of Graphormer's code
+    max_path: int = 5,  # encoded bonds of a path, from its start
+    multiple: int = 1,  # of the padded number of atoms plus graph token
+    targets: Labels | None = None,  # of all rows of the store
     descriptors: Sequence[str] = (),
     level: str = MOLECULE,
-    bonds: bool = False,
-    auxiliary: Mapping[str, Labels] | None = None,
+    bonds: bool = False,  # add the matrix of bonds, for message passing
+    auxiliary: Mapping[str, Labels] | None = None,  # of atoms and bonds of all rows, by level
 ) -> dict[str, np.ndarray]:
-    """Collate rows of a store into the arrays of a batch.
-
-    Args:
-        store: the molecules.
-        rows: ``int [B]``, at least one row; each needs a molecule with at least one atom.
-        path_ties: edge encoding of pairs of atoms with several shortest paths: the ``"mean"`` over all of them, or
-            the single path that ``"floyd-warshall"`` finds, as in the original Graphormer code.
-        max_path: number of bonds of a path that are encoded, from its start.
-        multiple: pad so that the number of atoms plus the graph token is a multiple of this number.
-        targets: labels of all rows of the store, nan where unknown.
-        descriptors: names of the descriptors that the model reads.
-        level: level of the model's targets: molecule, atom or bond.
-        bonds: include the matrix of bonds, for message passing along bonds.
-        auxiliary: auxiliary labels of atoms and bonds of all rows of the store, by level.
-
-    Returns:
-        The tensors of a :class:`~graphslice.batch.GraphBatch` as arrays, by name; those that are None are left out.
-
-    Raises:
-        InputError: if a row has no molecule, a setting is out of range, or the store lacks a descriptor.
-    """
+    """Collate rows of a store into the arrays of a :class:`~graphslice.batch.GraphBatch` that are not None."""
     if not 1 <= max_path <= MAX_DISTANCE:
         raise InputError(f"max_path must be from 1 to {MAX_DISTANCE}, not {max_path}")
     if path_ties not in _TIE_RULES:

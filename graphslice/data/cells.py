@@ -1,7 +1,5 @@
-"""Parsing of table cells: numbers, lists of numbers, empty cells and words.
-
-Numbers with decimal commas, which are read if ``data.decimal`` says so.
-"""
+"""Parsing of table cells: numbers (with decimal commas if ``data.decimal`` says so), lists of numbers, empty cells,
+words."""
 
 from __future__ import annotations
 
@@ -26,11 +24,8 @@ _MAX_EXACT_INTEGER = 2.0**53
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parse a column of numbers, texts, or values whose text is a number. True and False are words.
-
-    Returns:
-        ``float64 [R]``, nan where there is no number; ``bool [R]``, true for empty cells and those of malformed rows.
-    """
+    """Parse numbers: ``float64 [R]``, nan without one; ``bool [R]``, true for empty cells and those of malformed rows.
+    True and False are words."""
     cells = chunk.column(column)
     if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
         numbers = cells.cast(pa.float64(), safe=False).to_numpy()
@@ -50,7 +45,6 @@ def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.nd
 
 
 def parse_number(cell: str) -> float:
-    """Parse a number; nan if the text is not a number."""
     if not cell.isascii():
         cell = cell.strip().replace("\u2212", "-")  # non-breaking spaces, and the minus sign of typesetting
     if "_" in cell or not cell.isascii():  # float() would accept Python's 1_000 and digits of other scripts
@@ -62,14 +56,8 @@ def parse_number(cell: str) -> float:
 
 
 def parse_number_list(cell: object) -> np.ndarray | None:
-    """Parse a cell with a list of numbers, or a text such as ``[0.1, null, -2e-3]``, separated by commas or spaces.
-
-    Returns:
-        ``float64 [n]``, nan for unknown numbers; None for an empty cell.
-
-    Raises:
-        ValueError: with the reason, if the cell is not a list of finite numbers.
-    """
+    """Parse a list, or a text such as ``[0.1, null, -2e-3]``, separated by commas or spaces: ``float64 [n]``, None if
+    empty. ValueError gives the reason if it is not a list of finite numbers."""
     if is_empty(cell) or (isinstance(cell, float) and np.isnan(cell)):
         return None
     if isinstance(cell, str):
@@ -97,7 +85,6 @@ def list_or_none(cell: object) -> np.ndarray | None:
 
 
 def is_empty(cell: object) -> bool:
-    """True if a cell holds no value."""
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
@@ -123,7 +110,6 @@ def _item(item: object) -> float:
 
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:
-    """Return the text of one cell."""
     return texts(column.slice(row, 1))[0]
 
 
@@ -134,7 +120,6 @@ def class_key(cell: str) -> str:
 
 
 def class_indices(classes: Sequence[str]) -> dict[str, float]:
-    """Return the index of each class, by :func:`class_key`."""
     return {class_key(name): float(index) for index, name in enumerate(classes)}
 
 

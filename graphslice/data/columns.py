@@ -30,39 +30,23 @@ _RESERVED = {"row", "smiles", "split", "reason"}
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Roles of the columns of a table.
-
-    Attributes:
-        smiles: column of the SMILES.
-        targets: columns of the targets.
-        split: column of the split, or None.
-        descriptors: columns of descriptors.
-        tasks: task of each target; if empty, all targets are regression.
-        level: level of the targets: molecule, atom or bond.
-        weights: column of the row weights, or None.
-        decimal: how numbers are written, as in ``data.decimal``.
-        identifiers: columns by which the user recognises rows.
-    """
+    """Roles of the columns of a table."""
 
     smiles: str
     targets: list[str]
     split: str | None
     descriptors: tuple[str, ...] = ()
-    tasks: tuple[Task, ...] = ()
-    level: str = MOLECULE
-    weights: str | None = None
-    decimal: str | None = None
-    identifiers: tuple[str, ...] = ()
+    tasks: tuple[Task, ...] = ()  # if empty, all targets are regression
+    level: str = MOLECULE  # of the targets: molecule, atom or bond
+    weights: str | None = None  # column of the row weights, or None
+    decimal: str | None = None  # how numbers are written, as in data.decimal
+    identifiers: tuple[str, ...] = ()  # columns by which the user recognises rows
 
 
 def find_columns(
     columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
 ) -> LabelColumns:
-    """Find the columns of a table that are used; ``config.split`` may name one of ``split_methods`` instead.
-
-    Raises:
-        InputError: if a column is missing, has two roles, or its name is not unique.
-    """
+    """Find the columns of a table that are used; ``config.split`` may name one of ``split_methods`` instead."""
     smiles, targets = find_smiles_column(columns, config.smiles_column, name), target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     weights, ids = config.weight_column, config.id_column or ""
@@ -102,11 +86,7 @@ def require_column(column: str, columns: Sequence[str], name: str, others: Seque
 def find_smiles_column(
     columns: Sequence[str], requested: str | None, name: str, training_column: str | None = None
 ) -> str:
-    """Find the SMILES column: the requested one, else that of the training set, else one with a usual name.
-
-    Raises:
-        NoSmilesColumnError: if there is none.
-    """
+    """Find the SMILES column: the requested one, else that of the training set, else one with a usual name."""
     requested = training_column if requested is None and training_column in columns else requested
     if requested is not None:
         require_column(requested, columns, name)
@@ -177,13 +157,8 @@ def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class FeatureColumns:
-    """Parser of the descriptor columns of a table that counts cells with a problem over all chunks.
-
-    Args:
-        names: names of the K columns.
-        decimal: ``data.decimal``, for columns whose numbers are not plain yet.
-        ranges: ``float32 [2, K]``, smallest and largest value that a model was trained on; None to accept all.
-    """
+    """Parser of the K descriptor columns of a table that counts cells with a problem over all chunks. ``ranges``,
+    ``float32 [2, K]``, are the smallest and largest values in training; None accepts all."""
 
     def __init__(self, names: Sequence[str], decimal: str | None = None, ranges: np.ndarray | None = None) -> None:
         self.names, self.decimal, self.ranges, self._rows = names, decimal, ranges, 0
@@ -211,7 +186,6 @@ class FeatureColumns:
                     self._count("outside", name, outside, f"{column[outside.argmax()]:g}")
 
     def _count(self, problem: str, name: str, rows: np.ndarray, cell: str, advice: str = "") -> None:
-        """Count rows, ``bool [R]``, with a problem, the first of which has this cell."""
         row = self._rows + int(rows.argmax()) + 1
         count, first = self._found.get((problem, name), (0, f"{cell} in row {row}{advice}"))
         self._found[problem, name] = count + int(rows.sum()), first

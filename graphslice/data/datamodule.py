@@ -41,35 +41,18 @@ _MAX_DESCRIPTOR_ROWS = 20_000
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """Device of a run, and its share of every batch; by default all of each, on a single CPU.
-
-    Attributes:
-        rank: index of the device.
-        world: number of devices.
-        kind: type of the device, such as cpu or cuda.
-        precision: 32-true, bf16-mixed or 16-mixed.
-        padding_multiple: multiple to which the width of a batch is padded.
-    """
+    """Device of a run, and its share of every batch; by default all of each, on a single CPU."""
 
     rank: int = 0
     world: int = 1
-    kind: str = "cpu"
-    precision: str = "32-true"
-    padding_multiple: int = 1
+    kind: str = "cpu"  # type of the device, such as cpu or cuda
+    precision: str = "32-true"  # 32-true, bf16-mixed or 16-mixed
+    padding_multiple: int = 1  # of the width of a batch
 
 
 class MoleculeData:
-    """Featurized and split molecules of a labelled dataset, and their batches.
-
-    Attributes:
-        dataset: the labelled molecules; atom- and bond-level labels are in the atom and bond order of ``store``.
-        splits: row numbers of each split, by name, without rejected rows.
-        store: the featurized molecules, in the row order of the dataset.
-        rejected: reason of rejection, by row.
-        usable_rows: ``int64``, the rows that are not rejected.
-        labels: labels of all rows on the training scale.
-        duplicates: counts of rows with identical model input (molecule and descriptor columns of the table).
-    """
+    """Featurized and split molecules of a labelled dataset, and their batches; ``rejected`` has the reasons by row.
+    Atom- and bond-level labels are in the order of ``store``, ``labels`` on the training scale."""
 
     def __init__(
         self,
@@ -78,11 +61,7 @@ class MoleculeData:
         progress: Callable[[int], None] | None = None,
         splits: Splits | None = None,
     ) -> None:
-        """Featurize and split the molecules; the ``splits`` of a resumed run override those of the configuration.
-
-        Raises:
-            InputError: if no row is usable, too many rows are rejected, or a target has no training label.
-        """
+        """Featurize and split the molecules; the ``splits`` of a resumed run override those of the configuration."""
         self.dataset, self.config = dataset, config
         self.rejected = dict(dataset.rejected)
         self._featurize(progress)
@@ -134,7 +113,6 @@ class MoleculeData:
             )
 
     def _check_rejected(self) -> None:
-        """Raise :class:`InputError` if most labelled rows are rejected."""
         wrong = {row: reason for row, reason in self.rejected.items() if reason not in (UNLABELLED, ZERO_WEIGHT)}
         usable = len(self.usable_rows)
         if len(wrong) > usable:
@@ -145,14 +123,12 @@ class MoleculeData:
             )
 
     def _to_graph_order(self, labels: Labels) -> None:
-        """Sort atom- or bond-level labels into the atom or bond order of the store."""
         rows = np.arange(len(self.store))
         counts = np.where(self.store.sizes > 0, self.store.atom_bond_counts(labels.level, rows), -1)
         self.rejected = labels.length_errors(counts, self.dataset.target_names) | self.rejected
         self.dataset = replace(self.dataset, all_labels=labels.in_graph_order(counts, self.store.order(rows)))
 
     def _split(self, existing_splits: Splits | None) -> None:
-        """Split the rows, and count duplicates."""
         dataset, config = self.dataset, self.config.data
         usable = usable_mask(len(dataset), self.rejected)
         predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
@@ -194,11 +170,8 @@ class MoleculeData:
         return {row: reason for row, reason in self.dataset.invalid_labels.items() if row not in self.rejected}
 
     def inner_folds(self, folds: int) -> list[np.ndarray]:
-        """Divide the training set into folds, as the dataset is split: ``int64`` rows of each.
-
-        If a target is known in one scaffold or cluster alone, without whose fold nothing is learned of it, folds are of
-        families.
-        """
+        """Divide the training set into folds, as the dataset is split: ``int64`` rows of each. Folds are of families if
+        a target is known in one scaffold or cluster alone, without whose fold nothing is learned of it."""
         maker, train = self._split_maker(), self.splits["train"]
         parts = maker.inner_folds(train, folds)
         known = ~np.isnan(self.dataset.targets[train])
@@ -208,19 +181,16 @@ class MoleculeData:
         return parts
 
     def without(self, rows: np.ndarray) -> MoleculeData:
-        """Return the same molecules with a smaller training set; ``rows``: ``int64``."""
         rest = copy(self)
         rest.splits = self.splits | {"train": np.setdiff1d(self.splits["train"], rows)}
         return rest
 
     def without_test_set(self) -> MoleculeData:
-        """Return the same molecules without a test set."""
         rest = copy(self)
         rest.splits = {name: rows for name, rows in self.splits.items() if name != "test"}
         return rest
 
     def with_config(self, config: RunConfig) -> MoleculeData:
-        """Return the same molecules and split with other settings of the training."""
         other = copy(self)
         other.config = config
         return other
@@ -236,7 +206,6 @@ class MoleculeData:
 
     @property
     def num_development_rows(self) -> int:
-        """Number of rows for training and validation that have a label of a target."""
         rows = np.concatenate([self.splits["train"], self.splits["valid"]])
         return int(self.dataset.all_labels.known()[rows].sum())
 
@@ -269,10 +238,8 @@ class MoleculeData:
         check_feature_columns(values, columns, f"{self.dataset.name} (training rows)")
 
     def number_labels(self, rows: np.ndarray) -> np.ndarray:
-        """Return molecule-level labels for models that cannot be fitted to bounds, ``float64 [R, T]``.
-
-        Bounds of training rows are replaced by expected values (:func:`~graphslice.tasks.expected_values`).
-        """
+        """Return molecule-level labels, ``float64 [R, T]``, for models that cannot be fitted to bounds: those of
+        training rows are replaced by expected values (:func:`~graphslice.tasks.expected_values`)."""
         labels, bounds = self.dataset.targets[rows].copy(), self.dataset.bounds(rows)
         if bounds is None:
             return labels
@@ -289,7 +256,6 @@ class MoleculeData:
         return self.labels[self.splits["train"]]
 
     def train_auxiliary_labels(self) -> dict[str, Labels]:
-        """Return the auxiliary labels of the training set, by level."""
         held_out = np.setdiff1d(np.arange(len(self.dataset)), self.splits["train"])
         return {level: labels.without(held_out) for level, labels in self.dataset.auxiliary.items()}
 
@@ -303,7 +269,6 @@ class MoleculeData:
         return self._loader(self.splits["train"], self._train_batches(share, step), share)
 
     def num_train_widths(self, share: DeviceShare) -> int:
-        """Return the number of distinct padded widths of the training batches of a device."""
         return len(self._train_batches(share).widths(share.padding_multiple))
 
     def extreme_train_batches(self, size: int, share: DeviceShare) -> list[GraphBatch]:

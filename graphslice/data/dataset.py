@@ -27,40 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class LabelledDataset:
-    """Labelled molecules, in the row order of their source.
+    """Labelled molecules, in the row order of their source."""
 
-    Attributes:
-        name: demo, pcqm4m, pcqm4mv2, the path of the file, or pyg.
-        smiles: one text per row; empty if ``graphs`` is used instead.
-        all_labels: labels of all rows in the user's unit, or the class index of a classification task.
-        tasks: task of each of the T targets.
-        rejected: reason, by row, for rows that are not used: malformed, or without a valid label.
-        invalid_labels: reason, by row, for rows that are used without a label that is invalid.
-        splits: rows of each predefined split, by name; or None.
-        graphs: molecules given as graphs (without atoms where rejected), or None.
-        store: preprocessed molecules, or None.
-        columns: ``float32 [R, K]``, descriptor columns of a table, nan where unknown; or None.
-        table: the cells of a dataset that was not read from a file, or None.
-        auxiliary: auxiliary labels of atoms and bonds, by level, in the order of the graphs of ``store``: trained on
-            with molecule-level targets but not predicted.
-        notes: warnings for the user about how the dataset was read.
-        identifiers: R texts of each column by which the user recognises rows, by name.
-    """
-
-    name: str
-    smiles: Sequence[str]
-    all_labels: Labels
-    tasks: list[Task]
-    rejected: dict[int, str] = field(default_factory=dict)
-    invalid_labels: dict[int, str] = field(default_factory=dict)
-    splits: Splits | None = None
-    graphs: list[MolGraph] | None = None
-    store: GraphStore | None = None
-    columns: np.ndarray | None = None
-    table: pa.Table | None = None
+    name: str  # demo, pcqm4m, pcqm4mv2, the path of the file, or pyg
+    smiles: Sequence[str]  # one per row; empty if graphs is used instead
+    all_labels: Labels  # in the user's unit, or class indices
+    tasks: list[Task]  # of each of the T targets
+    rejected: dict[int, str] = field(default_factory=dict)  # reason by row: malformed, or no valid label
+    invalid_labels: dict[int, str] = field(default_factory=dict)  # reason by row, used without the label
+    splits: Splits | None = None  # predefined
+    graphs: list[MolGraph] | None = None  # without atoms where rejected
+    store: GraphStore | None = None  # preprocessed molecules
+    columns: np.ndarray | None = None  # float32 [R, K], descriptor columns, nan where unknown
+    table: pa.Table | None = None  # the cells, if they were not read from a file
+    # Labels of atoms and bonds by level, in the order of the graphs: trained on, but not predicted.
     auxiliary: dict[str, Labels] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    identifiers: dict[str, list[str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # for the user, on how the dataset was read
+    identifiers: dict[str, list[str]] = field(default_factory=dict)  # R texts by column, for the user
 
     def __len__(self) -> int:
         return len(self.all_labels)
@@ -86,7 +69,6 @@ class LabelledDataset:
 
     @property
     def target_names(self) -> list[str]:
-        """Names of the T targets."""
         return [task.name for task in self.tasks]
 
     @property
@@ -101,7 +83,6 @@ class LabelledDataset:
 
     @property
     def level(self) -> str:
-        """Level of the targets: molecule, atom or bond."""
         return self.all_labels.level
 
     def labels(self, rows: np.ndarray) -> np.ndarray:

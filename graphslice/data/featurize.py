@@ -1,8 +1,6 @@
-"""Parallel parsing of SMILES in a pool of processes.
+"""Parallel parsing, hashes, scaffolds and fingerprints of all molecules of a store.
 
-Pool of processes that read SMILES; if one crashes or hangs, only the row that it was reading is lost.
-
-Hashes, scaffolds and fingerprints of all molecules of a store, computed in parallel.
+SMILES are read in a pool of processes; if one crashes or hangs, only the row that it was reading is lost.
 """
 
 from __future__ import annotations
@@ -50,11 +48,10 @@ _Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
 def featurizer_pool(
     rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = (), seconds: float = _ROW_SECONDS
 ) -> Iterator[Pool]:
-    """Start a pool of processes for :func:`featurize_stream`; yield None if this process should do the work itself.
+    """Start a pool for :func:`featurize_stream`; yield None for few ``rows``, with one worker or in a daemon process.
 
-    If a SMILES crashes a process or takes longer than ``seconds``, only its row fails, with the reason. Without a pool
-    it crashes this process; :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
-    For few ``rows`` (if their number is known) no process is started, nor with one worker, nor in a daemon process.
+    A SMILES that crashes a process or exceeds ``seconds`` fails only its row. Without a pool it crashes this process;
+    :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
@@ -84,15 +81,11 @@ def featurize_stream(
     pool: Pool = None,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
-    columns: Iterable[Mapping[str, np.ndarray]] | None = None,
+    columns: Iterable[Mapping[str, np.ndarray]] | None = None,  # by chunk and name float32 [R], of a table
     level: str = MOLECULE,
 ) -> Iterator[tuple[GraphStore, list[str | None]]]:
-    """Parse SMILES chunk by chunk into stores in memory; yield each, and for every row None or why it has no molecule.
-
-    With ``prefetch`` the pool parses the next chunk while the caller uses the last one: faster if the caller works on a
-    GPU, slower if both compete for the same cores. ``columns`` are for every chunk its descriptors that are columns of
-    a table, by name ``float32 [R]``.
-    """
+    """Parse SMILES into stores in memory by chunk; also yield, for every row, None or why it has no molecule.
+    ``prefetch`` parses the next chunk meanwhile: faster if the caller works on a GPU, slower if on the same cores."""
     chunk_columns = itertools.repeat({}) if columns is None else columns
     parsed = _parse_chunks(chunks, config, level, pool, prefetch=prefetch, kinds=kinds)
     for (arrays, reasons, order, descriptors), values in zip(parsed, chunk_columns, strict=False):
@@ -107,10 +100,8 @@ def parse(
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
 ) -> _Parsed:
-    """Parse SMILES and compute descriptors in the processes of a pool; arguments as :func:`featurize_stream`.
-
-    Returns the molecules, reasons and order of :func:`~graphslice.chem.molecule.read_smiles`, and descriptors by kind.
-    """
+    """Parse SMILES as :func:`featurize_stream`; return the molecules, reasons and order of
+    :func:`~graphslice.chem.molecule.read_smiles`, and descriptors by kind."""
     (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
     return parsed
 
@@ -193,10 +184,8 @@ _START_SECONDS = 600
 
 
 class Workers:
-    """Pool of worker processes, each controlled by a thread of this process.
-
-    ``seconds`` is the time limit for one SMILES, and for a task of several SMILES before they are retried one by one.
-    """
+    """Pool of worker processes, each controlled by a thread of this process. ``seconds`` is the time limit for one
+    SMILES, and for a task of several SMILES before they are retried one by one."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._seconds = seconds
@@ -210,15 +199,11 @@ class Workers:
         self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
 
     def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
-        """Submit a function of SMILES that treats every row independently.
-
-        The future returns pairs of result and reason: one pair for all rows, or one per row. The reason is None unless
-        the row crashed the process or took too long; the result is then that of an empty SMILES.
-        """
+        """Submit a function of independent rows; the future returns (result, reason): one for all rows, or one per row.
+        The reason is None unless the row crashed or took too long, with the result of an empty SMILES."""
         return self._threads.submit(self._run, work, smiles)
 
     def close(self) -> None:
-        """Kill the processes, even if they are busy."""
         with self._lock:
             self._closed = True
             for process in self._processes:
@@ -282,12 +267,7 @@ _CHUNK_ROWS = 4_096
 
 
 def molecule_keys(store: GraphStore, rows: np.ndarray) -> MoleculeHashes:
-    """Return the identity and family hashes of some molecules of a store; compute them if it holds none.
-
-    Args:
-        store: preprocessed molecules.
-        rows: ``int64 [R]``, each with at least one atom.
-    """
+    """Return identity and family hashes of rows ``int64 [R]``, each with an atom, computed if not stored."""
     if (keys := store.keys) is not None:
         return MoleculeHashes(keys.identity[rows], keys.family[rows])
     hashes = _map_chunks(store, rows, lambda arrays: np.stack(hash_molecules(arrays), axis=1))
@@ -322,7 +302,6 @@ def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:
 
 
 def _map_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> np.ndarray:
-    """Concatenate a function of chunks of molecules, in one thread per core; compiled functions run in parallel."""
     if len(rows) <= _CHUNK_ROWS:
         return function(molecule_arrays(store, rows))
     chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]

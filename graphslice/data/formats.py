@@ -1,10 +1,7 @@
-"""Text tables in chunks: encodings, separators, quotes, and rows that do not match the header.
+"""Text tables in chunks, sheets of Excel workbooks (.xlsx), and SDF files.
 
-A malformed row keeps its position: it comes with a reason and the first of its cells.
-
-Sheets of Excel workbooks (.xlsx), read and written row by row; openpyxl is imported only where there are some.
-
-SDF files: one row for each record, with its title and its properties as columns.
+A malformed row keeps its position: it comes with a reason and the first of its cells. openpyxl is imported only for
+workbooks. An SDF file has a row for each record, with its title and its properties as columns.
 """
 
 from __future__ import annotations
@@ -40,11 +37,8 @@ TextRows: TypeAlias = tuple[list[list[str]], dict[int, str]]
 
 
 def open_text(path: Path, stack: ExitStack) -> TextIO:
-    """Open a text file, unpacked if its name ends in ``.gz``; ``stack`` closes it.
-
-    The encoding is that of the byte order mark, else UTF-8. Line ends are kept. Bytes that are not valid UTF-8 become
-    surrogates, which ``surrogateescape`` encodes as the same bytes.
-    """
+    """Open a text file, unpacked if it ends in ``.gz``; ``stack`` closes it. The encoding is that of the byte order
+    mark, else UTF-8 whose invalid bytes become surrogates (``surrogateescape`` restores them). Line ends are kept."""
     opener: Callable = gzip.open if path.name.lower().endswith(".gz") else open
     with opener(path, "rb") as binary:
         head = binary.read(4)
@@ -54,7 +48,6 @@ def open_text(path: Path, stack: ExitStack) -> TextIO:
 
 
 def encode_text(cell: str) -> bytes:
-    """Encode a cell as the bytes that it has in its file."""
     return cell.encode("utf-8", errors="surrogateescape")
 
 
@@ -87,11 +80,8 @@ def _smiles_line(line: str) -> list[str]:
 
 
 def read_csv(lines: Iterator[str], file: str, delimiter: str | None, rows: int) -> tuple[list[str], Iterator[TextRows]]:
-    """Read the names of the columns (none of an empty file) and the rows of a delimited text table, in chunks.
-
-    Blank lines and Excel's first line ``sep=;`` are skipped; without a ``delimiter`` it is inferred. A quote that is
-    not closed may raise InputError only while the rows are read. ``file`` is the name for messages.
-    """
+    """Read column names (none of an empty file) and rows in chunks, without blank lines and Excel's ``sep=;``.
+    ``delimiter`` None is inferred; an unclosed quote raises InputError only while rows are read."""
     number, first = next(((i, line) for i, line in enumerate(lines) if line.strip("\r\n")), (0, ""))
     if declared := _SEPARATOR.fullmatch(first.strip("\r\n")):
         delimiter, number, first = declared[1], number + 1, next(lines, "")
@@ -154,10 +144,7 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
 
 def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[list[str]], list[str]]:
     """Read the header, the rows up to the last that is not blank, and a note if the path does not choose the sheet.
-
-    Columns without a name are left out. Cells are texts as in a CSV export: ``TRUE`` and ``FALSE``, dates as
-    ``2026-01-31``, the stored results of formulas, and errors such as ``#N/A``.
-    """
+    Columns without a name are left out; cells are as in a CSV export: ``TRUE``, ``2026-01-31``, ``#N/A``."""
     import openpyxl
 
     file, name = split_sheet(path)
@@ -210,7 +197,6 @@ def _rows(file: Path, sheet: Any) -> Iterator[list[str]]:
 
 
 def _text(cell: object) -> str:
-    """Return the text of a cell as in a CSV export."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
@@ -224,10 +210,8 @@ def _text(cell: object) -> str:
 
 @contextmanager
 def write_excel(path: Path, file: Path) -> Iterator[Callable[[Iterable[Sequence[str]]], None]]:
-    """Yield a function that appends rows of texts to ``file``, a workbook of one sheet; ``path`` is for messages.
-
-    Texts of numbers become numbers of 16 digits, none becomes a formula.
-    """
+    """Yield a function that appends rows of texts to ``file``, a workbook of one sheet; ``path`` is for messages. Texts
+    of numbers become numbers of 16 digits, none becomes a formula."""
     import openpyxl
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
@@ -265,11 +249,8 @@ _BLOCK = 1 << 20
 
 
 def read_sdf(path: Path, rows: int, stack: ExitStack) -> tuple[list[str], Iterator[TextRows], int]:
-    """Read the names of the columns, the rows in chunks, and the number of rows.
-
-    The columns are ``smiles``, ``name`` if any record has a title, and the properties of all records. A record whose
-    structure cannot be read is a malformed row with its properties.
-    """
+    """Read column names (``smiles``, ``name`` if a record has a title, all properties), rows in chunks, and their
+    number. A record whose structure cannot be read is a malformed row with its properties."""
     with rdkit_messages_blocked():
         supplier = Chem.SDMolSupplier(_unpack(path, stack))
     properties: dict[str, str] = {}

@@ -36,24 +36,14 @@ def group_means(values: np.ndarray, groups: np.ndarray, count: int) -> np.ndarra
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of R molecules, or of their atoms or bonds, concatenated.
+    """Labels of R molecules, or of their atoms or bonds, concatenated."""
 
-    Attributes:
-        level: ``molecule`` (each row has one label), ``atom`` or ``bond``.
-        values: ``float64 [M, T]``, nan where unknown; class indices of classification tasks.
-        ptr: ``int64 [R + 1]``: labels of row r are ``values[ptr[r]:ptr[r + 1]]``, empty for a row without labels.
-        names: names of the T targets, if they are not stored elsewhere.
-        bounds: ``float64 [R, T, 2]``, lower and upper bounds of molecule-level labels that are not known as numbers
-            (:mod:`graphslice.tasks`); None if there are none.
-        weights: ``float64 [R]``, weight of each row, above 0 where it is used; None if all are equal.
-    """
-
-    level: str
-    values: np.ndarray
-    ptr: np.ndarray
-    names: tuple[str, ...] = ()
-    bounds: np.ndarray | None = None
-    weights: np.ndarray | None = None
+    level: str  # molecule (each row has one label), atom or bond
+    values: np.ndarray  # float64 [M, T], nan where unknown; class indices of classification tasks
+    ptr: np.ndarray  # int64 [R + 1]: row r has values[ptr[r]:ptr[r + 1]]
+    names: tuple[str, ...] = ()  # of the T targets, if they are not stored elsewhere
+    bounds: np.ndarray | None = None  # float64 [R, T, 2] of molecule-level labels, see graphslice.tasks
+    weights: np.ndarray | None = None  # float64 [R], above 0 where used; None if equal
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -69,7 +59,6 @@ class Labels:
         return self.values[rows if self.level == MOLECULE else ragged_indices(self.ptr, rows)]
 
     def rows(self, begin: int, end: int) -> Labels:
-        """Return the labels of consecutive rows."""
         ptr = self.ptr[begin : end + 1]
         bounds, weights = (None if each is None else each[begin:end] for each in (self.bounds, self.weights))
         values = self.values[ptr[0] : ptr[-1]]
@@ -101,7 +90,6 @@ class Labels:
 
     @classmethod
     def join(cls, parts: Sequence[Labels]) -> Labels:
-        """Concatenate the labels of several tables, at least one."""
         counts = np.concatenate([part.counts for part in parts])
         values = np.concatenate([part.values for part in parts])
         bounds = None
@@ -116,10 +104,7 @@ class Labels:
         return np.full((*self.values.shape, 2), UNBOUNDED) if self.bounds is None else self.bounds
 
     def length_errors(self, counts: np.ndarray, names: Sequence[str]) -> dict[int, str]:
-        """Return the reason, by row, for rows whose lists do not have the length of their molecule.
-
-        ``counts``, ``int [R]``, are the numbers of atoms (or bonds) of the molecules, negative if there is none.
-        """
+        """Return reasons by row whose lists do not fit ``counts int [R]`` of atoms or bonds (negative: no molecule)."""
         wrong = (self.counts != counts) & (self.counts > 0) & (counts >= 0)
         subject = f"target {names[0]!r} has" if len(names) == 1 else "the targets have"
         return {
@@ -128,17 +113,13 @@ class Labels:
         }
 
     def without(self, rows: Sequence[int] | np.ndarray) -> Labels:
-        """Return a copy in which some rows have no labels."""
         counts = self.counts
         counts[rows] = 0
         remaining = np.setdiff1d(np.arange(len(self)), rows)
         return replace(self, values=self[remaining], ptr=pointers(counts))
 
     def in_graph_order(self, counts: np.ndarray, order: np.ndarray) -> Labels:
-        """Return the labels in the order of the graphs; rows of another length have none.
-
-        ``counts`` as for :meth:`length_errors`; ``order`` as of :func:`~graphslice.chem.molecule.read_smiles`.
-        """
+        """Return labels in graph order, none where ``counts`` differ; ``order`` as :func:`read_smiles` returns it."""
         labels = self.without(np.flatnonzero(self.counts != counts))
         places = order[ragged_indices(pointers(np.maximum(counts, 0)), np.flatnonzero(labels.counts)), 0]
         values = np.empty_like(labels.values)

@@ -1,12 +1,7 @@
-"""Loaders of labelled datasets: the demo set, tables, preprocessed datasets and OGB's PCQM4M-LSC.
+"""Loaders of labelled datasets: the demo set, tables, data frames, preprocessed datasets, OGB's PCQM4M-LSC and PyG.
 
-Conversion of pandas, polars and Arrow data frames to Arrow tables.
-
-Labelled datasets of preprocessed files, with the targets and tasks that are requested.
-
-PyTorch Geometric: conversion of ``Data`` with OGB features, and labelled datasets of them.
-
-:meth:`MolGraph.to_pyg` is the inverse conversion. torch and PyG are imported where they are used.
+PyTorch Geometric's ``Data`` need OGB features; :meth:`MolGraph.to_pyg` is the inverse conversion. torch and PyG are
+imported where they are used.
 """
 
 from __future__ import annotations
@@ -122,7 +117,6 @@ def absolute_dataset(dataset: str) -> str:
 
 
 def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
-    """Load PCQM4M-LSC, version 1 or 2, with OGB's splits."""
     if config.split is not None or config.folds is not None:
         raise InputError(f"{config.dataset} always uses OGB's split: leave out split and folds")
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
@@ -185,10 +179,8 @@ def dataset_from_chunks(
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a data frame, with the same result as for a file of the same cells.
-
-    The ``table`` of the dataset has the used columns, and can be saved as a file that gives the same dataset.
-    """
+    """Load the labelled molecules of a data frame, with the same result as for a file of the same cells; its used
+    columns, in ``table``, can be saved as such a file."""
     if config.valid_file or config.test_file:
         raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")
     if config.level != MOLECULE:
@@ -221,17 +213,11 @@ def is_frame(value: object) -> bool:
 
 
 def column_names(frame: Any) -> list[str]:
-    """Return the column names of a data frame as texts."""
     return [str(name) for name in (frame.schema.names if isinstance(frame, _ARROW) else frame.columns)]
 
 
 def as_table(frame: Any, indices: Sequence[int] | None = None) -> pa.Table:
-    """Convert a data frame to an Arrow table. The row order is kept and the index is ignored.
-
-    Args:
-        frame: see :func:`is_frame`.
-        indices: column indices; all columns when not given.
-    """
+    """Convert a data frame, or the columns of ``indices``, to an Arrow table in row order, without the index."""
     names = column_names(frame)
     indices = range(len(names)) if indices is None else indices
     if not hasattr(frame, "iloc"):
@@ -243,7 +229,6 @@ def as_table(frame: Any, indices: Sequence[int] | None = None) -> pa.Table:
 
 
 def _decoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Convert a dictionary-encoded column to its value type."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -373,11 +358,7 @@ def _recoded(labels: np.ndarray, stored: Sequence[Task], requested: Sequence[Tas
 
 def from_pyg(data: Data) -> MolGraph:
     """Convert a ``Data`` with ``x``, ``edge_index``, ``edge_attr`` of OGB's features; the order of atoms is kept.
-
-    Raises:
-        MoleculeError: if the graph has no atoms, lacks the features, has feature values outside OGB's range, other
-            elements than its ``smiles`` (if present), or bonds in one direction only.
-    """
+    MoleculeError: no atoms, invalid features, bonds in one direction, or elements unlike its ``smiles``."""
     from torch_geometric.utils import is_undirected
 
     edges, features = data.edge_index, data.edge_attr
@@ -416,10 +397,8 @@ def _check_elements(atoms: np.ndarray, smiles: str) -> None:
 def dataset_from_pyg(
     data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None
 ) -> LabelledDataset:
-    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``.
-
-    ``y`` holds T numbers, nan where unknown; their names are y0, y1, ... (y for a single target) if not given.
-    """
+    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``: T numbers, nan
+    where unknown, named y0, y1, ... (y for a single target) if not given."""
     import torch
 
     config = config or DataConfig()

@@ -37,16 +37,12 @@ def import_ogb_lsc() -> Any:
 
 
 def table_path(name: str, root: str | Path) -> Path:
-    """Return the path of OGB's table of a dataset of :data:`OGB_FOLDERS`."""
     return Path(root) / OGB_FOLDERS[name] / "raw" / "data.csv.gz"
 
 
 def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Splits]:
-    """Load SMILES, HOMO-LUMO gaps and OGB's splits of PCQM4M-LSC v1 (``pcqm4m``) or v2 (``pcqm4mv2``).
-
-    An existing folder is read without network access; otherwise OGB downloads it to ``root``. The gaps are float64 in
-    eV, nan where OGB does not publish them; each split has int64 rows.
-    """
+    """Load SMILES, HOMO-LUMO gaps (float64, eV; nan where unpublished) and OGB's splits (int64 rows) of PCQM4M-LSC v1
+    or v2; OGB downloads it to ``root`` unless the folder exists, which needs no network."""
     folder = Path(root) / OGB_FOLDERS[name]
     if Path(root).resolve().name == folder.name:  # OGB would download the dataset into its own folder
         raise InputError(f"data.root {root} is the folder of {name} itself: give the folder that holds it")

@@ -53,12 +53,8 @@ def build_store(
     progress: Progress = None,
     check: Check = None,
 ) -> GraphStore:
-    """Featurize labelled molecules into a store file, which is replaced atomically.
-
-    Shards of :data:`~graphslice.data.store.BATCH_ROWS` rows are written to a directory next to the file and joined at
-    the end. After an interruption the same call resumes: a shard is reused if it was made from the same rows. An empty
-    fingerprint of ``info`` is replaced by a hash of the contents. ``check`` may reject the store by an InputError.
-    """
+    """Featurize molecules into shards of :data:`~graphslice.data.store.BATCH_ROWS` rows, joined atomically. A repeated
+    call reuses shards of the same rows; an empty fingerprint becomes a hash; ``check`` may raise InputError."""
 
     def shards(pool: Pool, folder: Path) -> Iterator[Path]:
         for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
@@ -78,10 +74,8 @@ def build_store(
 def build_store_from_tables(
     path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
 ) -> GraphStore:
-    """Do the same as :func:`build_store` with rows that :func:`to_record_batch` converted elsewhere, as on a cluster.
-
-    An interrupted call starts over. ``tables`` of any size have the columns of ``info.schema()``.
-    """
+    """Do the same as :func:`build_store` with rows that :func:`to_record_batch` converted elsewhere, as on a cluster;
+    an interrupted call starts over. ``tables`` of any size have the columns of ``info.schema()``."""
     schema = info.schema()
 
     def cast() -> Iterator[pa.Table]:
@@ -135,7 +129,6 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _existing_store(path: Path, info: StoreInfo) -> GraphStore | None:
-    """Open the file if it exists, can be read and has this metadata."""
     with suppress(InputError):
         store = GraphStore.open(path)
         return store if store.info == info else None
@@ -191,10 +184,8 @@ def cached_store(
     progress: Callable[[int], None] | None = None,
     descriptors: Sequence[str] = (),
 ) -> GraphStore:
-    """Return the store of a dataset, one row for each of its rows, from the cache if possible.
-
-    A dataset of a store is that store, if it has the ``descriptors``; one of graphs is not cached.
-    """
+    """Return the store of a dataset, one row for each of its rows, from the cache if possible. A dataset of a store is
+    that store, if it has the ``descriptors``; one of graphs is not cached."""
     if dataset.store is not None:
         dataset.store.check_graphs(config)
         dataset.store.check_descriptors(feature_column_names(descriptors))
@@ -233,12 +224,8 @@ def featurize_dataset(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> GraphStore:
-    """Preprocess a dataset into a file that training, evaluation and prediction read in its place.
-
-    Tables and folders of tables are streamed, so memory does not grow with their size. Those with labels are read
-    twice: the first pass infers the tasks. With ``engine="ray"`` every machine of a Ray cluster must be able to read
-    the files of a table; an interrupted Ray run starts over.
-    """
+    """Preprocess a dataset, streaming tables; labelled ones are read twice, since the first pass infers the tasks. With
+    ``engine="ray"`` every machine must be able to read the files; an interrupted Ray run starts over."""
     out = Path(out)
     if not out.name.endswith(STORE_SUFFIX):
         raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
@@ -291,7 +278,6 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
 
 
 def _check_usable(store: GraphStore) -> None:
-    """Raise :class:`InputError` if a store has no usable row."""
     if len(store.unusable_rows()) == len(store):
         first = next(iter(store.errors.values()), None)
         raise InputError(f"no row can be used; the first: {first}")

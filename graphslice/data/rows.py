@@ -40,7 +40,6 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
-    """Read the labelled rows of a table, chunk by chunk."""
     with open_table(path) as table:
         yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns, str(path))
 
@@ -61,13 +60,8 @@ def parse_chunks(
 def parse_chunk(
     chunk: pa.Table, columns: LabelColumns, first_row: int = 0, features: FeatureColumns | None = None
 ) -> LabelledRows:
-    """Parse the cells of a chunk of a table (CSV or Parquet) to SMILES, labels, splits and features.
-
-    A label is invalid if it is neither empty nor a finite number, a bound of one such as ``>5``, or one of the classes;
-    for atom- and bond-level targets a list of numbers. A malformed row is rejected, and has neither SMILES nor labels.
-    ``first_row`` is the row of the table with which the chunk begins, for messages; ``features`` counts problems of the
-    descriptor columns.
-    """
+    """Parse the cells of a chunk from row ``first_row``; a malformed row is rejected. A label is invalid unless empty,
+    a finite number, a bound (``>5``) or a class; of atoms and bonds a list of numbers."""
     smiles = texts(chunk.column(columns.smiles))
     labels, invalid_labels = _parse_labels(chunk, columns)
     rejected: dict[int, str] = {}
@@ -200,14 +194,8 @@ def _encode_classes(labels: Labels, tasks: Sequence[Task], rejected: dict[int, s
 
 
 def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = None, first_row: int = 0) -> np.ndarray:
-    """Parse a split column: train, valid, test, or a common synonym.
-
-    Returns:
-        ``int8 [R]``, indices into :data:`~graphslice.data.splits.SPLITS`; ``NO_SPLIT`` where no split is named.
-
-    Raises:
-        InputError: if a cell names no split, in a row that must have one: all if ``needed``, ``bool [R]``, is None.
-    """
+    """Parse train, valid, test or a synonym to ``int8 [R]``, the index in :data:`~graphslice.data.splits.SPLITS`.
+    ``NO_SPLIT``: none is named, an InputError in a row that is ``needed``, ``bool [R]`` (None: all)."""
     numbers = np.full(len(words), NO_SPLIT, np.int8)
     for row, word in enumerate(words):
         number = _SPLIT_NUMBERS.get(word.strip().lower())
@@ -234,23 +222,14 @@ ZERO_WEIGHT = "weight 0"
 
 @dataclass
 class LabelledRows:
-    """Consecutive rows of labelled molecules.
-
-    Attributes:
-        smiles: R texts.
-        labels: labels of the rows.
-        split: ``int8 [R]``, index of each row's split in :data:`~graphslice.data.splits.SPLITS`, ``NO_SPLIT`` for none.
-        rejected: reason, by row, for rows that are malformed or have no weight.
-        columns: ``float32 [R, K]``, descriptor columns of the table, nan where unknown; None if there are none.
-        invalid_labels: reason, by row, for rows with an invalid label, which is unknown in ``labels``.
-    """
+    """Consecutive rows of labelled molecules."""
 
     smiles: list[str]
     labels: Labels
-    split: np.ndarray
-    rejected: dict[int, str]
-    columns: np.ndarray | None = None
-    invalid_labels: dict[int, str] = field(default_factory=dict)
+    split: np.ndarray  # int8 [R], index in SPLITS, NO_SPLIT for none
+    rejected: dict[int, str]  # reason by row that is malformed or has no weight
+    columns: np.ndarray | None = None  # float32 [R, K], descriptor columns, nan where unknown
+    invalid_labels: dict[int, str] = field(default_factory=dict)  # reason by row; the label is unknown
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -272,7 +251,6 @@ class LabelledRows:
 
     @classmethod
     def join(cls, chunks: Sequence[LabelledRows]) -> LabelledRows:
-        """Concatenate chunks, at least one."""
         columns = [chunk.columns for chunk in chunks if chunk.columns is not None]
         return cls(
             [text for chunk in chunks for text in chunk.smiles],

@@ -1,9 +1,7 @@
 """Splitting of a dataset into training, validation and test sets, or into cross-validation folds.
 
 Groups of rows that must stay together (families, scaffolds, clusters of fingerprints) are assigned to the parts with
-stratification of classes.
-
-Duplicate rows, which have the same model input: finding them, and agreement of their labels.
+stratification of classes. Duplicate rows have the same model input.
 """
 
 from __future__ import annotations
@@ -34,19 +32,11 @@ _BLOCK_ROWS = 1_024
 
 
 def butina_clusters(fingerprints: np.ndarray, distance: float = MAX_DISTANCE) -> np.ndarray:
-    """Cluster molecules with the Taylor-Butina algorithm.
+    """Cluster ``bool [R, bits]`` within a Tanimoto ``distance`` by Taylor-Butina: ``int64 [R]``, from 0.
 
-    The molecule with the most neighbours forms a cluster with them; then, among the unassigned molecules, the one that
-    had the most neighbours at the start forms the next cluster with its unassigned neighbours, and so on. Ties are
+    The molecule with the most neighbours at the start forms the next cluster with its unassigned neighbours. Ties are
     broken as in RDKit's ``Butina.ClusterData``: the later molecule comes first. Molecules of different clusters can be
     neighbours.
-
-    Args:
-        fingerprints: ``bool [R, bits]``.
-        distance: maximum Tanimoto distance between neighbours.
-
-    Returns:
-        ``int64 [R]``, cluster index of each molecule, from 0 in the order in which the clusters are formed.
     """
     rows = len(fingerprints)
     neighbours, counts = _neighbours(fingerprints, distance)
@@ -80,15 +70,8 @@ def _neighbours(fingerprints: np.ndarray, distance: float) -> tuple[np.ndarray, 
 
 
 def strata(labels: np.ndarray) -> np.ndarray:
-    """Find the two rarest classes of each row, over all targets.
-
-    Args:
-        labels: ``float64 [R, K]``, class indices of the classification targets, nan where unknown.
-
-    Returns:
-        ``int64 [R, 2]``, the two rarest classes, the rarest first, as ranks over the classes of all targets (0 for the
-        rarest). Rows without a label, or without a second one, have the largest rank there.
-    """
+    """Find the two rarest classes of labels ``float64 [R, K]`` (nan: unknown): ``int64 [R, 2]``, the rarest first. They
+    are ranks over the classes of all targets, 0 for the rarest, the largest rank where there is none."""
     rows = len(labels)
     # Sort key of a class: its number of rows, then its index among all classes.
     keys = np.full((rows, max(2, labels.shape[1])), (rows + 1) * 2**32)
@@ -113,22 +96,14 @@ def missing_classes(labels: np.ndarray, selected: np.ndarray) -> list[tuple[int,
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows to be split, with groups that must not be divided.
+    """Rows to be split, with groups that must not be divided."""
 
-    Attributes:
-        rows: ``int64 [R]``, in ascending order.
-        groups: ``[R]``, integer that identifies the group of each row; rows of one group stay in one part.
-        labels: ``float64 [R, K]``, class indices of the classification targets, nan where unknown.
-        stratified: balance the classes over the parts.
-    """
-
-    rows: np.ndarray
-    groups: np.ndarray
-    labels: np.ndarray
-    stratified: bool
+    rows: np.ndarray  # int64 [R], ascending
+    groups: np.ndarray  # [R], integers
+    labels: np.ndarray  # float64 [R, K], classes of the classification targets, nan where unknown
+    stratified: bool  # balance the classes over the parts
 
     def subset(self, rows: np.ndarray) -> GroupedRows:
-        """Restrict to the given rows."""
         selected = np.isin(self.rows, rows)
         return GroupedRows(self.rows[selected], self.groups[selected], self.labels[selected], self.stratified)
 
@@ -226,33 +201,23 @@ class SplitMaker:
     """Splits the usable rows of a dataset.
 
     To avoid leakage, built-in splits never separate a family: a compound with its salts, tautomers and stereoisomers
-    (:class:`~graphslice.chem.hashes.MoleculeHashes`;
-    :meth:`~graphslice.data.split_maker.GroupedRows.partition` assigns them). The methods are:
+    (:class:`~graphslice.chem.hashes.MoleculeHashes`).
 
-    - random split: stratified by the classes of classification targets. With several such
-      targets, the rarest class of a row counts.
+    - random split: stratified by the classes of classification targets; of several the rarest class of a row counts.
     - scaffold split: every Bemis-Murcko scaffold is in one split only. MoleculeNet's split (Wu et al. 2018) sorts the
       groups by size, is deterministic and puts all rare scaffolds into the test set. Here groups larger than half of
       the test set go to the training set, and the seed decides about the others: results can be averaged over seeds,
       and the test set does not consist of singletons only.
-    - cluster split: every cluster of :func:`~graphslice.data.split_maker.butina_clusters` is in one split.
-
-    Args:
-        name: name of the dataset, for messages.
-        store: all molecules.
-        rows: ``int64 [R]``, usable rows, ascending.
-        families: ``uint64 [R]``, family of each of these rows.
-        labels: ``float64 [R, K]``, their class indices of the classification targets, nan where unknown.
-        config: split method, shares of the sets, seed and folds.
+    - cluster split: every cluster of :func:`butina_clusters` is in one split.
     """
 
     def __init__(
         self,
         name: str,
         store: GraphStore,
-        rows: np.ndarray,
-        families: np.ndarray,
-        labels: np.ndarray,
+        rows: np.ndarray,  # int64 [R], usable, ascending
+        families: np.ndarray,  # uint64 [R], of these rows
+        labels: np.ndarray,  # float64 [R, K], classes of the classification targets, nan where unknown
         config: DataConfig,
     ) -> None:
         self.name, self.store, self.rows, self.families, self.labels = name, store, rows, families, labels
@@ -262,17 +227,11 @@ class SplitMaker:
         self.folds, _ = config.folds_and_repeats
 
     def make(self, own: Splits | None) -> Splits:
-        """Split the rows.
+        """Split the rows, keeping ``own``, the split that comes with the dataset.
 
-        A split that comes with the dataset is kept. If it has no validation set, one is taken from the training rows:
-        a tenth of all usable rows, as in built-in splits, so that the validation error is equally precise, but at most
-        a quarter of the training rows, in case the test set is large.
-
-        Args:
-            own: usable rows of each split by name, if the dataset comes with a split.
-
-        Raises:
-            InputError: if the rows cannot be split as configured, or the training or validation set would be empty.
+        If it has no validation set, one is taken from the training rows: a tenth of all usable rows, as in built-in
+        splits, so that the validation error is equally precise, but at most a quarter of the training rows, in case the
+        test set is large.
         """
         replaced_by = "folds" if self.folds else "split_sizes" if self.config.split_sizes is not None else None
         if own is not None and replaced_by is not None:
@@ -335,10 +294,8 @@ class SplitMaker:
         return {"train": train, "valid": valid, "test": folds[held_out]}
 
     def inner_folds(self, rows: np.ndarray, folds: int, *, by_family: bool = False) -> list[np.ndarray]:
-        """Divide usable rows, ascending, into folds of about equal size, fewer if there are fewer groups.
-
-        ``by_family`` keeps families together, but not scaffolds or clusters.
-        """
+        """Divide usable rows, ascending, into folds of about equal size, fewer if there are fewer groups. ``by_family``
+        keeps families together, but not scaffolds or clusters."""
         want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
         random = np.random.default_rng([self.seed, *b"inner folds"])
         families = GroupedRows(self.rows, self.families, self.labels, stratified=True)
@@ -406,21 +363,14 @@ _MAX_LISTED, _MAX_CONFLICTS = 8, 3
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Duplicates among the usable rows of a dataset.
+    """Duplicates among the usable rows of a dataset: rows with the same model input."""
 
-    Attributes:
-        molecules: number of molecules with several rows (rows with the same model input).
-        rows: total number of rows of these molecules.
-        conflicting: rows of each of these molecules with conflicting labels: different classes, or numbers that differ
-            by more than a tenth of the standard deviation of the target; bounds conflict if no number respects them.
-        shared: for predefined splits: number of rows, by split, whose family (the same compound except for salts,
-            charges, tautomers and stereochemistry) is also in the training set.
-    """
-
-    molecules: int
-    rows: int
+    molecules: int  # with several rows
+    rows: int  # of all these molecules
+    # Rows by molecule whose classes differ, or whose numbers differ by over a tenth of the standard deviation of the
+    # target; bounds conflict if no number respects them.
     conflicting: tuple[tuple[int, ...], ...] = ()
-    shared: dict[str, int] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)  # rows by predefined split with a family of the training set
 
     def describe(self) -> str | None:
         """Return a one-line summary for the user; None if there are no duplicates."""
@@ -446,15 +396,8 @@ class Duplicates:
 def find_duplicates(
     rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
 ) -> Duplicates:
-    """Find duplicates, without ``shared``.
-
-    Args:
-        rows: ``int64 [R]``, numbers of the rows.
-        identity: ``uint64 [R]``, their keys (:func:`keys_with_columns`).
-        targets: ``float64 [R, T]``, nan where unknown.
-        classes: ``bool [T]``, true for classification targets.
-        bounds: ``float64 [R, T, 2]``, bounds of targets that are nan; None if there are none.
-    """
+    """Find duplicates of :func:`keys_with_columns` among rows ``int64 [R]``, without ``shared``. Targets, ``float64 [R,
+    T]``, are nan if unknown or in ``bounds [R, T, 2]``; ``classes`` is ``bool [T]``."""
     repeated, begins = _duplicate_rows(identity)
     if not len(repeated):
         return Duplicates(0, 0)
@@ -473,10 +416,8 @@ def find_duplicates(
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
-    """Detect leakage: count the rows of each held-out split whose family is also in the training set.
-
-    ``family``, ``uint64 [R]``, are the hashes of ``rows``, ``int64 [R]`` and ascending, which the splits divide.
-    """
+    """Detect leakage: count the rows of each held-out split whose family (hash, ``uint64 [R]``) is also in the training
+    set; ``rows``, ``int64 [R]`` and ascending, are those that the splits divide."""
     train_families = family[np.searchsorted(rows, splits["train"])]
     held_out = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
     return {split: int(np.isin(families, train_families).sum()) for split, families in held_out.items()}
@@ -494,7 +435,6 @@ def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _listed(rows: Sequence[int]) -> str:
-    """List row numbers, from 1, in words."""
     return ", ".join(str(row + 1) for row in rows[:_MAX_LISTED]) + ", ..." * (len(rows) > _MAX_LISTED)
 
 

@@ -1,12 +1,8 @@
-"""GraphStore: a preprocessed dataset in one memory-mapped Arrow IPC file.
+"""GraphStore: a preprocessed dataset in one memory-mapped Arrow IPC file, with its schema and its validation.
 
 Row i of the file is row i of the source dataset. It holds the SMILES, the atoms and bonds or an error message, the
 labels, the split and the hashes of the molecule. pandas, polars and duckdb can read the file. The compiled code reads
-the same bytes through the memory map, without a copy.
-
-Arrow schema and metadata of a store.
-
-Validation of a store's contents, once, when it is opened: the compiled code has no bounds checks.
+the same bytes through the memory map, without a copy and without bounds checks: contents are checked once, on opening.
 """
 
 from __future__ import annotations
@@ -48,10 +44,7 @@ _ITEM_BYTES = (4, 1, 4, 2, 2, 1)
 
 def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
     """Compute the byte offsets of the ``NUM_STARTS`` columns that :func:`copy_rows` reads, in the map of the file.
-
-    Raises:
-        ValueError: if a column is compressed, or not aligned to the size of its items.
-    """
+    ValueError: a column is compressed, or not aligned to the size of its items."""
     atoms, bonds = batch.column("atoms"), batch.column("bonds")
     buffers = [
         atoms.buffers()[1],
@@ -146,15 +139,8 @@ class StoredTexts(Sequence[str]):
 
 
 class GraphStore(Sequence[MolGraph]):
-    """Sequence of molecules in Arrow record batches, with labels, splits and descriptors.
-
-    Item i is a :class:`MolGraph`; a row without a valid molecule raises :class:`MoleculeError` with the reason.
-    ``info`` is the metadata, ``name`` the path for messages, ``batches`` the record batches, and ``data`` (``uint8``)
-    the bytes of the file.
-
-    Raises:
-        KeyError, ValueError, pyarrow.ArrowException: if the buffer is not a store.
-    """
+    """Sequence of molecules in Arrow record batches, with labels, splits and descriptors. A row without a molecule
+    raises :class:`MoleculeError`, a buffer that is no store KeyError, ValueError or ArrowException."""
 
     def __init__(self, buffer: pa.Buffer, name: str = "the store") -> None:
         self.name = name
@@ -275,7 +261,6 @@ class GraphStore(Sequence[MolGraph]):
 
     @cached_property
     def errors(self) -> dict[int, str]:
-        """Error messages by row, of the rows that have one."""
         errors: dict[int, str] = {}
         for number, batch in enumerate(self.batches):
             column = batch.column("error")
@@ -373,12 +358,8 @@ class GraphStore(Sequence[MolGraph]):
         return MolGraph(atoms[0], bonds, bond_features(bond_type_ids))
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Copy molecules out of the store, padded to the largest; ``rows``: ``int64 [B]``, each with an atom.
-
-        Returns:
-            ``atom_ptr int64 [B + 1]``, ``bond_ptr int64 [B + 1]``, ``atoms uint8 [B, N, 9]``,
-            ``degrees uint8 [B, N]``, ``bonds int32 [M, 2]`` and ``bond_type_ids uint8 [M]``.
-        """
+        """Copy molecules ``int64 [B]``, each with an atom, padded: ``atom_ptr``, ``bond_ptr`` (``int64 [B + 1]``),
+        uint8 ``atoms [B, N, 9]``, ``degrees [B, N]``, ``bonds int32 [M, 2]``, ``bond_type_ids uint8 [M]``."""
         rows = self._checked_rows(rows)
         return copy_rows(self.data, self._shorts, self._ints, self._starts, BATCH_ROWS, rows, len(ATOM_DIMS))
 
@@ -433,7 +414,6 @@ class StoreInfo:
         return {level: names for level, names in ((ATOM, self.atom_targets), (BOND, self.bond_targets)) if names}
 
     def to_metadata(self) -> dict[str, str]:
-        """Convert to metadata of an Arrow schema."""
         info = {**vars(self), "tasks": [task.to_dict() for task in self.tasks]}
         notes = {f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()}
         return {"graphslice.format": FORMAT, "graphslice.info": json.dumps(info), **notes}
@@ -447,7 +427,6 @@ class StoreInfo:
         return cls(**settings, tasks=tasks)
 
     def schema(self) -> pa.Schema:
-        """Build the Arrow schema of a store with this metadata."""
         columns = [("smiles", pa.string()), ("atoms", _ATOMS), ("bonds", pa.list_(_BOND)), ("error", pa.string())]
         if self.targets:
             columns.append(("targets", pa.list_(pa.field("item", pa.float64()), len(self.targets))))
@@ -463,7 +442,6 @@ class StoreInfo:
 
 
 def graph_settings(config: GraphConfig | StoreInfo) -> dict[str, Any]:
-    """Return the settings that determine the graphs."""
     return {name: getattr(config, name) for name in ("atom_order", "max_atoms", "standardize")}
 
 
@@ -520,7 +498,6 @@ def record_batch(
 
 
 def _molecule_arrays(arrays: MolArrays) -> list[pa.Array]:
-    """Return the columns of atoms and bonds."""
     absent = bool_array(np.diff(arrays.atom_ptr) == 0)
     atoms = pa.FixedSizeListArray.from_arrays(number_array(arrays.atoms.reshape(-1)), type=_ATOMS.value_type)
     begins, ends = (np.ascontiguousarray(arrays.bonds[:, end], dtype=np.uint16) for end in (0, 1))
@@ -559,11 +536,8 @@ _MOST_THREADS = 4
 
 
 def check_contents(path: Path, batches: int, max_atoms: int) -> None:
-    """Raise an exception if the compiled code must not read the contents of a file.
-
-    The record batches are read from the file, not through the memory map, so that a large file does not fill the
-    memory.
-    """
+    """Raise an exception if the compiled code must not read the contents of a file, which are not read through the
+    memory map, so that a large file does not fill the memory."""
 
     def check(number: int) -> None:
         with pa.OSFile(str(path)) as file:

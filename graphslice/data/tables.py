@@ -1,6 +1,4 @@
-"""Tables of molecules as streams: read in chunks and written atomically. Parsing of text files is in text_tables.
-
-Conversion between NumPy arrays or texts and Arrow arrays.
+"""Tables of molecules as streams: read in chunks and written atomically; conversion to and from Arrow arrays.
 
 ``pyarrow.array`` and ``to_numpy`` are avoided because they import pandas to check whether the argument is a Series,
 which takes longer than the prediction of a few molecules.
@@ -62,11 +60,8 @@ _CELLS_AS_TEXT = 1_000_000
 
 @dataclass
 class TableStream:
-    """Table that is read chunk by chunk.
-
-    The columns of text files are texts; Parquet keeps its types. Chunks have an additional last column, used by
-    :func:`malformed_rows` and :func:`file_columns`.
-    """
+    """Table that is read chunk by chunk: texts, or the types of Parquet. Chunks have an additional last column, for
+    :func:`malformed_rows` and :func:`file_columns`."""
 
     columns: list[str]
     chunks: Iterator[pa.Table]
@@ -82,11 +77,8 @@ def is_table_name(name: str) -> bool:
 
 @contextmanager
 def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
-    """Open a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or a folder of such files, for reading in chunks.
-
-    The files of a folder are read in the order of their names and must have the same columns, of the same types. A
-    ``.smi`` file has the columns ``smiles`` and ``name``. Damage may be found only while the chunks are read.
-    """
+    """Open a table, ``.smi`` file (columns ``smiles``, ``name``) or folder of such files, read in order of their names.
+    Those must have the same columns, of the same types. Damage may be found only while the chunks are read."""
     files = table_files(path)
     with _open_file(files[0], rows) as first:
         if len(files) == 1:
@@ -120,7 +112,6 @@ def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def holds_sdf(path: Path) -> bool:
-    """True for an SDF file, or a folder with one."""
     return any(_has_suffix(file, SDF_SUFFIXES) for file in table_files(path))
 
 
@@ -284,10 +275,7 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def plain_rows(chunk: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows as values that JSON has: numbers that are not finite become None, other types such as dates text.
-
-    Numbers of type float32 get the shortest form that is read back as the same number.
-    """
+    """Yield rows as JSON values: None if not finite, text for dates, float32 in the shortest exact form."""
     columns = []
     for column in chunk.columns:
         is_short = pa.types.is_float32(column.type.value_type if _holds_lists(column.type) else column.type)
@@ -318,8 +306,6 @@ class TableSink(Protocol):
 
 
 class _TextSink:
-    """Converts the cells of a table to texts; ``write`` writes rows of them."""
-
     def __init__(self, write: Callable[[Iterable[tuple[str, ...]]], None]) -> None:
         self._write, self.header_written = write, False
 
@@ -368,9 +354,7 @@ class _ParquetSink:
 @contextmanager
 def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
     """Write a CSV, TSV, Excel or Parquet file chunk by chunk and atomically: the file appears when it is complete.
-
-    ``path`` is the file, None for CSV on stdout, or a sink, which is used as it is.
-    """
+    ``path`` None writes CSV to stdout; a sink is used as it is."""
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):  # in the encoding of files, whatever the locale is
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="")

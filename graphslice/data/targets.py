@@ -1,10 +1,7 @@
 """Inference of the target column, its level and its task (regression, binary or multiclass) from its cells.
 
-In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages.
-
-Summary of the cells of a column, from which its task is inferred.
-
-Columns of lists of numbers: labels of atoms or bonds, and which of the two they are.
+In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages. Columns of lists of numbers
+are labels of atoms or bonds.
 """
 
 from __future__ import annotations
@@ -42,14 +39,11 @@ _FEW_COMMAS = 0.1
 def infer_tasks(
     chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str, smiles: str | None = None
 ) -> list[Task]:
-    """Determine the task of each target: from ``config.task``, else from its values.
+    """Infer the task of each target: from ``config.task``, else from its values (for atoms and bonds of all lists).
 
     Numbers are regression; only 0 and 1, or exactly two words, are binary (the second word in alphabetical order is the
     positive class, as in scikit-learn); at most 100 words with, on average, at least three rows each are multiclass.
-    Anything else is an error.
-
-    Of atom- and bond-level targets the values are the numbers of all lists. Rows without a SMILES are left out, if
-    ``smiles`` names that column.
+    Anything else is an error. Rows without a SMILES are left out, if ``smiles`` names that column.
     """
     if config.level != MOLECULE:
         chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
@@ -156,28 +150,15 @@ MOST_CLASSES = 100
 
 @dataclass
 class ColumnContents:
-    """Summary of the cells of a target column, accumulated chunk by chunk.
+    """Summary of the cells ``(row from 1, text)`` of a target column, accumulated chunk by chunk."""
 
-    Cells are given as ``(row, text)`` with rows counted from 1.
-
-    Attributes:
-        numbers: number of cells with numbers.
-        bounds: number of cells that are bounds of a number, such as ``>5``.
-        words: number of other cells that are not empty.
-        commas: number of these that are numbers with commas.
-        values: the different finite numbers; not extended beyond the maximal number of classes.
-        names: the different bounds and words as they are first written, by :func:`class_key`; not extended beyond the
-            maximal number of classes.
-        firsts: the first cell of a kind: ``word``, ``comma``, and ``none`` (that word in a column of words).
-    """
-
-    numbers: int = 0
-    bounds: int = 0
-    words: int = 0
-    commas: int = 0
-    values: set[float] = field(default_factory=set)
-    names: dict[str, str] = field(default_factory=dict)
-    firsts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    numbers: int = 0  # cells with numbers
+    bounds: int = 0  # cells with bounds of a number, such as >5
+    words: int = 0  # other cells that are not empty
+    commas: int = 0  # of these, numbers with commas
+    values: set[float] = field(default_factory=set)  # different finite ones, until too many for classes
+    names: dict[str, str] = field(default_factory=dict)  # bounds and words by class_key, until too many
+    firsts: dict[str, tuple[int, str]] = field(default_factory=dict)  # first cell of a kind: word, comma, none
 
     def add(self, chunk: pa.Table, column: str, first_row: int, ignored: np.ndarray) -> None:
         """Add the cells of a chunk that begins with a row, counted from 0; those of ``ignored`` rows count as empty."""
@@ -244,13 +225,9 @@ _SAMPLE_ROWS = 50
 
 @dataclass
 class ListLengths:
-    """Lengths of the lists of a column and sizes of their molecules, from which the level is inferred.
+    """Lengths of the lists of a column and sizes of their molecules, from which the level is inferred."""
 
-    Attributes:
-        sizes: for each sampled list, its length and the numbers of atoms and bonds of its molecule.
-    """
-
-    sizes: list[tuple[int, int, int]] = field(default_factory=list)
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)  # list length, atoms and bonds of each sample
 
     def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
         """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
@@ -280,7 +257,6 @@ class ListLengths:
 
 
 def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
-    """Return the lists of numbers in a column, by row of the chunk."""
     if pa.types.is_primitive(chunk.schema.field(column).type):
         return {}
     cells = [cell if not isinstance(cell, str) or "[" in cell else None for cell in column_cells(chunk, column)]

@@ -17,11 +17,8 @@ COVERAGE_LEVEL = 90
 def coverage(
     interval: PredictionInterval, labels: np.ndarray, molecules: np.ndarray, tasks: Sequence[Task]
 ) -> dict[str, dict[str, float]]:
-    """Compute coverage and mean width of intervals, or size of sets, for every target; nan without labels.
-
-    ``labels``: ``float64 [R, T]``, nan where unknown; ``molecules``: ``int64 [R]``, the molecule of every row. Atoms
-    and bonds are averaged within molecules first, which is the coverage that the intervals guarantee.
-    """
+    """Compute coverage and mean width, or size of sets, by target; nan without labels ``float64 [R, T]``. Atoms and
+    bonds are averaged within ``molecules int64 [R]`` first, which is the coverage that the intervals guarantee."""
     results = {}
     prediction_sets = iter(interval.sets.values())
     for t, task in enumerate(tasks):
@@ -41,10 +38,8 @@ def coverage(
 
 
 def add_coverage(result: dict, coverages: dict[str, dict[str, float]]) -> None:
-    """Add ``coverage_90``, ``width_90`` and ``classes_90`` to the scores of each target, as far as they are finite.
-
-    ``coverage_90`` is None if intervals are infinite, since they cover every label.
-    """
+    """Add finite ``coverage_90``, ``width_90`` and ``classes_90`` to the scores of each target; the coverage is None if
+    intervals are infinite, since they cover every label."""
     for name, values in coverages.items():
         finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
         if np.isinf(values.get("width", 0.0)):

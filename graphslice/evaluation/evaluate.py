@@ -1,7 +1,5 @@
-"""Evaluation of a model on labelled molecules.
-
-Predictions of labelled molecules as tables: ``test_predictions.csv``, ``out_of_fold.csv``, ``evaluate -o``.
-"""
+"""Evaluation on labelled molecules, and their predictions: ``test_predictions.csv``, ``out_of_fold.csv``, ``evaluate
+-o``."""
 
 from __future__ import annotations
 
@@ -35,22 +33,8 @@ from graphslice.tasks import Task, is_bounded
 def load_evaluation_data(
     predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None = None
 ) -> tuple[LabelledDataset, Splits | None]:
-    """Load labelled molecules to evaluate a model on: data that the user names as they are, else those of the training.
-
-    Args:
-        predictor: the model.
-        model: its run directory or checkpoint, if there is one.
-        overrides: fields of :class:`~graphslice.config.DataConfig` that the user sets.
-        split: the split to evaluate. With ``all`` a column of splits in named data is ignored.
-
-    Returns:
-        The dataset, and the rows of each split: those of the run for the data of the training, else those that the
-        data defines; None if there are none.
-
-    Raises:
-        InputError: if the dataset cannot be read or has other targets, or the data of the training is not there or has
-            changed.
-    """
+    """Load the data that ``overrides`` (of DataConfig) name, else those of the training, and their splits or None;
+    ``all`` ignores a split column. InputError: unreadable, other targets, or training data that are gone or changed."""
     if "dataset" not in overrides:
         return _load_training_data(predictor, model, overrides, split)
     dataset = absolute_dataset(overrides["dataset"])
@@ -62,7 +46,6 @@ def load_evaluation_data(
 def _load_training_data(
     predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None
 ) -> tuple[LabelledDataset, Splits | None]:
-    """Load the data of the training with the splits of the run."""
     folder, trained = None if model is None else run_directory_of(model), predictor.config.data
     dataset = locate_dataset(trained.dataset, folder)
     exists = is_dataset_name(dataset) or split_sheet(Path(dataset))[0].is_file() or Path(dataset).is_dir()
@@ -104,10 +87,8 @@ def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
 def data_to_evaluate(
     predictor: Predictor, overrides: dict[str, Any], split: str | None, columns: Sequence[str]
 ) -> DataConfig:
-    """Return how named data are read: as the user says, else as at the training, with the model's targets among them.
-
-    ``columns`` are those of the data; empty if it has none. With the split ``all`` a column of splits is ignored.
-    """
+    """Return how named data are read: as the user says, else as at the training, with the model's targets among the
+    ``columns`` (empty if there are none). With the split ``all`` a column of splits is ignored."""
     trained = predictor.config.data
     defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
     is_named = is_dataset_name(overrides.get("dataset", ""))  # whose split is fixed
@@ -126,11 +107,8 @@ def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
 
 
 def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
-    """Give a dataset all targets of a model; those that it lacks, or ``targets`` does not name, are unknown.
-
-    The dataset has some targets of the model by name, or as many others in its order. Rows whose atom- or bond-level
-    labels do not have the length of their molecule are rejected.
-    """
+    """Give a dataset, with targets by name or as many in order, all those of a model; missing or not named ones are
+    unknown. Rows whose atom- or bond-level labels do not have the length of their molecule are rejected."""
     evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
     if dataset.level == MOLECULE:
@@ -213,26 +191,13 @@ def predict_rows(
 def evaluate(
     predictor: Predictor, dataset: LabelledDataset, split: str, splits: Splits | None, out: Path | None = None
 ) -> dict:
-    """Evaluate a model on a split of a dataset.
+    """Evaluate a model on a split of a dataset of :func:`align_targets`; ``out`` as in :func:`write_predictions`.
 
-    Args:
-        predictor: the model.
-        dataset: labelled molecules, with the targets of the model (see :func:`align_targets`).
-        split: one of ``splits``, or ``"all"``.
-        splits: ``int64`` rows of each split.
-        out: where to write the labels and predictions, see
-            :func:`~graphslice.evaluation.evaluate.write_predictions`; None to write none.
-
-    Returns:
-        The result of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
-        without a prediction, which are left out, and ``first_unanswered``, the row and the error message of the first
-        one. A calibrated model adds ``learned``, the number of predicted molecules
-        with the fingerprint of a stored training molecule, and the coverage of every target as in
-        :func:`~graphslice.evaluation.coverage.add_coverage`.
-
-    Raises:
-        InputError: if there is no such split, it has no labels, no molecule of it can be predicted, or ``out`` cannot
-            be written.
+    The result is that of :func:`~graphslice.evaluation.metrics.scores`, with ``unanswered``, the number of molecules
+    without a prediction, which are left out, and ``first_unanswered``, row and error message of the first one. A
+    calibrated model adds ``learned``, the number of predicted molecules with the fingerprint of a stored training
+    molecule, and the coverage as :func:`~graphslice.evaluation.coverage.add_coverage`. InputError: there is no such
+    split, it has no labels, no molecule of it can be predicted, or ``out`` cannot be written.
     """
     if split == "all":
         rows = np.arange(len(dataset))
@@ -274,10 +239,9 @@ def write_predictions(
 ) -> None:
     """Write the labels and predictions of some rows as a table.
 
-    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its
-    label ``<target>_true`` (empty if unknown), and the columns that ``graphslice predict`` writes, ``error`` only if
-    a row has no prediction. Labels and predictions of atoms and bonds are lists in the order of the SMILES, into
-    which those in the order of the graphs of a ``store`` are brought.
+    The columns are row (from 1), smiles (empty without one), the identifiers of the dataset, for each target its label
+    ``<target>_true`` (empty if unknown), and those of ``graphslice predict``, ``error`` only if needed. Labels and
+    predictions of atoms and bonds are lists in the order of the SMILES, also from the graph order of a ``store``.
     """
     labels, ptr = dataset.labels(rows), None
     if predictions.ptr is not None:

@@ -1,7 +1,4 @@
-"""Metrics of regression and classification; the MAE on PCQM4M-LSC is computed by OGB's own evaluator.
-
-Confidence intervals of means over seeds or cross-validation folds.
-"""
+"""Metrics of regression and classification (the MAE on PCQM4M-LSC by OGB's own evaluator), and confidence intervals."""
 
 from __future__ import annotations
 
@@ -25,16 +22,10 @@ _MIN_PROBABILITY = 1e-7
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the predictions of one target.
+    """A metric of the predictions of one target."""
 
-    Attributes:
-        label: name on screen.
-        kinds: task types that have the metric.
-        higher_is_better: True if larger values are better.
-    """
-
-    label: str
-    kinds: tuple[str, ...]
+    label: str  # on screen
+    kinds: tuple[str, ...]  # task types that have the metric
     higher_is_better: bool
 
     def loss(self, value: float) -> float:
@@ -67,11 +58,8 @@ _SIMILAR_SPREADS = 3.0
 
 
 def default_metric(tasks: Sequence[Task], labels: np.ndarray) -> str:
-    """Return the metric that selects the best checkpoint, given labels ``float64 [R, T]``.
-
-    MAE or AUROC; the loss for mixed task types, and for numbers whose standard deviations differ by a factor of more
-    than 3, since the largest would decide.
-    """
+    """Return the metric that selects the best checkpoint: MAE or AUROC; the loss for mixed task types, and for numbers
+    whose standard deviations differ by a factor of more than 3, since the largest would decide."""
     is_regression = {task.kind == REGRESSION for task in tasks}
     if is_regression == {True}:
         spreads = [_spread(column) for column in labels.T]
@@ -91,18 +79,8 @@ def check_metric(name: str, tasks: Sequence[Task]) -> None:
 
 
 def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> float:
-    """Compute one metric, averaged over the targets that have it.
-
-    Args:
-        name: one of :data:`METRICS`.
-        dataset: name of the dataset; for ``pcqm4m`` and ``pcqm4mv2`` OGB's evaluator computes the MAE (in eV).
-        tasks: the T prediction tasks.
-        y_true: ``float [R, T]``, labels in the unit of the target, or class indices; nan where unknown.
-        predictions: ``float [R, W]``, numbers in the same unit, and class probabilities.
-
-    Returns:
-        The mean over the targets for which the metric is defined; nan if there are none.
-    """
+    """Compute a metric of labels ``float [R, T]`` (nan: unknown), predictions ``float [R, W]``: its mean over targets,
+    nan without any. For ``pcqm4m`` and ``pcqm4mv2`` OGB's evaluator computes the MAE (in eV)."""
     if name == "mae" and dataset in OGB_FOLDERS:
         return _ogb_mae(dataset, y_true[:, 0], predictions[:, 0])
     return mean_of_defined(
@@ -113,16 +91,8 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, pr
 
 
 def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> dict:
-    """Compute all metrics, for every target and averaged over targets.
-
-    Args:
-        dataset, tasks, y_true, predictions: as in :func:`score`.
-
-    Returns:
-        The averaged metrics by name; ``molecules``, the number of rows R; and ``targets``, which holds for every target
-        ``kind``, ``molecules`` (number of labels), ``counts`` (labels per class, for classification) and its metrics.
-        Undefined metrics are nan.
-    """
+    """Compute all metrics (nan: undefined), for every target and averaged, with arguments of :func:`score`;
+    ``molecules`` is R, of a target the number of labels, ``counts`` the labels per class."""
     targets: dict[str, dict] = {}
     for t, task, where in each_target(tasks):
         labels = y_true[~np.isnan(y_true[:, t]), t]
@@ -266,8 +236,6 @@ def _spread(y: np.ndarray) -> float:
 
 
 def _sklearn(name: str, **settings) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Return a scikit-learn metric of predicted classes."""
-
     def compare(y: np.ndarray, p: np.ndarray) -> float:
         from sklearn import metrics
 
@@ -289,7 +257,6 @@ def _auroc(y: np.ndarray, p: np.ndarray) -> float:
 
 
 def _auprc(y: np.ndarray, p: np.ndarray) -> float:
-    """Average precision of the second class."""
     from sklearn.metrics import average_precision_score
 
     return average_precision_score(y, p[:, 1]) if 0 < y.sum() < len(y) else np.nan
@@ -350,11 +317,8 @@ _LEVEL = 0.95
 
 
 def mean_interval(values: np.ndarray, folds: int = 0, comparisons: int = 1) -> tuple[float, float]:
-    """Return the 95% confidence interval of a mean over seeds or folds, by Student's t.
-
-    Training sets of ``folds`` overlap, which increases the variance of the mean (Nadeau and Bengio 2003,
-    doi:10.1023/A:1024068626366). ``comparisons`` intervals hold simultaneously (Bonferroni correction).
-    """
+    """Return a 95% interval of a mean by Student's t; ``comparisons`` hold simultaneously (Bonferroni correction).
+    Overlap of the training sets of ``folds`` adds variance (Nadeau and Bengio 2003, doi:10.1023/A:1024068626366)."""
     from scipy.stats import t  # the import takes half a second
 
     factor = 1 / len(values) + (1 / (folds - 1) if folds else 0)  # 1 / (folds - 1): size of test over training set

@@ -15,17 +15,11 @@ from graphslice.inference.predictor import Predictor
 
 @dataclass(frozen=True)
 class OutOfFoldPredictions:
-    """Predictions of M models for R molecules, each for those in its own split; T targets, W columns.
+    """Predictions of M models for R molecules, each for those in its own split; T targets, W columns."""
 
-    Attributes:
-        values: ``float32 [M, S, W]``, uncalibrated predictions of every model, one for each molecule, atom or bond; nan
-            outside its split.
-        difficulty: difficulty estimates by name, ``float32 [S, T]``, averaged over the predicting models: standard
-            deviation between the components of a model and, if all models are calibrated, the distance of the molecule
-            to their training sets.
-    """
-
-    values: np.ndarray
+    values: np.ndarray  # float32 [M, S, W], uncalibrated, by molecule, atom or bond; nan outside the split
+    # By name float32 [S, T], averaged over the predicting models: standard deviation between the components of a model
+    # and, if all models are calibrated, the distance of the molecule to their training sets.
     difficulty: dict[str, np.ndarray]
 
     @property

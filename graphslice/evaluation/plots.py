@@ -84,10 +84,8 @@ def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
 
 
 def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, predictions: np.ndarray) -> None:
-    """Plot predicted ``float32 [R, W]`` against true values ``float64 [R, T]``, one panel for each of twelve targets.
-
-    Regression targets are shown as a scatter plot, binary ones as a ROC curve, multiclass ones as a confusion matrix.
-    """
+    """Plot predictions ``float32 [R, W]`` against labels ``float64 [R, T]``, one panel for each of twelve targets: a
+    scatter plot for regression, a ROC curve for binary, a confusion matrix for multiclass targets."""
     shown, slices = tasks[:_MAX_PANELS], output_slices(tasks)
     with report_style(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about characters that the font lacks
@@ -125,7 +123,6 @@ def draw_predictions(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) 
 
 
 def draw_regression(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> None:
-    """Draw predicted against true values."""
     if task.transform == "log":
         use_log_scale(axes, "x", y, values)
         use_log_scale(axes, "y", y, values)

@@ -1,9 +1,8 @@
 """Networks of a model: run by torch, or on a CPU as a compiled program without torch, at molecule level.
 
-The output head and the encoder of descriptors of a network, for a molecule-level model in evaluation mode.
-
-What :class:`~graphslice.nn.block.MLPHead`, :class:`~graphslice.nn.descriptors.DescriptorEncoder` and
-:meth:`~graphslice.nn.GraphTransformer.forward` compute, in float32 with numpy.
+The program's output head and encoder of descriptors compute in float32 with numpy what
+:class:`~graphslice.nn.block.MLPHead`, :class:`~graphslice.nn.descriptors.DescriptorEncoder` and
+:meth:`~graphslice.nn.GraphTransformer.forward` compute in evaluation mode.
 """
 
 from __future__ import annotations
@@ -31,20 +30,13 @@ _BATCH = 128
 
 
 class CompiledNetworks:
-    """Networks of a model with M members: those of :class:`~graphslice.inference.torch_networks.TorchNetworks`.
-
-    Args:
-        checkpoints: one per member, all of one architecture.
-        program: the program of this architecture.
-        parameters: for each member the weights that the program and its output head read.
-        as_torch: returns the networks as torch modules, which predict the molecules that are too large.
-    """
+    """Networks of M members run by a compiled program, with the interface of :class:`TorchNetworks`."""
 
     def __init__(
-        self,
-        checkpoints: Sequence[Checkpoint],
-        program: SavedProgram,
-        parameters: Sequence[Mapping[str, np.ndarray]],
+        self,  # one per member, all of one architecture
+        checkpoints: Sequence[Checkpoint],  # of this architecture
+        program: SavedProgram,  # by member, what program and head read
+        parameters: Sequence[Mapping[str, np.ndarray]],  # the torch modules, which predict molecules that are too large
         as_torch: Callable[[], TorchNetworks],
     ) -> None:
         self._config, self._program, self._parameters = checkpoints[0].config, program, parameters
@@ -63,7 +55,6 @@ class CompiledNetworks:
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters of one member."""
         return sum(weight.size for name, weight in self._parameters[0].items() if name not in STATISTICS)
 
     def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -113,17 +104,7 @@ Networks: TypeAlias = Union[CompiledNetworks, "TorchNetworks"]
 
 
 def load_networks(checkpoints: Sequence[Checkpoint], device: str) -> Networks:
-    """Load the networks of a model onto a device.
-
-    On a CPU they run as a compiled program if there is one for their configuration; else torch runs them.
-
-    Args:
-        checkpoints: one per member.
-        device: name of a torch device.
-
-    Raises:
-        InputError: if the weights of a checkpoint do not fit its configuration.
-    """
+    """Load the networks onto a torch device, on a CPU as a compiled program if possible. InputError: unfit weights."""
 
     @cache
     def load() -> TorchNetworks:
@@ -162,7 +143,6 @@ _ERF = tuple(map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0.2844967
 
 
 def embedding_width(config: ModelConfig) -> int:
-    """Return the number of features that the head reads."""
     return config.dim * (sum(READOUTS[name] for name in config.readout.split("+")) + (config.descriptors > 0))
 
 
@@ -182,16 +162,8 @@ def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def with_descriptors(
     readouts: np.ndarray, descriptors: np.ndarray | None, weights: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Append the encoded descriptors, if the model reads any, to readouts.
-
-    Args:
-        readouts: ``float32 [B, W]``.
-        descriptors: ``float32 [B, F]``, nan where unknown; or None.
-        weights: as :func:`head_shapes` describes them.
-
-    Returns:
-        The embeddings, ``float32 [B, C]``.
-    """
+    """Append encoded descriptors ``float32 [B, F]`` (nan: unknown), if any, to readouts ``[B, W]``: ``float32 [B, C]``.
+    ``weights`` as :func:`head_shapes` describes them."""
     if descriptors is None:
         return readouts
     centre, scale, low, high = (weights[f"descriptors.{name}"] for name in ("centre", "scale", "low", "high"))

@@ -48,22 +48,14 @@ _CHUNK_ROWS = 8192
 
 @dataclass
 class FileReport:
-    """Summary of the prediction of a file.
+    """Summary of the prediction of a file."""
 
-    Attributes:
-        rows: number of rows read.
-        failed: number of rows without a prediction.
-        first_error: error message of the first of these, or None.
-        notes: further remarks for the user.
-    """
-
-    rows: int = 0
-    failed: int = 0
-    first_error: str | None = None
-    notes: list[str] = field(default_factory=list)
+    rows: int = 0  # read
+    failed: int = 0  # without a prediction
+    first_error: str | None = None  # message of the first of these
+    notes: list[str] = field(default_factory=list)  # further remarks for the user
 
     def add(self, errors: Sequence[str | None]) -> None:
-        """Count further rows; ``errors`` holds an error message or None per row."""
         failed = [error for error in errors if error]
         self.rows += len(errors)
         self.failed += len(failed)
@@ -72,16 +64,16 @@ class FileReport:
 
 def predict_file(
     predictor: Predictor,
-    source: str | Path | Sequence[str],
-    out: str | Path | TableSink | None,
+    source: str | Path | Sequence[str],  # a file, a folder or a list of SMILES
+    out: str | Path | TableSink | None,  # written atomically; None: CSV on stdout
     *,
-    smiles_column: str | None = None,
-    engine: str = "local",
-    workers: int | None = None,
-    interval: float | None = None,
+    smiles_column: str | None = None,  # default: that of the training data, else detected
+    engine: str = "local",  # or "ray", for a cluster whose machines can all read the file
+    workers: int | None = None,  # of featurization, with Ray of prediction; default: one per core
+    interval: float | None = None,  # and nearest as in Predictor.predict
     nearest: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
+    overwrite: bool = False,  # an existing file
+    progress: Callable[[int], None] | None = None,  # called with the number of rows done since the last call
 ) -> FileReport:
     """Predict every row of a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or of a folder of such files.
 
@@ -94,29 +86,11 @@ def predict_file(
 
     and by ``in_domain`` and ``similarity`` with ``interval`` or ``nearest``, by ``nearest``, and by ``error``. A row
     with more or fewer fields than the header keeps the first fields and gets an error message instead of a prediction.
-    For atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's
-    order; text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed
-    dataset has a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the
-    size of the file.
-
-    Args:
-        predictor: the model.
-        source: the input file or folder, or a list of SMILES.
-        out: a CSV, TSV, Excel or Parquet file, written atomically; or a sink. None writes CSV to stdout.
-        smiles_column: the SMILES column. Default: that of the training data if the file has it, else detected by name.
-            The feature columns of the model must exist; cells that are empty or not numbers are replaced by the mean
-            of the training set.
-        engine: ``"local"``, or ``"ray"`` for a Ray cluster on which every machine can read the file.
-        workers: number of featurization processes (with Ray: of prediction processes). Default: one per core.
-        interval, nearest: as in :meth:`Predictor.predict`.
-        overwrite: replace an existing file.
-        progress: called from time to time with the number of rows done since the last call.
-
-    Returns:
-        The number of rows, of failed rows, and notes for the user.
-
-    Raises:
-        InputError: if the input cannot be read, the output cannot be written, or a column is missing or in the way.
+    Feature columns must exist; cells that are empty or not numbers are replaced by the mean of the training set. For
+    atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's order;
+    text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed dataset has
+    a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the size of the
+    file.
     """
     source = Path(source) if isinstance(source, str) else source
     out = Path(out) if isinstance(out, str) else out
@@ -152,11 +126,7 @@ def featurized_table(
     new_columns: Iterable[str],
     workers: int | None,
 ) -> Iterator[tuple[Iterator[tuple[pa.Table, GraphStore]], Callable[[], list[str]]]]:
-    """Context manager that reads and featurizes a table; arguments and errors as in :func:`predict_file`.
-
-    Yields:
-        The chunks of the table with their featurized rows, and a function that returns the notes when all are read.
-    """
+    """Yield the chunks of a table with their featurized rows, and a function that returns the notes at the end."""
     if isinstance(source, Path):
         opened: AbstractContextManager[TableStream] = open_table(source)
     elif smiles_column is not None:
@@ -193,13 +163,7 @@ def _chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
 
 
 def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | None, overwrite: bool) -> None:
-    """Raise :class:`InputError` if the output is an input file, or exists and may not be replaced.
-
-    Args:
-        source: the input file or folder; a list of SMILES or None if there is none.
-        out: the output file; None or a sink for others.
-        overwrite: an existing file may be replaced.
-    """
+    """Raise :class:`InputError` if a file ``out`` is an input file, or exists and may not be replaced."""
     if not isinstance(out, Path) or not out.exists():
         return
     if isinstance(source, Path) and source.exists() and any(map(out.samefile, table_files(source))):
@@ -211,19 +175,8 @@ def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | No
 def input_columns(
     predictor: Predictor, table: TableStream, smiles_column: str | None, name: str, new_columns: Iterable[str] = ()
 ) -> tuple[int, FeatureColumns]:
-    """Return the index of the SMILES column of a table, and its feature columns.
-
-    Args:
-        predictor: the model, whose training column is the default; not for a ``.smi`` file, which has no header.
-        table: the opened table.
-        smiles_column: name given by the user, or None.
-        name: path of the table, for messages.
-        new_columns: names of the columns that will be added.
-
-    Raises:
-        InputError: if there is no such column, the table already has one of the added columns, it lacks a feature
-            column of the model, or it has one of these columns twice.
-    """
+    """Return the index of the SMILES column (by default the training column, if the file has a header), and its feature
+    columns. InputError: a column is missing or occurs twice, or one of ``new_columns`` exists."""
     columns, trained_column = table.columns, predictor.config.data.smiles_column if table.named else None
     column = find_smiles_column(columns, smiles_column, name, trained_column)
     if taken := [new_column for new_column in new_columns if new_column in columns]:
@@ -311,7 +264,6 @@ def _identifying_table(store: GraphStore, rows: np.ndarray) -> pa.Table:
 def _predict_on_ray(
     predictor: Predictor, source: Path, column: int, workers: int | None, options: dict[str, Any]
 ) -> Iterator[pa.Table]:
-    """Predict the chunks of a table on a Ray cluster."""
     from graphslice.system.ray import map_table
 
     shared = predictor.checkpoints, predictor.calibration, predictor.folder, column, options
@@ -341,16 +293,8 @@ MATRIX_SUFFIX = ".npy"
 
 
 def compute_embeddings(predictor: Predictor, store: GraphStore) -> np.ndarray:
-    """Compute the embeddings of all molecules of a store.
-
-    Args:
-        predictor: the model.
-        store: featurized as its ``config.graph`` says.
-
-    Returns:
-        ``float32 [R, C]``: the graph readout after the last norm, followed by the encoded descriptors if the model
-        reads any; those of ensemble members are concatenated. Rows of invalid molecules are nan.
-    """
+    """Compute embeddings ``float32 [R, C]`` of a store: graph readouts after the last norm and encoded descriptors, the
+    members concatenated; nan for invalid molecules."""
     embeddings = np.full((len(store), predictor.networks.width), np.nan, dtype=np.float32)
     rows = np.flatnonzero(store.sizes > 0)
     embeddings[rows] = predictor.networks.embed(store, rows)
@@ -367,23 +311,8 @@ def embed_file(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
-    """Compute the embeddings of all rows of a table and write them to a file.
-
-    A ``.npy`` file holds only the matrix of :func:`compute_embeddings`. A table holds the input columns, followed by
-    ``embedding_0``, ``embedding_1``, ... and ``error``.
-
-    Args:
-        predictor: the model.
-        source: a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, a folder of such files, or a list of SMILES.
-        out: a ``.npy``, CSV, TSV, Excel or Parquet file, written atomically; or a sink. None writes CSV to stdout.
-        smiles_column, workers, overwrite, progress: as in :func:`~graphslice.inference.files.predict_file`.
-
-    Returns:
-        The number of rows, of failed rows, and notes for the user.
-
-    Raises:
-        InputError: if the input cannot be read or the output cannot be written.
-    """
+    """Write the embeddings of a table as in :func:`predict_file`: a ``.npy`` file holds only the matrix, a table adds
+    ``embedding_0``, ``embedding_1``, ... and ``error``."""
     check_output(source, out, overwrite)
     matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
     if matrix is None and isinstance(out, Path) and not out.name.lower().endswith(WRITABLE):
@@ -403,7 +332,6 @@ def embedding_column(number: int) -> str:
 
 
 def _append_embeddings(predictor: Predictor, chunk: pa.Table, store: GraphStore) -> pa.Table:
-    """Append embedding columns and the column ``error`` to a chunk of a table."""
     chunk = file_columns(chunk)
     for c, values in enumerate(compute_embeddings(predictor, store).T):
         chunk = chunk.append_column(embedding_column(c), number_array(values, np.isfinite(values)))
@@ -416,7 +344,6 @@ def _write_matrix(
     out: Path,
     progress: Callable[[int], None] | None,
 ) -> FileReport:
-    """Write the embeddings of all chunks to one ``.npy`` file."""
     report, rows = FileReport(), 0
     with atomic_write(out) as temporary, temporary.open("wb") as file:
         for chunk, store in chunks:

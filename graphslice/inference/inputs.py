@@ -25,10 +25,8 @@ Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
 
 
 def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dict[str, np.ndarray]:
-    """Return the feature columns of a model as ``float32 [R]`` by name, nan where unknown.
-
-    Raises :class:`InputError` if one is missing or has another length than ``rows``.
-    """
+    """Return feature columns as ``float32 [R]`` by name, nan where unknown; InputError if missing or not of ``rows``
+    length."""
     if missing := [name for name in names if name not in columns]:
         raise InputError(
             f"the model needs the feature column{'s' * (len(missing) > 1)} {quoted_list(missing)}: "
@@ -44,19 +42,8 @@ def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dic
 
 
 def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
-    """Convert an input to a list of molecules.
-
-    Args:
-        molecules: one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data``; a PyG ``Batch`` counts as its
-            graphs. An array may have a single column.
-        level: level of the targets; RDKit molecules have no order of atoms and bonds.
-
-    Returns:
-        For each molecule a SMILES, a graph, or a :class:`MoleculeError` if it is neither.
-
-    Raises:
-        InputError: if the input holds no molecules, or RDKit molecules for atom- or bond-level targets.
-    """
+    """Convert one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data`` to a list: a SMILES, a graph or a
+    MoleculeError each. InputError: none, or RDKit molecules, which have no order of atoms, at another ``level``."""
     if isinstance(molecules, str) and molecules.lower().endswith(READABLE):
         raise InputError(f"{molecules} is a file: give a data frame of its rows, or use graphslice predict")
     if isinstance(molecules, str | Chem.Mol) or is_graph(molecules):
@@ -79,22 +66,8 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
 def frame_molecules(
     frame: Any, smiles: str | None, feature_columns: Sequence[str], decimal: str | None = None
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Read the molecules and feature columns of a data frame.
-
-    Args:
-        frame: a pandas, polars or Arrow table.
-        smiles: name of the SMILES column, used if it exists; else the column is detected by name. A single column is
-            always the SMILES column.
-        feature_columns: names of the feature columns of the model; missing ones are left out.
-        decimal: how their numbers are written, as in ``data.decimal``.
-
-    Returns:
-        The molecules as :func:`as_molecules` returns them, and ``float32 [R]`` by feature column; cells that are not
-        numbers are nan, as in a file.
-
-    Raises:
-        InputError: if the SMILES column cannot be detected, or the name of a column that is read occurs twice.
-    """
+    """Read molecules and feature columns (``float32 [R]``, nan: no number; missing ones left out) of a frame. The
+    SMILES column is ``smiles`` if it exists, else a single column or detected by name."""
     names = column_names(frame)
     column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
     present = [name for name in feature_columns if name in names]
@@ -126,7 +99,6 @@ def _molecule(value: Any) -> Any:
 
 
 def _short_repr(value: object) -> str:
-    """Return a shortened repr of a value, with its type."""
     text = repr(value)
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"
 
@@ -137,18 +109,8 @@ def is_graph(molecule: object) -> bool:
 
 
 def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str]) -> GraphStore:
-    """Featurize molecules for a model, row by row; invalid ones keep an error message.
-
-    Args:
-        inputs: as in :func:`as_molecules`, or a data frame, whose columns are detected by name.
-        columns: feature columns, for a model that reads some.
-        config: configuration of the model.
-        kinds: kinds of SMILES descriptors that the model reads.
-
-    Raises:
-        InputError: if the input holds no molecules, lacks what the model reads, or has RDKit molecules for an atom- or
-            bond-level model.
-    """
+    """Featurize what :func:`as_molecules` accepts, or a data frame, with descriptors of ``kinds``; invalid molecules
+    keep an error message. InputError as there, or if feature columns are missing."""
     level, columns = config.model.level, dict(columns or {})
     if is_frame(inputs):
         if level != MOLECULE:

@@ -58,20 +58,10 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     """Write the networks of a model to an ONNX file, and compare it with the model by ONNX Runtime.
 
     The file predicts what the model predicts without its base models (:mod:`graphslice.stacking`): the mean over its
-    networks, in the units of the targets, and class probabilities. The numbers of molecules and of atoms are free. The
-    metadata hold the settings, the targets and the meaning of the inputs.
-
-    Args:
-        checkpoints: of a model, or of the members of an ensemble.
-        calibration: of the model; its temperatures are applied if there are no base models.
-        path: written atomically, after the comparison.
-
-    Returns:
-        Notes for the user on the comparison, whose differences are relative to the largest prediction of a target.
-
-    Raises:
-        InputError: if a package is missing, the network cannot be expressed in ONNX, ONNX Runtime predicts something
-            else, or the file cannot be written.
+    networks, in the units of the targets, and class probabilities. Temperatures of ``calibration`` are applied if there
+    are no base models. The numbers of molecules and of atoms are free. The metadata hold the settings, the targets and
+    the meaning of the inputs. The file is written atomically after the comparison, whose notes are returned:
+    differences are relative to the largest prediction of a target. Whatever prevents it is an InputError.
     """
     try:
         import onnxruntime
@@ -133,7 +123,6 @@ def _difference(found: list[np.ndarray], model: Predictor, batches: list[tuple])
 
 
 def _metadata(model: Predictor, inputs: list[str], stacked: bool) -> dict[str, str]:
-    """Return the metadata of the file: texts, and JSON for what has parts."""
     without = " without its base models, which are not in the file" if stacked else ""
     return {
         "description": f"GraphSlice {__version__}: {OUTPUT} are those of the model{without}",
@@ -162,10 +151,8 @@ def _onnx_model(model: Predictor) -> Any:
 
 
 def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
-    """Trace a module of one tensor per input, on the plain references of the operators, to an ``onnx.ModelProto``.
-
-    ``inputs`` are of :data:`INPUTS`, for a batch of at least two molecules.
-    """
+    """Trace a module of one tensor per input, on the plain references of the operators, to an ``onnx.ModelProto``;
+    ``inputs`` are of :data:`INPUTS`, for a batch of at least two molecules."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     sizes = {name: Dim(name) for name in ("molecules", "atoms", "path_types", "path_entries", "predicted")}
@@ -190,7 +177,6 @@ def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager that hides torch's advice to developers."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -262,7 +248,6 @@ def _in_unit(outputs: Tensor, task: Task) -> Tensor:
 
 
 def _temperature_scaled(probabilities: Tensor, temperature: float) -> Tensor:
-    """Scale probabilities ``[R, W]``: see :func:`graphslice.calibration.calibration.temperature_scaled`."""
     p = probabilities.double().clamp(1e-12, 1 - 1e-12)
     if p.shape[1] == 1:
         return (p.logit() / temperature).sigmoid().float()

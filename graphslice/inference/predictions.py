@@ -1,7 +1,4 @@
-"""Predictions for molecules, with prediction intervals, nearest training molecules and error messages.
-
-Predictions to be read: for each molecule a table of the targets, with units and percentiles.
-"""
+"""Predictions for molecules, with intervals, nearest training molecules and errors, as arrays and as tables."""
 
 from __future__ import annotations
 
@@ -31,84 +28,48 @@ class PredictionInterval:
     Coverage holds marginally, if new molecules are exchangeable with the validation set. For atom- and bond-level
     targets it is the covered fraction of the atoms or bonds of a molecule, averaged over molecules (see
     :mod:`graphslice.calibration.calibration`).
-
-    Attributes:
-        level: coverage, in percent.
-        low: ``float32 [R, T]``, lower bounds in the unit of the target; nan for classification targets and where there
-            is no prediction.
-        high: ``float32 [R, T]``, upper bounds. Both bounds are infinite if there were too few molecules to calibrate.
-        sets: by name of every classification target, in the order of the targets, ``bool [R, K]``: True for the
-            classes in the prediction set. All False where there is no prediction.
     """
 
-    level: float
-    low: np.ndarray
-    high: np.ndarray
-    sets: dict[str, np.ndarray]
+    level: float  # coverage in percent
+    low: np.ndarray  # float32 [R, T] in the unit of the target; nan for classes and without a prediction
+    high: np.ndarray  # likewise; both bounds are infinite if there were too few molecules to calibrate
+    sets: dict[str, np.ndarray]  # by classification target: bool [R, K], all False without a prediction
 
     def take_rows(self, rows: np.ndarray) -> PredictionInterval:
-        """Return the intervals of the rows ``int64 [B]``."""
         sets = {name: classes[rows] for name, classes in self.sets.items()}
         return replace(self, low=self.low[rows], high=self.high[rows], sets=sets)
 
     def average_groups(self, groups: np.ndarray) -> PredictionInterval:
-        """Average bounds within groups, and unite prediction sets.
-
-        Args:
-            groups: ``int64 [R]``, equal for symmetry-equivalent atoms or bonds.
-        """
+        """Average bounds within groups ``int64 [R]`` of equivalent atoms or bonds, and unite prediction sets."""
         sets = {name: _group_means(classes, groups) > 0 for name, classes in self.sets.items()}
         return replace(self, low=_group_means(self.low, groups), high=_group_means(self.high, groups), sets=sets)
 
 
 @dataclass
 class Neighbours:
-    """Nearest training molecules of R molecules, and the applicability domain.
+    """Nearest training molecules of R molecules, and the applicability domain: the similarity reaches what 95 percent
+    of the training molecules reach among each other, with at most 1.5 times the atoms of the largest one."""
 
-    Attributes:
-        similarity: ``float32 [R]``, Tanimoto similarity of Morgan fingerprints to the nearest training molecule; nan
-            for invalid molecules.
-        in_domain: ``bool [R]``, True inside the applicability domain: the similarity reaches the threshold that 95
-            percent of the training molecules reach among each other, and the molecule has at most 1.5 times the atoms
-            of the largest training molecule.
-        nearest: R SMILES of the nearest training molecules, or their rows in the training data if the SMILES are not
-            available. None unless requested.
-    """
-
-    similarity: np.ndarray
-    in_domain: np.ndarray
-    nearest: list[str | None] | None
+    similarity: np.ndarray  # float32 [R], Tanimoto of Morgan fingerprints; nan for invalid molecules
+    in_domain: np.ndarray  # bool [R]
+    nearest: list[str | None] | None  # R SMILES, or rows of the training data if unavailable; None unless requested
 
 
 @dataclass
 class Predictions:
-    """Predictions of R molecules.
+    """Predictions of R molecules; at atom or bond level ``values``, ``std`` and ``interval`` have a row for each of
+    these."""
 
-    For atom- and bond-level targets ``values``, ``std`` and ``interval`` have one row per atom or bond, molecule by
-    molecule, and ``ptr`` holds the boundaries.
-
-    Attributes:
-        values: ``float32 [R, W]``; nan where there is no prediction. A regression target has one column, in its unit; a
-            binary target one, the probability of its second class; a multiclass target one probability per class.
-        errors: R error messages; None for molecules with a prediction.
-        tasks: the T prediction tasks.
-        std: ``float32 [R, W]``, standard deviation over the ensemble members; None for a single model. ``values`` is
-            their mean, for classes after the calibration of the ensemble, while ``std`` is that before it.
-        interval: prediction intervals and sets, or None unless requested.
-        neighbours: similarity to the training set, or None unless an interval or the nearest molecule was requested.
-        ptr: ``int64 [R + 1]`` for atom- and bond-level targets: molecule r has the rows ``values[ptr[r]:ptr[r + 1]]``.
-            None for molecule-level targets.
-        index: index of the pandas data frame or Series that held the molecules, for :meth:`to_frame`; else None.
-    """
-
+    # float32 [R, W], nan without a prediction: numbers in their unit, probabilities of the second of two classes or of
+    # every class of more.
     values: np.ndarray
-    errors: list[str | None]
-    tasks: list[Task]
-    std: np.ndarray | None = None
-    interval: PredictionInterval | None = None
-    neighbours: Neighbours | None = None
-    ptr: np.ndarray | None = None
-    index: Any = None
+    errors: list[str | None]  # R messages, None with a prediction
+    tasks: list[Task]  # of the T targets
+    std: np.ndarray | None = None  # float32 [R, W] over ensemble members, before calibration
+    interval: PredictionInterval | None = None  # unless requested, None
+    neighbours: Neighbours | None = None  # with an interval or the nearest molecule, else None
+    ptr: np.ndarray | None = None  # int64 [R + 1]: molecule r has values[ptr[r]:ptr[r + 1]]; None at molecule level
+    index: Any = None  # of the pandas data frame or Series that held the molecules, for to_frame
 
     @property
     def by_row(self) -> list[np.ndarray]:
@@ -121,13 +82,8 @@ class Predictions:
         return rows if self.ptr is None else ragged_indices(self.ptr, rows)
 
     def in_smiles_order(self, order: np.ndarray) -> Predictions:
-        """Bring atom- or bond-level predictions from graph order into SMILES order.
-
-        Predictions of symmetry-equivalent atoms or bonds are averaged.
-
-        Args:
-            order: ``int64 [S, 2]`` of :meth:`~graphslice.data.store.GraphStore.order`.
-        """
+        """Bring atom- or bond-level predictions from graph into SMILES order, with means of symmetry-equivalent atoms
+        or bonds; ``order``: ``int64 [S, 2]`` of :meth:`~graphslice.data.store.GraphStore.order`."""
         assert self.ptr is not None
         indices, groups = (np.repeat(self.ptr[:-1], np.diff(self.ptr))[:, None] + order).T
         std = None if self.std is None else _group_means(self.std[indices], groups)
@@ -136,7 +92,6 @@ class Predictions:
 
     @property
     def targets(self) -> list[str]:
-        """Names of the T targets."""
         return [task.name for task in self.tasks]
 
     @property
@@ -145,17 +100,8 @@ class Predictions:
         return prediction_columns(self.tasks)
 
     def classes(self, target: str) -> list[str | None]:
-        """Return the most probable class of each row.
-
-        Args:
-            target: name of a classification target.
-
-        Returns:
-            Class names, one per row of ``values``; None where there is no prediction.
-
-        Raises:
-            KeyError: if there is no classification target of this name.
-        """
+        """Return the most probable class by row of ``values``, None without a prediction; KeyError if it is no such
+        target."""
         for _, task, where in each_target(self.tasks):
             if task.name == target and task.classes:
                 return predicted_classes(self.values[:, where], task)
@@ -164,12 +110,11 @@ class Predictions:
     def to_frame(self) -> DataFrame:
         """Return a data frame with one row per molecule, in the columns that ``graphslice predict`` writes.
 
-        The columns are ``<target>_pred``, class probabilities ``<target>_prob_<class>``, standard deviations ``_std``
-        of an ensemble, ``_low`` and ``_high`` or ``_set`` of intervals, ``in_domain``, ``similarity``, ``nearest``
-        (these as far as they were requested), and ``error``. Columns of atom- and bond-level targets hold lists.
-
-        The index is that of the pandas input, if it was one. Predicted classes that are all numbers, or True and False,
-        are of these types, as in a data frame that was read from a file; those of atoms and bonds are texts.
+        They are ``<target>_pred``, ``<target>_prob_<class>``, standard deviations ``_std`` of an ensemble, ``_low`` and
+        ``_high`` or ``_set`` of intervals, ``in_domain``, ``similarity``, ``nearest`` (as far as requested), and
+        ``error``; of atoms and bonds they hold lists. The index is that of the pandas input, if it was one. Predicted
+        classes that are all numbers, or True and False, are of these types, as if read from a file; those of atoms and
+        bonds are texts.
         """
         frame = pa.table(output_arrays(self)).to_pandas()
         for task in self.tasks:
@@ -206,14 +151,8 @@ def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def output_columns(
     tasks: Sequence[Task], std: bool = False, interval: float | None = None, nearest: bool = False
 ) -> list[str]:
-    """Return the names of the columns that predictions add to a table.
-
-    Args:
-        tasks: the prediction tasks.
-        std: True for an ensemble, which adds standard deviations.
-        interval: coverage in percent of intervals, or None.
-        nearest: True if the nearest training molecule is added.
-    """
+    """Return the columns that predictions add to a table: ``std`` those of an ensemble, ``interval`` a coverage in
+    percent."""
     names = []
     for task in tasks:
         names += [*_prediction_names(task), *(_std_names(task) if std else [])]
@@ -223,27 +162,22 @@ def output_columns(
 
 
 def check_output_columns(tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` if two output columns have the same name.
-
-    An example is the probability of a class ``low`` of ``x`` and the lower bound of a target ``x_prob``.
-    """
+    """Raise :class:`InputError` if two output columns have the same name, such as the probability of a class ``low`` of
+    ``x`` and the lower bound of a target ``x_prob``."""
     counts = Counter(output_columns(tasks, std=True, interval=90.0, nearest=True))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InputError(f"two prediction columns would be called {repeated[0]!r}: rename one of the targets")
 
 
 def _prediction_names(task: Task) -> list[str]:
-    """Columns of the prediction of a target, and of its class probabilities."""
     return [f"{task.name}_pred", *(task.columns if task.classes else [])]
 
 
 def _std_names(task: Task) -> list[str]:
-    """Columns of the standard deviations over ensemble members."""
     return [f"{name}_std" for name in task.columns]
 
 
 def _interval_names(task: Task) -> list[str]:
-    """Columns of the prediction interval or prediction set of a target."""
     return [f"{task.name}_set"] if task.classes else [f"{task.name}_low", f"{task.name}_high"]
 
 
@@ -305,19 +239,13 @@ def _domain_arrays(predictions: Predictions) -> dict[str, pa.Array]:
 
 
 class SummaryTables:
-    """Prints the rows of a table of predictions as tables of all targets; columns without any content are left out.
-
-    Args:
-        tasks: the prediction tasks, of molecule-level targets.
-        added: names of the columns that predictions add; the others are those of the input.
-        file: where to print.
-    """
+    """Prints rows of a table of predictions as tables of all molecule-level targets, without columns that are empty;
+    ``added`` are the columns that predictions add, the others those of the input."""
 
     def __init__(self, tasks: Sequence[Task], added: Collection[str], file: IO[str]) -> None:
         self.tasks, self.added, self.file = tasks, added, file
 
     def write(self, chunk: pa.Table) -> None:
-        """Print rows of a table."""
         for row in chunk.to_pylist():
             print(*self._lines(row), "", sep="\n", file=self.file)
 

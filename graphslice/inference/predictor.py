@@ -1,9 +1,4 @@
-"""Predictor: inference with a trained model or an ensemble.
-
-Combination of networks and base models into ensemble predictions, with difficulty estimates.
-
-Uncertainty of predictions: intervals, prediction sets, and the nearest training molecules.
-"""
+"""Predictor: inference with a trained model or an ensemble, combined with base models, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -100,10 +95,8 @@ class Predictor:
 
     @property
     def models(self) -> list[GraphTransformer]:
-        """The networks as modules, one per ensemble member; from now on they make the predictions.
-
-        What is changed or hooked in them has its effect.
-        """
+        """The networks as modules, one per member; from now on they make the predictions, with all changes and hooks in
+        them."""
         self.networks = networks = self.networks.as_torch()
         return networks.modules
 
@@ -119,7 +112,6 @@ class Predictor:
         return self.models[0]
 
     def require_single(self) -> None:
-        """Raise InputError for an ensemble."""
         if self.num_models > 1:
             raise InputError(
                 f"this is an ensemble of {self.num_models} models: load one member, such as {MEMBER}1 in the run "
@@ -224,11 +216,8 @@ class Predictor:
             )
 
     def can_read(self, store: GraphStore) -> bool:
-        """True if a store has all that the model reads; otherwise its SMILES must be parsed again.
-
-        Raises:
-            InputError: if it lacks something, and has no SMILES.
-        """
+        """True if a store has all that the model reads; otherwise its SMILES must be parsed again, an InputError
+        without any."""
         has_descriptors = set(self.kinds) <= set(store.info.descriptors)
         if store.has_graphs_of(self.config.graph) and self.level == MOLECULE and has_descriptors:
             return True
@@ -250,10 +239,8 @@ class Predictor:
 
     @cached_property
     def feature_ranges(self) -> np.ndarray | None:
-        """``float32 [2, K]``, the range to which the network clips each feature column; None for K = 0.
-
-        See :func:`~graphslice.nn.descriptors.fit_standardisation`.
-        """
+        """``float32 [2, K]``, the range to which :func:`~graphslice.nn.descriptors.fit_standardisation` clips each
+        feature column; None for K = 0."""
         names = self.config.data.descriptors
         positions = [descriptor_width(names[:n]) for n, name in enumerate(names) if name in self.feature_columns]
         if not positions:
@@ -262,11 +249,8 @@ class Predictor:
         return np.stack([np.asarray(weights[f"descriptors.{end}"])[positions] for end in ("low", "high")])
 
     def descriptors(self, smiles: str, columns: Columns | None = None) -> dict[str, np.ndarray]:
-        """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.
-
-        Raises:
-            InputError: if feature columns of the model are missing, or unknown ones are given.
-        """
+        """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`; InputError
+        as in :meth:`predict`."""
         computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
@@ -346,7 +330,6 @@ class Predictor:
         return _mean(member_values), difficulty
 
     def _calibrated(self, values: np.ndarray) -> np.ndarray:
-        """Scale probabilities by their temperatures, ``float32 [R, W]``."""
         return values if self.calibration is None else self.calibration.probabilities(values, self.tasks)
 
     def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -420,21 +403,12 @@ class Predictor:
 
 
 def _mean(member_values: np.ndarray) -> np.ndarray:
-    """Average M models, ``float32 [M, R, W]``: ``float32 [R, W]``."""
     return member_values.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:
-    """Load a predictor; only weights are read, no code of the file is run.
-
-    Args:
-        path: a run directory (of one model, an ensemble or a cross-validation), a checkpoint file, or the name of a
-            model that comes with the package.
-        device: torch device for inference. Default: a CUDA GPU if available, else the CPU.
-
-    Raises:
-        InputError: if there is no model at this path, or it cannot be read.
-    """
+    """Load a predictor from a run directory, a checkpoint file or the name of a packaged model, an InputError if there
+    is none; only weights are read, no code of the file is run."""
     checkpoints = read_checkpoints(path)
     return Predictor(
         checkpoints, device, calibration=read_calibration(path, checkpoints), folder=run_directory_of(path)
@@ -448,17 +422,8 @@ _CHUNK_ROWS = 2048
 def network_predictions(
     outputs: np.ndarray, stds: Sequence[np.ndarray], tasks: Sequence[Task]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Convert the outputs of M networks to predictions, and to predicted standard deviations if there are any.
-
-    Args:
-        outputs: ``float32 [M, R, W + D]``: W predictions, then D predicted standard deviations of their errors.
-        stds: for each network ``float32 [W + D]``, the standard deviations of its training labels.
-        tasks: the T prediction tasks.
-
-    Returns:
-        Predictions ``float32 [M, R, W]``, and by name the predicted standard deviations ``float32 [R, T]``, averaged
-        over the networks.
-    """
+    """Convert outputs, ``float32 [M, R, W + D]``, to predictions ``[M, R, W]``, and by name predicted standard
+    deviations of errors ``[R, T]``, averaged over the networks; ``stds``, ``float32 [W + D]``, are those of labels."""
     values = np.stack([to_predictions(output, tasks) for output in outputs])
     predicted = [to_standard_deviations(output, tasks, std) for output, std in zip(outputs, stds, strict=True)]
     known = [one for one in predicted if one is not None]
@@ -466,25 +431,14 @@ def network_predictions(
 
 
 def stack_predictions(
-    networks: np.ndarray,
-    stackings: Sequence[Stacking | None],
+    networks: np.ndarray,  # float32 [M, R, W], modified in place
+    stackings: Sequence[Stacking | None],  # base models and weights of each model
     store: GraphStore,
-    rows: np.ndarray,
+    rows: np.ndarray,  # int64 [R] of the store
     tasks: Sequence[Task],
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Combine the predictions of M networks with those of their base models by weighted averages (stacking).
-
-    Args:
-        networks: ``float32 [M, R, W]``, predictions of the networks, modified in place.
-        stackings: base models and weights of each model, or None.
-        store: the molecules.
-        rows: ``int64 [R]`` of the store.
-        tasks: the T prediction tasks.
-
-    Returns:
-        Predictions ``float32 [M, R, W]``, and by name the standard deviations between the components of a model
-        (averaged over models) and between the M models, ``float32 [R, T]``.
-    """
+    """Average networks and base models by their weights (stacking): ``float32 [M, R, W]``, and by name the standard
+    deviations between components of a model (averaged) and between models, ``float32 [R, T]``."""
     values = networks
     stacked = [(model, stacking) for model, stacking in enumerate(stackings) if stacking is not None]
     parts_std = np.zeros((len(rows), len(tasks)), np.float32)
@@ -509,60 +463,30 @@ IDENTICAL_SIMILARITY = 1 - 1e-6
 def nearest_training_molecules(
     domain: ApplicabilityDomain, store: GraphStore, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the nearest training molecule of each row by Tanimoto similarity.
-
-    Args:
-        domain: applicability domain, which holds the training molecules.
-        store: the molecules.
-        rows: ``int64 [R]``, all of valid molecules.
-
-    Returns:
-        The similarity, ``float32 [R]``, and the index of the training molecule in the domain, ``int64 [R]``.
-    """
+    """Find the nearest training molecules of rows ``int64 [R]``: similarity (Tanimoto) ``float32 [R]``, index in the
+    domain ``int64 [R]``."""
     return domain.nearest(fingerprint_rows(store, rows, DOMAIN_BITS))
 
 
 def difficulty_estimates(
     difficulty: dict[str, np.ndarray], similarity: np.ndarray, counts: np.ndarray, targets: int
 ) -> dict[str, np.ndarray]:
-    """Add the distance to the training set to difficulty estimates, which may scale prediction intervals.
-
-    Args:
-        difficulty: standard deviations between model components and ensemble members, by name ``float32 [S, T]``.
-        similarity: ``float32 [R]``, of :func:`nearest_training_molecules`.
-        counts: ``int64 [R]`` with sum S: number of predictions per molecule, 1 or its number of atoms or bonds.
-        targets: number of targets T.
-
-    Returns:
-        The estimates by name, ``float32 [S, T]`` each.
-    """
+    """Add the distance to the training set to standard deviations by name, ``float32 [S, T]``; ``counts``, ``int64
+    [R]`` with sum S, are the predictions per molecule of ``similarity``, ``float32 [R]``."""
     return difficulty | {DOMAIN_DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
 
 
 def estimate_uncertainty(
     calibration: Calibration,
-    predictions: Predictions,
+    predictions: Predictions,  # of R molecules, S values
     store: GraphStore,
-    rows: np.ndarray,
-    ptr: np.ndarray,
-    difficulty: dict[str, np.ndarray],
-    interval: float | None,
+    rows: np.ndarray,  # int64 [R], valid or invalid
+    ptr: np.ndarray,  # int64 [R + 1]: row r has values[ptr[r]:ptr[r + 1]]
+    difficulty: dict[str, np.ndarray],  # by name float32 [P, T], of the P values of valid molecules
+    interval: float | None,  # coverage in percent
 ) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
-    """Apply a calibration: prediction intervals, applicability domain and nearest training molecules.
-
-    Args:
-        calibration: calibration of the model.
-        predictions: of R molecules, with S rows of values, of which P are of valid molecules.
-        store: the molecules.
-        rows: ``int64 [R]``, of valid or invalid molecules.
-        ptr: ``int64 [R + 1]``: row r has the predictions ``values[ptr[r]:ptr[r + 1]]``, one at molecule level.
-        difficulty: standard deviations between model components and ensemble members, by name ``float32 [P, T]``.
-        interval: coverage in percent, or None.
-
-    Returns:
-        The intervals (None without a level), the neighbours without their names, and the indices of the nearest
-        training molecules in the domain, ``int64 [R]``, -1 for invalid molecules.
-    """
+    """Apply a calibration: intervals (or None), neighbours without their names, and indices ``int64 [R]`` of the
+    nearest training molecules in the domain, -1 for invalid molecules."""
     values, tasks = predictions.values, predictions.tasks
     is_valid = store.sizes[rows] > 0
     valid_similarity, valid_indices = nearest_training_molecules(calibration.domain, store, rows[is_valid])

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 def load_program(config: ModelConfig) -> SavedProgram | None:
-    """Return the program of an architecture; None if none is in the cache."""
     if not programs_enabled():
         return None
     try:
@@ -48,10 +47,8 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
 
 
 def save_program(config: ModelConfig, model: GraphTransformer) -> None:
-    """Write the program of a model in evaluation mode to the cache, if it has one and the cache is writable.
-
-    That of a user's mixer is not written, since its code may change while the configuration stays the same.
-    """
+    """Write the program of a model in evaluation mode to the cache, if it has one and the cache is writable; not that
+    of a user's mixer, since its code may change while the configuration stays the same."""
     from graphslice.nn.mixers import is_user_mixer
     from graphslice.nn.traced_model import inference_program
 

@@ -1,9 +1,5 @@
-"""Networks of a model, run by torch on any device.
-
-Batched inference over a store by torch, on all CPU cores or on a GPU.
-
-GPU inference: batch size and the precision of matrix products.
-"""
+"""Networks of a model, run by torch in batches on all CPU cores or on a GPU, whose batch size and precision are set
+here."""
 
 from __future__ import annotations
 
@@ -41,19 +37,8 @@ def torch_device(name: str) -> torch.device:
 
 
 class TorchNetworks:
-    """Networks of a model with M members, as torch modules.
-
-    Args:
-        checkpoints: one per member.
-        device: name of a torch device.
-
-    Attributes:
-        modules: the networks, in evaluation mode.
-        device: the device.
-
-    Raises:
-        InputError: if this machine has no such device, or the weights of a checkpoint do not fit its configuration.
-    """
+    """Networks of a model with M members, as torch modules in evaluation mode. InputError: this machine has no such
+    device, or the weights do not fit."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint], device: str) -> None:
         self.device = torch_device(device)
@@ -79,20 +64,11 @@ class TorchNetworks:
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters of one member."""
         return self.modules[0].num_parameters
 
     def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """Compute the outputs of the networks in the unit of the targets.
-
-        Args:
-            store: featurized as the configuration of the model says.
-            rows: ``int64 [R]``, all of valid molecules.
-
-        Returns:
-            ``float32 [M, R, W + D]``: W predictions, then D standard deviations of their errors. At atom or bond level
-            ``[M, S, W + D]`` for all S atoms or bonds, in the order of the store.
-        """
+        """Compute ``float32 [M, R, W + D]``, predictions in the unit of the targets and D standard deviations of their
+        errors, of valid molecules ``rows``; ``[M, S, W + D]`` for all S atoms or bonds in the order of the store."""
         counts = store.atom_bond_counts(self._config.model.level, rows)
         outputs = np.full((len(self.modules), counts.sum(), self._config.model.tasks), np.nan, dtype=np.float32)
         for_each_batch(self._config, self.device, store, rows, self._forward, outputs, counts)
@@ -117,7 +93,6 @@ class TorchNetworks:
             return torch.cat(members, dim=1).cpu().numpy()
 
     def as_torch(self) -> TorchNetworks:
-        """Return the networks as torch modules: these."""
         return self
 
 
@@ -129,22 +104,12 @@ def for_each_batch(
     config: RunConfig,
     device: torch.device,
     store: GraphStore,
-    rows: np.ndarray,
-    compute: Callable[[GraphBatch], np.ndarray],
-    results: np.ndarray,
-    counts: np.ndarray | None = None,
+    rows: np.ndarray,  # int64 [R], all of valid molecules
+    compute: Callable[[GraphBatch], np.ndarray],  # maps B molecules to [..., B, C]; in several threads on a CPU
+    results: np.ndarray,  # [..., R, C], filled in place
+    counts: np.ndarray | None = None,  # int64 [R], rows of results per molecule; None: one each
 ) -> None:
-    """Apply a function to valid molecules of a store, in batches of molecules of similar size.
-
-    Args:
-        config: configuration of the model.
-        device: device of the computation.
-        store: featurized as ``config.graph`` says.
-        rows: ``int64 [R]``, all of valid molecules.
-        compute: maps a batch of B molecules to ``[..., B, C]``; called from several threads on the CPU.
-        results: ``[..., R, C]``, filled in place.
-        counts: ``int64 [R]``, number of rows of ``results`` per molecule. Default: one each.
-    """
+    """Apply a function to valid molecules of a store, in batches of molecules of similar size."""
     ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
     on_gpu = device.type == "cuda"
     batch_size = gpu_batch_size(free_memory(device), config.model) if on_gpu else _BATCH
@@ -185,12 +150,7 @@ _PRECISION = threading.RLock()
 
 
 def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
-    """Return the batch size for :func:`~graphslice.data.batch_samplers.eval_batches`, in molecules of 32 atoms.
-
-    Args:
-        free_bytes: free GPU memory, in bytes.
-        model: configuration of the model.
-    """
+    """Return the batch size for :func:`~graphslice.data.batch_samplers.eval_batches`, in molecules of 32 atoms."""
     pairs = _ROWS**2 * (_FLOATS_PER_HEAD * model.heads + _FLOATS_PER_PAIR)
     rows = _ROWS * (_FLOATS_PER_CHANNEL * model.dim + 2 * model.ffn_dim)
     return max(_MIN_BATCH, min(_MAX_BATCH, int(_MEMORY_FRACTION * free_bytes) // (4 * (pairs + rows))))
@@ -204,14 +164,8 @@ def free_memory(device: torch.device) -> int:
 
 @contextmanager
 def tf32_matmul(device: torch.device, mixer: str) -> Iterator[None]:
-    """Context manager: compute float32 matrix products on a GPU in TF32 (11-bit mantissa), several times faster.
-
-    The setting is global to the process: it is restored on exit, and threads that compute on GPUs wait for one another.
-
-    Args:
-        device: device of the computation; no effect unless it is a CUDA GPU.
-        mixer: mixer of the model; no effect unless it is one of :data:`TF32_MIXERS`.
-    """
+    """Compute float32 matrix products of :data:`TF32_MIXERS` on a GPU in TF32 (11-bit mantissa), several times faster.
+    The setting is global: it is restored on exit, and threads that compute on GPUs wait for one another."""
     if device.type != "cuda":
         yield
         return

@@ -1,5 +1,4 @@
-"""Parsing of table cells: numbers (with decimal commas if ``data.decimal`` says so), lists of numbers, empty cells,
-words."""
+"""Parsing of table cells: numbers (with decimal commas if ``data.decimal`` says so), lists, empty cells and words."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ _MAX_EXACT_INTEGER = 2.0**53
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parse numbers: ``float64 [R]``, nan without one; ``bool [R]``, true for empty cells and those of malformed rows.
-    True and False are words."""
+    """Parse numbers: ``float64 [R]``, nan without one, and ``bool [R]``, true where empty or malformed. Booleans are
+    words."""
     cells = chunk.column(column)
     if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
         numbers = cells.cast(pa.float64(), safe=False).to_numpy()
@@ -45,6 +44,7 @@ def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.nd
 
 
 def parse_number(cell: str) -> float:
+    """Parse a number; nan if the text is not a number."""
     if not cell.isascii():
         cell = cell.strip().replace("\u2212", "-")  # non-breaking spaces, and the minus sign of typesetting
     if "_" in cell or not cell.isascii():  # float() would accept Python's 1_000 and digits of other scripts
@@ -85,6 +85,7 @@ def list_or_none(cell: object) -> np.ndarray | None:
 
 
 def is_empty(cell: object) -> bool:
+    """True if a cell holds no value."""
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
@@ -120,6 +121,7 @@ def class_key(cell: str) -> str:
 
 
 def class_indices(classes: Sequence[str]) -> dict[str, float]:
+    """Return the index of each class, by :func:`class_key`."""
     return {class_key(name): float(index) for index, name in enumerate(classes)}
 
 

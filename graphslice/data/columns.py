@@ -1,7 +1,5 @@
-"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs).
-
-In all functions ``columns`` are the names of all columns of the table, and ``name`` is its own, for messages.
-"""
+"""Roles of the columns of a table: SMILES, targets, split, and descriptors (numeric model inputs). In all functions
+``columns`` are the names of all columns of the table, and ``name`` is its own, for messages."""
 
 from __future__ import annotations
 

@@ -181,6 +181,7 @@ class MoleculeData:
         return parts
 
     def without(self, rows: np.ndarray) -> MoleculeData:
+        """Return the same molecules with a smaller training set; ``rows``: ``int64``."""
         rest = copy(self)
         rest.splits = self.splits | {"train": np.setdiff1d(self.splits["train"], rows)}
         return rest
@@ -191,6 +192,7 @@ class MoleculeData:
         return rest
 
     def with_config(self, config: RunConfig) -> MoleculeData:
+        """Return the same molecules and split with other settings of the training."""
         other = copy(self)
         other.config = config
         return other
@@ -206,6 +208,7 @@ class MoleculeData:
 
     @property
     def num_development_rows(self) -> int:
+        """Number of rows for training and validation that have a label of a target."""
         rows = np.concatenate([self.splits["train"], self.splits["valid"]])
         return int(self.dataset.all_labels.known()[rows].sum())
 
@@ -269,6 +272,7 @@ class MoleculeData:
         return self._loader(self.splits["train"], self._train_batches(share, step), share)
 
     def num_train_widths(self, share: DeviceShare) -> int:
+        """Return the number of distinct padded widths of the training batches of a device."""
         return len(self._train_batches(share).widths(share.padding_multiple))
 
     def extreme_train_batches(self, size: int, share: DeviceShare) -> list[GraphBatch]:

@@ -1,7 +1,5 @@
-"""Parallel parsing, hashes, scaffolds and fingerprints of all molecules of a store.
-
-SMILES are read in a pool of processes; if one crashes or hangs, only the row that it was reading is lost.
-"""
+"""Parallel hashes, scaffolds, fingerprints and parsing of the molecules of a store. SMILES are read in a pool of
+processes; if one crashes or hangs, only the row that it was reading is lost."""
 
 from __future__ import annotations
 
@@ -100,8 +98,8 @@ def parse(
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
 ) -> _Parsed:
-    """Parse SMILES as :func:`featurize_stream`; return the molecules, reasons and order of
-    :func:`~graphslice.chem.molecule.read_smiles`, and descriptors by kind."""
+    """Parse SMILES as :func:`featurize_stream`: arrays, reasons and order of :func:`read_smiles`, and descriptors by
+    kind."""
     (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
     return parsed
 
@@ -204,6 +202,7 @@ class Workers:
         return self._threads.submit(self._run, work, smiles)
 
     def close(self) -> None:
+        """Kill the processes, even if they are busy."""
         with self._lock:
             self._closed = True
             for process in self._processes:
@@ -302,6 +301,7 @@ def molecule_arrays(store: GraphStore, rows: np.ndarray) -> MolArrays:
 
 
 def _map_chunks(store: GraphStore, rows: np.ndarray, function: Callable[[MolArrays], np.ndarray]) -> np.ndarray:
+    """Concatenate a function of chunks of molecules, in one thread per core; compiled functions run in parallel."""
     if len(rows) <= _CHUNK_ROWS:
         return function(molecule_arrays(store, rows))
     chunks = [rows[begin : begin + _CHUNK_ROWS] for begin in range(0, len(rows), _CHUNK_ROWS)]

@@ -48,6 +48,7 @@ def open_text(path: Path, stack: ExitStack) -> TextIO:
 
 
 def encode_text(cell: str) -> bytes:
+    """Encode a cell as the bytes that it has in its file."""
     return cell.encode("utf-8", errors="surrogateescape")
 
 

@@ -113,6 +113,7 @@ class Labels:
         }
 
     def without(self, rows: Sequence[int] | np.ndarray) -> Labels:
+        """Return a copy in which some rows have no labels."""
         counts = self.counts
         counts[rows] = 0
         remaining = np.setdiff1d(np.arange(len(self)), rows)

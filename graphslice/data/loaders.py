@@ -179,8 +179,7 @@ def dataset_from_chunks(
 
 
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled molecules of a data frame, with the same result as for a file of the same cells; its used
-    columns, in ``table``, can be saved as such a file."""
+    """Load a data frame as a file of the same cells; ``table`` has the used columns, and can be saved as such."""
     if config.valid_file or config.test_file:
         raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")
     if config.level != MOLECULE:

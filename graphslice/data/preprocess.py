@@ -267,7 +267,6 @@ def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
 
 
 def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:
-    """Return the function with which a process of a Ray cluster converts chunks of a table."""
     columns, info = shared
 
     def featurize_chunk(chunk: pa.Table) -> pa.Table:

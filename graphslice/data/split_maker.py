@@ -416,8 +416,8 @@ def find_duplicates(
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
-    """Detect leakage: count the rows of each held-out split whose family (hash, ``uint64 [R]``) is also in the training
-    set; ``rows``, ``int64 [R]`` and ascending, are those that the splits divide."""
+    """Detect leakage: count rows (``int64 [R]``, ascending) of held-out splits whose family is also in the training
+    set."""
     train_families = family[np.searchsorted(rows, splits["train"])]
     held_out = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
     return {split: int(np.isin(families, train_families).sum()) for split, families in held_out.items()}

@@ -60,8 +60,8 @@ _CELLS_AS_TEXT = 1_000_000
 
 @dataclass
 class TableStream:
-    """Table that is read chunk by chunk: texts, or the types of Parquet. Chunks have an additional last column, for
-    :func:`malformed_rows` and :func:`file_columns`."""
+    """Table that is read chunk by chunk; Parquet keeps its types. :func:`malformed_rows` reads an additional last
+    column."""
 
     columns: list[str]
     chunks: Iterator[pa.Table]
@@ -112,6 +112,7 @@ def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
 
 
 def holds_sdf(path: Path) -> bool:
+    """True for an SDF file, or a folder with one."""
     return any(_has_suffix(file, SDF_SUFFIXES) for file in table_files(path))
 
 

@@ -1,5 +1,4 @@
-"""Evaluation on labelled molecules, and their predictions: ``test_predictions.csv``, ``out_of_fold.csv``, ``evaluate
--o``."""
+"""Evaluation on labelled molecules, and tables: ``test_predictions.csv``, ``out_of_fold.csv``, ``evaluate -o``."""
 
 from __future__ import annotations
 

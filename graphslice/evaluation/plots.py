@@ -84,8 +84,7 @@ def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
 
 
 def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, predictions: np.ndarray) -> None:
-    """Plot predictions ``float32 [R, W]`` against labels ``float64 [R, T]``, one panel for each of twelve targets: a
-    scatter plot for regression, a ROC curve for binary, a confusion matrix for multiclass targets."""
+    """Plot predictions ``[R, W]`` against labels ``[R, T]`` by :func:`draw_predictions`, for at most twelve targets."""
     shown, slices = tasks[:_MAX_PANELS], output_slices(tasks)
     with report_style(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about characters that the font lacks

@@ -22,8 +22,7 @@ TEST_SPLIT_SIZES = {
 def submit(
     predictor: Predictor, dataset: str, root: str | Path, folder: str | Path, *, overwrite: bool = False
 ) -> list[Path]:
-    """Predict the test sets of OGB-LSC, whose labels are hidden, by a model of the HOMO-LUMO gap; return the paths of
-    the files. All splits are predicted before the first file is written to ``folder``."""
+    """Predict the hidden test sets of OGB-LSC with a HOMO-LUMO gap model, all before writing; return the paths."""
     from graphslice.evaluation.evaluate import predict_rows
 
     folder = Path(folder)

@@ -33,11 +33,11 @@ class CompiledNetworks:
     """Networks of M members run by a compiled program, with the interface of :class:`TorchNetworks`."""
 
     def __init__(
-        self,  # one per member, all of one architecture
-        checkpoints: Sequence[Checkpoint],  # of this architecture
-        program: SavedProgram,  # by member, what program and head read
-        parameters: Sequence[Mapping[str, np.ndarray]],  # the torch modules, which predict molecules that are too large
-        as_torch: Callable[[], TorchNetworks],
+        self,
+        checkpoints: Sequence[Checkpoint],  # one per member, all of one architecture
+        program: SavedProgram,  # of this architecture
+        parameters: Sequence[Mapping[str, np.ndarray]],  # by member, the weights that the program and the head read
+        as_torch: Callable[[], TorchNetworks],  # predict the molecules that are too large
     ) -> None:
         self._config, self._program, self._parameters = checkpoints[0].config, program, parameters
         self.as_torch = as_torch
@@ -45,12 +45,10 @@ class CompiledNetworks:
 
     @property
     def target_stds(self) -> list[np.ndarray]:
-        """For each member ``float32 [W + D]``, the standard deviations of its training labels."""
         return [parameters["target_std"] for parameters in self._parameters]
 
     @property
     def width(self) -> int:
-        """C, number of columns of the embeddings of all members."""
         return len(self._parameters) * embedding_width(self._config.model)
 
     @property
@@ -104,7 +102,7 @@ Networks: TypeAlias = Union[CompiledNetworks, "TorchNetworks"]
 
 
 def load_networks(checkpoints: Sequence[Checkpoint], device: str) -> Networks:
-    """Load the networks onto a torch device, on a CPU as a compiled program if possible. InputError: unfit weights."""
+    """Load the networks onto a torch device, on a CPU as a compiled program if there is one for their configuration."""
 
     @cache
     def load() -> TorchNetworks:

@@ -1,7 +1,4 @@
-"""Prediction of files: writes the input table with prediction columns appended.
-
-Learned embeddings of molecules, ``graphslice fingerprint``: the input of the output head of a network.
-"""
+"""Prediction of files, and embeddings (``graphslice fingerprint``): the input of the output head of a network."""
 
 from __future__ import annotations
 
@@ -273,7 +270,6 @@ def _predict_on_ray(
 def _make_chunk_predictor(
     shared: tuple[list[Checkpoint], Calibration | None, Path | None, int, dict[str, Any]], gpu: bool
 ) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that a cluster process applies to every chunk of a table."""
     import torch
 
     checkpoints, calibration, folder, column, options = shared

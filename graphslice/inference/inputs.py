@@ -25,8 +25,7 @@ Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
 
 
 def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dict[str, np.ndarray]:
-    """Return feature columns as ``float32 [R]`` by name, nan where unknown; InputError if missing or not of ``rows``
-    length."""
+    """Return ``float32 [R]`` by name, nan where unknown; InputError if one is missing or not of length ``rows``."""
     if missing := [name for name in names if name not in columns]:
         raise InputError(
             f"the model needs the feature column{'s' * (len(missing) > 1)} {quoted_list(missing)}: "

@@ -151,8 +151,8 @@ def _onnx_model(model: Predictor) -> Any:
 
 
 def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
-    """Trace a module of one tensor per input, on the plain references of the operators, to an ``onnx.ModelProto``;
-    ``inputs`` are of :data:`INPUTS`, for a batch of at least two molecules."""
+    """Trace a module, on the plain references of the operators, to an ``onnx.ModelProto``; ``inputs`` have two
+    molecules."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     sizes = {name: Dim(name) for name in ("molecules", "atoms", "path_types", "path_entries", "predicted")}
@@ -248,6 +248,7 @@ def _in_unit(outputs: Tensor, task: Task) -> Tensor:
 
 
 def _temperature_scaled(probabilities: Tensor, temperature: float) -> Tensor:
+    """Scale probabilities ``[R, W]``: see :func:`graphslice.calibration.calibration.temperature_scaled`."""
     p = probabilities.double().clamp(1e-12, 1 - 1e-12)
     if p.shape[1] == 1:
         return (p.logit() / temperature).sigmoid().float()

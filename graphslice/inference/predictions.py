@@ -57,8 +57,7 @@ class Neighbours:
 
 @dataclass
 class Predictions:
-    """Predictions of R molecules; at atom or bond level ``values``, ``std`` and ``interval`` have a row for each of
-    these."""
+    """Predictions of R molecules; of their atoms or bonds ``values``, ``std`` and ``interval`` have one row each."""
 
     # float32 [R, W], nan without a prediction: numbers in their unit, probabilities of the second of two classes or of
     # every class of more.
@@ -82,8 +81,7 @@ class Predictions:
         return rows if self.ptr is None else ragged_indices(self.ptr, rows)
 
     def in_smiles_order(self, order: np.ndarray) -> Predictions:
-        """Bring atom- or bond-level predictions from graph into SMILES order, with means of symmetry-equivalent atoms
-        or bonds; ``order``: ``int64 [S, 2]`` of :meth:`~graphslice.data.store.GraphStore.order`."""
+        """Bring atoms or bonds from graph into SMILES ``order``, ``int64 [S, 2]``; average the equivalent ones."""
         assert self.ptr is not None
         indices, groups = (np.repeat(self.ptr[:-1], np.diff(self.ptr))[:, None] + order).T
         std = None if self.std is None else _group_means(self.std[indices], groups)
@@ -100,8 +98,7 @@ class Predictions:
         return prediction_columns(self.tasks)
 
     def classes(self, target: str) -> list[str | None]:
-        """Return the most probable class by row of ``values``, None without a prediction; KeyError if it is no such
-        target."""
+        """Return the most probable class of each row, None without a prediction; KeyError for any other target."""
         for _, task, where in each_target(self.tasks):
             if task.name == target and task.classes:
                 return predicted_classes(self.values[:, where], task)
@@ -151,8 +148,7 @@ def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def output_columns(
     tasks: Sequence[Task], std: bool = False, interval: float | None = None, nearest: bool = False
 ) -> list[str]:
-    """Return the columns that predictions add to a table: ``std`` those of an ensemble, ``interval`` a coverage in
-    percent."""
+    """Return the columns that predictions add to a table; ``interval`` is a coverage in percent."""
     names = []
     for task in tasks:
         names += [*_prediction_names(task), *(_std_names(task) if std else [])]
@@ -162,8 +158,8 @@ def output_columns(
 
 
 def check_output_columns(tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` if two output columns have the same name, such as the probability of a class ``low`` of
-    ``x`` and the lower bound of a target ``x_prob``."""
+    """Raise :class:`InputError` for equal column names, as of a class ``low`` of ``x`` and the lower bound of
+    ``x_prob``."""
     counts = Counter(output_columns(tasks, std=True, interval=90.0, nearest=True))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InputError(f"two prediction columns would be called {repeated[0]!r}: rename one of the targets")
@@ -239,8 +235,8 @@ def _domain_arrays(predictions: Predictions) -> dict[str, pa.Array]:
 
 
 class SummaryTables:
-    """Prints rows of a table of predictions as tables of all molecule-level targets, without columns that are empty;
-    ``added`` are the columns that predictions add, the others those of the input."""
+    """Prints predictions as tables of all targets, without empty columns; ``added`` are the columns that predictions
+    add."""
 
     def __init__(self, tasks: Sequence[Task], added: Collection[str], file: IO[str]) -> None:
         self.tasks, self.added, self.file = tasks, added, file

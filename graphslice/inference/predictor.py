@@ -95,8 +95,7 @@ class Predictor:
 
     @property
     def models(self) -> list[GraphTransformer]:
-        """The networks as modules, one per member; from now on they make the predictions, with all changes and hooks in
-        them."""
+        """The networks as modules, one per member, which from now on predict, with any change or hook."""
         self.networks = networks = self.networks.as_torch()
         return networks.modules
 
@@ -112,6 +111,7 @@ class Predictor:
         return self.models[0]
 
     def require_single(self) -> None:
+        """Raise InputError for an ensemble."""
         if self.num_models > 1:
             raise InputError(
                 f"this is an ensemble of {self.num_models} models: load one member, such as {MEMBER}1 in the run "
@@ -216,8 +216,11 @@ class Predictor:
             )
 
     def can_read(self, store: GraphStore) -> bool:
-        """True if a store has all that the model reads; otherwise its SMILES must be parsed again, an InputError
-        without any."""
+        """True if a store has all that the model reads; otherwise its SMILES must be parsed again.
+
+        Raises:
+           InputError: if it lacks something, and has no SMILES.
+        """
         has_descriptors = set(self.kinds) <= set(store.info.descriptors)
         if store.has_graphs_of(self.config.graph) and self.level == MOLECULE and has_descriptors:
             return True
@@ -239,8 +242,7 @@ class Predictor:
 
     @cached_property
     def feature_ranges(self) -> np.ndarray | None:
-        """``float32 [2, K]``, the range to which :func:`~graphslice.nn.descriptors.fit_standardisation` clips each
-        feature column; None for K = 0."""
+        """``float32 [2, K]`` to which :func:`~graphslice.nn.descriptors.fit_standardisation` clips; None for K = 0."""
         names = self.config.data.descriptors
         positions = [descriptor_width(names[:n]) for n, name in enumerate(names) if name in self.feature_columns]
         if not positions:
@@ -249,8 +251,11 @@ class Predictor:
         return np.stack([np.asarray(weights[f"descriptors.{end}"])[positions] for end in ("low", "high")])
 
     def descriptors(self, smiles: str, columns: Columns | None = None) -> dict[str, np.ndarray]:
-        """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`; InputError
-        as in :meth:`predict`."""
+        """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.
+
+        Raises:
+           InputError: if feature columns of the model are missing, or unknown ones are given.
+        """
         computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
@@ -463,8 +468,8 @@ IDENTICAL_SIMILARITY = 1 - 1e-6
 def nearest_training_molecules(
     domain: ApplicabilityDomain, store: GraphStore, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the nearest training molecules of rows ``int64 [R]``: similarity (Tanimoto) ``float32 [R]``, index in the
-    domain ``int64 [R]``."""
+    """Find the nearest training molecules of rows ``int64 [R]``: similarity ``float32 [R]``, index in domain ``int64
+    [R]``."""
     return domain.nearest(fingerprint_rows(store, rows, DOMAIN_BITS))
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 def load_program(config: ModelConfig) -> SavedProgram | None:
+    """Return the program of an architecture; None if none is in the cache."""
     if not programs_enabled():
         return None
     try:

@@ -1,5 +1,4 @@
-"""Networks of a model, run by torch in batches on all CPU cores or on a GPU, whose batch size and precision are set
-here."""
+"""Networks of a model, run by torch on all CPU cores or on a GPU: batches, their size, and the precision."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def torch_device(name: str) -> torch.device:
 
 
 class TorchNetworks:
-    """Networks of a model with M members, as torch modules in evaluation mode. InputError: this machine has no such
-    device, or the weights do not fit."""
+    """Networks of M members as torch modules in evaluation mode; InputError if device or weights do not fit."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint], device: str) -> None:
         self.device = torch_device(device)

@@ -56,8 +56,7 @@ def parse_number(cell: str) -> float:
 
 
 def parse_number_list(cell: object) -> np.ndarray | None:
-    """Parse a list, or a text such as ``[0.1, null, -2e-3]``, separated by commas or spaces: ``float64 [n]``, None if
-    empty. ValueError gives the reason if it is not a list of finite numbers."""
+    """Parse a list, or a text such as ``[0.1, null, -2e-3]``: ``float64 [n]``, None if empty; or raise ValueError."""
     if is_empty(cell) or (isinstance(cell, float) and np.isnan(cell)):
         return None
     if isinstance(cell, str):

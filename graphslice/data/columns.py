@@ -155,8 +155,7 @@ def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class FeatureColumns:
-    """Parser of the K descriptor columns of a table that counts cells with a problem over all chunks. ``ranges``,
-    ``float32 [2, K]``, are the smallest and largest values in training; None accepts all."""
+    """Parser of K descriptor columns that counts problems; ``ranges``: ``float32 [2, K]``, the limits in training."""
 
     def __init__(self, names: Sequence[str], decimal: str | None = None, ranges: np.ndarray | None = None) -> None:
         self.names, self.decimal, self.ranges, self._rows = names, decimal, ranges, 0

@@ -40,8 +40,7 @@ class LabelledDataset:
     store: GraphStore | None = None  # preprocessed molecules
     columns: np.ndarray | None = None  # float32 [R, K], descriptor columns, nan where unknown
     table: pa.Table | None = None  # the cells, if they were not read from a file
-    # Labels of atoms and bonds by level, in the order of the graphs: trained on, but not predicted.
-    auxiliary: dict[str, Labels] = field(default_factory=dict)
+    auxiliary: dict[str, Labels] = field(default_factory=dict)  # of atoms and bonds: trained on, not predicted
     notes: tuple[str, ...] = ()  # for the user, on how the dataset was read
     identifiers: dict[str, list[str]] = field(default_factory=dict)  # R texts by column, for the user
 

@@ -182,8 +182,7 @@ _START_SECONDS = 600
 
 
 class Workers:
-    """Pool of worker processes, each controlled by a thread of this process. ``seconds`` is the time limit for one
-    SMILES, and for a task of several SMILES before they are retried one by one."""
+    """Pool of worker processes, each controlled by a thread; ``seconds`` limits a SMILES, or a task before retries."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._seconds = seconds

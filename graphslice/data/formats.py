@@ -1,8 +1,5 @@
-"""Text tables in chunks, sheets of Excel workbooks (.xlsx), and SDF files.
-
-A malformed row keeps its position: it comes with a reason and the first of its cells. openpyxl is imported only for
-workbooks. An SDF file has a row for each record, with its title and its properties as columns.
-"""
+"""Text tables in chunks, sheets of Excel workbooks (openpyxl is imported only for these), and SDF files, of which each
+record is a row. A malformed row keeps its position: it comes with a reason and the first of its cells."""
 
 from __future__ import annotations
 
@@ -211,8 +208,7 @@ def _text(cell: object) -> str:
 
 @contextmanager
 def write_excel(path: Path, file: Path) -> Iterator[Callable[[Iterable[Sequence[str]]], None]]:
-    """Yield a function that appends rows of texts to ``file``, a workbook of one sheet; ``path`` is for messages. Texts
-    of numbers become numbers of 16 digits, none becomes a formula."""
+    """Yield a function that appends rows to the workbook ``file``; numbers get 16 digits, no text becomes a formula."""
     import openpyxl
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE

@@ -1,8 +1,5 @@
-"""Loaders of labelled datasets: the demo set, tables, data frames, preprocessed datasets, OGB's PCQM4M-LSC and PyG.
-
-PyTorch Geometric's ``Data`` need OGB features; :meth:`MolGraph.to_pyg` is the inverse conversion. torch and PyG are
-imported where they are used.
-"""
+"""Loaders of labelled datasets: the demo set, tables, data frames, preprocessed datasets, OGB's PCQM4M-LSC and PyG
+(inverse: :meth:`MolGraph.to_pyg`). torch and PyG are imported where they are used."""
 
 from __future__ import annotations
 

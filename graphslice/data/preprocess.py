@@ -1,7 +1,5 @@
-"""Preprocessed datasets: a store file is built in shards that survive an interruption, or cached at once.
-
-``graphslice featurize`` calls :func:`featurize_dataset`, on this machine or on a Ray cluster.
-"""
+"""Preprocessed datasets: a store file is cached at once, or built in shards that survive an interruption by
+:func:`featurize_dataset` (``graphslice featurize``), on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 

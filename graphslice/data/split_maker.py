@@ -1,7 +1,7 @@
-"""Splitting of a dataset into training, validation and test sets, or into cross-validation folds.
+"""Splitting of a dataset into training, validation and test sets, or into cross-validation folds, and duplicate rows.
 
 Groups of rows that must stay together (families, scaffolds, clusters of fingerprints) are assigned to the parts with
-stratification of classes. Duplicate rows have the same model input.
+stratification of classes.
 """
 
 from __future__ import annotations
@@ -108,17 +108,14 @@ class GroupedRows:
         return GroupedRows(self.rows[selected], self.groups[selected], self.labels[selected], self.stratified)
 
     def partition(self, want: list[int], rng: np.random.Generator, training: bool = True) -> list[np.ndarray]:
-        """Assign the groups to parts, matching the requested sizes up to the size of a group.
+        """Return the rows of each part, ascending; their numbers match ``want`` up to the size of a group.
 
         1. Groups larger than half of the smallest part are assigned in descending order of size: to the training set
            while they fit, otherwise to the part with the most remaining capacity.
         2. The other groups follow in random order (if stratified, sorted by their rarest class, then by the second
            rarest). Each is assigned to the part that is furthest behind its share.
         3. An empty part receives the smallest group of a part that has several groups.
-        4. For each class that the training set lacks, one group with it is moved to the training set.
-
-        Returns:
-            The rows of each part, in ascending order; the first part is the training set if ``training``.
+        4. For each class that the training set (the first part if ``training``) lacks, one group with it is moved.
         """
         _, members, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         group_strata = np.zeros((len(sizes), 2), np.int64)

@@ -354,8 +354,7 @@ class _ParquetSink:
 
 @contextmanager
 def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
-    """Write a CSV, TSV, Excel or Parquet file chunk by chunk and atomically: the file appears when it is complete.
-    ``path`` None writes CSV to stdout; a sink is used as it is."""
+    """Write a file by chunks, which appears when it is complete; ``path`` None is CSV on stdout, a sink is itself."""
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):  # in the encoding of files, whatever the locale is
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="")

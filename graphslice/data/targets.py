@@ -1,7 +1,6 @@
 """Inference of the target column, its level and its task (regression, binary or multiclass) from its cells.
 
-In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages. Columns of lists of numbers
-are labels of atoms or bonds.
+In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages.
 """
 
 from __future__ import annotations

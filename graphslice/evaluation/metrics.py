@@ -22,8 +22,6 @@ _MIN_PROBABILITY = 1e-7
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the predictions of one target."""
-
     label: str  # on screen
     kinds: tuple[str, ...]  # task types that have the metric
     higher_is_better: bool
@@ -133,11 +131,8 @@ def selection_score(name: str, dataset: LabelledDataset, rows: np.ndarray, predi
 
 
 def score_rows(dataset: LabelledDataset, rows: np.ndarray, predictions: np.ndarray) -> dict:
-    """Compute :func:`scores` for rows of a dataset; at atom or bond level predictions have a row for each of these.
-
-    Targets with bounds also have ``bounds``, their number, and ``bounds_respected``, the share that the predictions
-    respect. At atom or bond level ``atoms`` or ``bonds`` is the number of these, ``molecules`` that of molecules.
-    """
+    """Compute :func:`scores` for rows, with ``atoms`` or ``bonds``, the number of these, at their level; for bounds
+    also their number, ``bounds``, and ``bounds_respected``, the share that the predictions respect."""
     labels, bounds = dataset.labels(rows), dataset.bounds(rows)
     result = scores(dataset.name, dataset.tasks, labels, predictions)
     labelled = int((~np.isnan(labels)).any(axis=1).sum())

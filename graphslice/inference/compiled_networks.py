@@ -1,8 +1,6 @@
 """Networks of a model: run by torch, or on a CPU as a compiled program without torch, at molecule level.
 
-The program's output head and encoder of descriptors compute in float32 with numpy what
-:class:`~graphslice.nn.block.MLPHead`, :class:`~graphslice.nn.descriptors.DescriptorEncoder` and
-:meth:`~graphslice.nn.GraphTransformer.forward` compute in evaluation mode.
+Its output head and encoder of descriptors are those of :mod:`graphslice.nn` in evaluation mode, in float32 with numpy.
 """
 
 from __future__ import annotations
@@ -160,8 +158,7 @@ def head_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def with_descriptors(
     readouts: np.ndarray, descriptors: np.ndarray | None, weights: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Append encoded descriptors ``float32 [B, F]`` (nan: unknown), if any, to readouts ``[B, W]``: ``float32 [B, C]``.
-    ``weights`` as :func:`head_shapes` describes them."""
+    """Append encoded descriptors ``float32 [B, F]``, nan where unknown, if any, to readouts ``float32 [B, W]``."""
     if descriptors is None:
         return readouts
     centre, scale, low, high = (weights[f"descriptors.{name}"] for name in ("centre", "scale", "low", "high"))

@@ -45,8 +45,6 @@ _CHUNK_ROWS = 8192
 
 @dataclass
 class FileReport:
-    """Summary of the prediction of a file."""
-
     rows: int = 0  # read
     failed: int = 0  # without a prediction
     first_error: str | None = None  # message of the first of these
@@ -86,8 +84,7 @@ def predict_file(
     Feature columns must exist; cells that are empty or not numbers are replaced by the mean of the training set. For
     atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's order;
     text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed dataset has
-    a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the size of the
-    file.
+    a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the file.
     """
     source = Path(source) if isinstance(source, str) else source
     out = Path(out) if isinstance(out, str) else out
@@ -307,8 +304,7 @@ def embed_file(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> FileReport:
-    """Write the embeddings of a table as in :func:`predict_file`: a ``.npy`` file holds only the matrix, a table adds
-    ``embedding_0``, ``embedding_1``, ... and ``error``."""
+    """Write a table with ``embedding_0``, ... and ``error``, or only a matrix to ``.npy``, as :func:`predict_file`."""
     check_output(source, out, overwrite)
     matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
     if matrix is None and isinstance(out, Path) and not out.name.lower().endswith(WRITABLE):

@@ -109,9 +109,8 @@ class Predictions:
 
         They are ``<target>_pred``, ``<target>_prob_<class>``, standard deviations ``_std`` of an ensemble, ``_low`` and
         ``_high`` or ``_set`` of intervals, ``in_domain``, ``similarity``, ``nearest`` (as far as requested), and
-        ``error``; of atoms and bonds they hold lists. The index is that of the pandas input, if it was one. Predicted
-        classes that are all numbers, or True and False, are of these types, as if read from a file; those of atoms and
-        bonds are texts.
+        ``error``; of atoms and bonds they hold lists. The index is that of the pandas input, if any. Predicted classes
+        that are all numbers, or True and False, have these types, as in a file read; of atoms and bonds they are texts.
         """
         frame = pa.table(output_arrays(self)).to_pandas()
         for task in self.tasks:
@@ -124,7 +123,6 @@ class Predictions:
 
 
 def _class_values(classes: Sequence[str]) -> dict[str, Any]:
-    """Return the classes as numbers or booleans if all are, else as texts, by name."""
     if {*classes} <= {"True", "False"}:
         return {name: name == "True" for name in classes}
     for kind in (int, float) if all(name.isascii() and "_" not in name for name in classes) else ():
@@ -187,7 +185,6 @@ def output_arrays(predictions: Predictions) -> dict[str, pa.Array]:
 
 
 def _target_arrays(predictions: Predictions) -> dict[str, pa.Array]:
-    """Columns of all targets, with one entry per row of ``values``."""
     columns = {}
     for t, task, where in each_target(predictions.tasks):
         predicted, *probabilities = _prediction_names(task)

@@ -347,17 +347,12 @@ class Predictor:
     def predict_store_rows(
         self, store: GraphStore, rows: np.ndarray, *, interval: float | None = None, nearest: bool = False
     ) -> Predictions:
-        """Predict rows of a store: ensemble mean and standard deviation (ddof=1) over the members.
-
-        Invalid molecules get nan and an error message.
+        """Predict rows of a store: mean and standard deviation (ddof=1) over members, nan for invalid molecules.
 
         Args:
             store: featurized as ``config.graph`` says. Atoms and bonds are predicted in its order.
             rows: ``int64 [R]``.
             interval, nearest: as in :meth:`predict`.
-
-        Returns:
-            The predictions of the R rows.
 
         Raises:
             InputError: if ``interval`` is invalid, or the model has no calibration for it.
@@ -412,8 +407,7 @@ def _mean(member_values: np.ndarray) -> np.ndarray:
 
 
 def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:
-    """Load a predictor from a run directory, a checkpoint file or the name of a packaged model, an InputError if there
-    is none; only weights are read, no code of the file is run."""
+    """Load a run directory, checkpoint file or packaged model (else InputError); no code of the file is run."""
     checkpoints = read_checkpoints(path)
     return Predictor(
         checkpoints, device, calibration=read_calibration(path, checkpoints), folder=run_directory_of(path)
@@ -476,8 +470,7 @@ def nearest_training_molecules(
 def difficulty_estimates(
     difficulty: dict[str, np.ndarray], similarity: np.ndarray, counts: np.ndarray, targets: int
 ) -> dict[str, np.ndarray]:
-    """Add the distance to the training set to standard deviations by name, ``float32 [S, T]``; ``counts``, ``int64
-    [R]`` with sum S, are the predictions per molecule of ``similarity``, ``float32 [R]``."""
+    """Add the distance to the training set to ``float32 [S, T]`` by name; S is the sum of ``counts`` by molecule."""
     return difficulty | {DOMAIN_DISTANCE: np.repeat(np.repeat(1 - similarity, counts)[:, None], targets, axis=1)}
 
 
@@ -490,8 +483,7 @@ def estimate_uncertainty(
     difficulty: dict[str, np.ndarray],  # by name float32 [P, T], of the P values of valid molecules
     interval: float | None,  # coverage in percent
 ) -> tuple[PredictionInterval | None, Neighbours, np.ndarray]:
-    """Apply a calibration: intervals (or None), neighbours without their names, and indices ``int64 [R]`` of the
-    nearest training molecules in the domain, -1 for invalid molecules."""
+    """Return intervals, neighbours without names, and the indices of the nearest molecules, -1 for invalid ones."""
     values, tasks = predictions.values, predictions.tasks
     is_valid = store.sizes[rows] > 0
     valid_similarity, valid_indices = nearest_training_molecules(calibration.domain, store, rows[is_valid])

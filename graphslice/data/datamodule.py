@@ -241,8 +241,7 @@ class MoleculeData:
         check_feature_columns(values, columns, f"{self.dataset.name} (training rows)")
 
     def number_labels(self, rows: np.ndarray) -> np.ndarray:
-        """Return molecule-level labels, ``float64 [R, T]``, for models that cannot be fitted to bounds: those of
-        training rows are replaced by expected values (:func:`~graphslice.tasks.expected_values`)."""
+        """Return molecule-level labels ``[R, T]``, for training bounds :func:`~graphslice.tasks.expected_values`."""
         labels, bounds = self.dataset.targets[rows].copy(), self.dataset.bounds(rows)
         if bounds is None:
             return labels

@@ -142,7 +142,7 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
 
 def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[list[str]], list[str]]:
     """Read the header, the rows up to the last that is not blank, and a note if the path does not choose the sheet.
-    Columns without a name are left out; cells are as in a CSV export: ``TRUE``, ``2026-01-31``, ``#N/A``."""
+    Nameless columns are left out; cells are as in a CSV export: ``TRUE``, ``2026-01-31``, stored results, ``#N/A``."""
     import openpyxl
 
     file, name = split_sheet(path)
@@ -295,7 +295,6 @@ def _texts(record: str) -> tuple[str, dict[str, str]]:
 
 
 def _smiles(supplier: Chem.SDMolSupplier, number: int) -> str:
-    """Return the SMILES of a record; raise :class:`MoleculeError` if it has none."""
     with rdkit_messages_blocked():
         mol, text = supplier[number], supplier.GetItemText(number)
         if text.count("\nM  END") > 1:

@@ -393,8 +393,8 @@ class Duplicates:
 def find_duplicates(
     rows: np.ndarray, identity: np.ndarray, targets: np.ndarray, classes: np.ndarray, bounds: np.ndarray | None = None
 ) -> Duplicates:
-    """Find duplicates of :func:`keys_with_columns` among rows ``int64 [R]``, without ``shared``. Targets, ``float64 [R,
-    T]``, are nan if unknown or in ``bounds [R, T, 2]``; ``classes`` is ``bool [T]``."""
+    """Find duplicates of :func:`keys_with_columns` among rows ``int64 [R]``, without ``shared``; ``targets``,
+    ``float64 [R, T]``, are nan where unknown or in ``bounds [R, T, 2]``; ``classes``, ``bool [T]``: classification."""
     repeated, begins = _duplicate_rows(identity)
     if not len(repeated):
         return Duplicates(0, 0)

@@ -60,8 +60,7 @@ _CELLS_AS_TEXT = 1_000_000
 
 @dataclass
 class TableStream:
-    """Table that is read chunk by chunk; Parquet keeps its types. :func:`malformed_rows` reads an additional last
-    column."""
+    """Table read chunk by chunk: texts, or types of Parquet. A last column is added for :func:`malformed_rows`."""
 
     columns: list[str]
     chunks: Iterator[pa.Table]
@@ -354,7 +353,7 @@ class _ParquetSink:
 
 @contextmanager
 def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
-    """Write a file by chunks, which appears when it is complete; ``path`` None is CSV on stdout, a sink is itself."""
+    """Write a file by chunks, which appears when it is complete; ``path`` None writes CSV to stdout, or is a sink."""
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):  # in the encoding of files, whatever the locale is
             sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape", newline="")

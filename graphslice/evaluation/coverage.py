@@ -38,7 +38,7 @@ def coverage(
 
 
 def add_coverage(result: dict, coverages: dict[str, dict[str, float]]) -> None:
-    """Add finite coverage, width and classes, as ``coverage_90``; None if infinite, since such intervals cover all."""
+    """Add finite ``coverage_90``, ``width_90``, ``classes_90``; the first is None if infinite intervals cover all."""
     for name, values in coverages.items():
         finite: dict[str, float | None] = {key: value for key, value in values.items() if np.isfinite(value)}
         if np.isinf(values.get("width", 0.0)):

@@ -106,8 +106,8 @@ def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
 
 
 def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
-    """Give a dataset, with targets by name or as many in order, all those of a model; missing or not named ones are
-    unknown. Rows whose atom- or bond-level labels do not have the length of their molecule are rejected."""
+    """Give a dataset all targets of a model, which it has by name, or as many others in order; those it lacks, or
+    not in ``targets``, are unknown. Rows whose atom- or bond-level labels do not fit their molecule are rejected."""
     evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
     if dataset.level == MOLECULE:

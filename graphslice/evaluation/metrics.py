@@ -89,8 +89,8 @@ def score(name: str, dataset: str, tasks: Sequence[Task], y_true: np.ndarray, pr
 
 
 def scores(dataset: str, tasks: Sequence[Task], y_true: np.ndarray, predictions: np.ndarray) -> dict:
-    """Compute all metrics (nan: undefined), for every target and averaged, with arguments of :func:`score`;
-    ``molecules`` is R, of a target the number of labels, ``counts`` the labels per class."""
+    """Compute all metrics, averaged and in ``targets``, with arguments as in :func:`score`; nan where undefined.
+    ``molecules`` is R, for a target its number of labels; ``counts`` are its labels per class."""
     targets: dict[str, dict] = {}
     for t, task, where in each_target(tasks):
         labels = y_true[~np.isnan(y_true[:, t]), t]
@@ -312,7 +312,7 @@ _LEVEL = 0.95
 
 
 def mean_interval(values: np.ndarray, folds: int = 0, comparisons: int = 1) -> tuple[float, float]:
-    """Return a 95% interval of a mean by Student's t; ``comparisons`` hold simultaneously (Bonferroni correction).
+    """Return the 95% confidence interval of a mean by Student's t, ``comparisons`` of them simultaneously (Bonferroni).
     Overlap of the training sets of ``folds`` adds variance (Nadeau and Bengio 2003, doi:10.1023/A:1024068626366)."""
     from scipy.stats import t  # the import takes half a second
 

@@ -1,6 +1,7 @@
 """Networks of a model: run by torch, or on a CPU as a compiled program without torch, at molecule level.
 
-Its output head and encoder of descriptors are those of :mod:`graphslice.nn` in evaluation mode, in float32 with numpy.
+Its output head and encoder of descriptors compute in float32 with numpy what :class:`~graphslice.nn.block.MLPHead`,
+:class:`~graphslice.nn.descriptors.DescriptorEncoder` and :meth:`~graphslice.nn.GraphTransformer.forward` compute.
 """
 
 from __future__ import annotations

@@ -85,6 +85,7 @@ def predict_file(
     atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's order;
     text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed dataset has
     a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the file.
+    InputError: the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
     source = Path(source) if isinstance(source, str) else source
     out = Path(out) if isinstance(out, str) else out

@@ -42,7 +42,7 @@ def as_feature_columns(names: Sequence[str], columns: Columns, rows: int) -> dic
 
 def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
     """Convert one or many SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data`` to a list: a SMILES, a graph or a
-    MoleculeError each. InputError: none, or RDKit molecules, which have no order of atoms, at another ``level``."""
+    MoleculeError each. InputError: no molecules, or RDKit's, which have no order of atoms, at another ``level``."""
     if isinstance(molecules, str) and molecules.lower().endswith(READABLE):
         raise InputError(f"{molecules} is a file: give a data frame of its rows, or use graphslice predict")
     if isinstance(molecules, str | Chem.Mol) or is_graph(molecules):
@@ -146,7 +146,6 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Seq
 
 
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:
-    """Check a user-made :class:`MolGraph` or PyG ``Data``; raises MoleculeError if it is invalid."""
     if not isinstance(molecule, MolGraph):
         from graphslice.data.loaders import from_pyg
 

@@ -61,7 +61,8 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     networks, in the units of the targets, and class probabilities. Temperatures of ``calibration`` are applied if there
     are no base models. The numbers of molecules and of atoms are free. The metadata hold the settings, the targets and
     the meaning of the inputs. The file is written atomically after the comparison, whose notes are returned:
-    differences are relative to the largest prediction of a target. Whatever prevents it is an InputError.
+    differences are relative to the largest prediction of a target. InputError: a package is missing, ONNX cannot
+    express the network, ONNX Runtime predicts something else, or the file cannot be written.
     """
     try:
         import onnxruntime

@@ -64,8 +64,8 @@ class Predictions:
     values: np.ndarray
     errors: list[str | None]  # R messages, None with a prediction
     tasks: list[Task]  # of the T targets
-    std: np.ndarray | None = None  # float32 [R, W] over ensemble members, before calibration
-    interval: PredictionInterval | None = None  # unless requested, None
+    std: np.ndarray | None = None  # float32 [R, W] over the members before calibration; None for a single model
+    interval: PredictionInterval | None = None  # None unless requested
     neighbours: Neighbours | None = None  # with an interval or the nearest molecule, else None
     ptr: np.ndarray | None = None  # int64 [R + 1]: molecule r has values[ptr[r]:ptr[r + 1]]; None at molecule level
     index: Any = None  # of the pandas data frame or Series that held the molecules, for to_frame

@@ -36,7 +36,7 @@ def torch_device(name: str) -> torch.device:
 
 
 class TorchNetworks:
-    """Networks of M members as torch modules in evaluation mode; InputError if device or weights do not fit."""
+    """Networks of M members as torch modules in evaluation mode; InputError for a missing device or unfit weights."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint], device: str) -> None:
         self.device = torch_device(device)

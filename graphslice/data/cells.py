@@ -23,8 +23,7 @@ _MAX_EXACT_INTEGER = 2.0**53
 
 
 def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parse numbers: ``float64 [R]``, nan without one, and ``bool [R]``, true where empty or malformed. Booleans are
-    words."""
+    """Parse numbers, but no booleans: ``float64 [R]``, nan without one; ``bool [R]``, true where empty or malformed."""
     cells = chunk.column(column)
     if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
         numbers = cells.cast(pa.float64(), safe=False).to_numpy()

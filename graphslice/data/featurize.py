@@ -98,8 +98,7 @@ def parse(
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
 ) -> _Parsed:
-    """Parse SMILES as :func:`featurize_stream`: arrays, reasons and order of :func:`read_smiles`, and descriptors by
-    kind."""
+    """Parse SMILES as :func:`featurize_stream`: the result of :func:`read_smiles`, and descriptors by kind."""
     (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
     return parsed
 

@@ -413,8 +413,7 @@ def find_duplicates(
 
 
 def count_shared(splits: Splits, rows: np.ndarray, family: np.ndarray) -> dict[str, int]:
-    """Detect leakage: count rows (``int64 [R]``, ascending) of held-out splits whose family is also in the training
-    set."""
+    """Detect leakage: count rows (``int64 [R]``, ascending) of held-out splits with a family of the training set."""
     train_families = family[np.searchsorted(rows, splits["train"])]
     held_out = {split: family[np.searchsorted(rows, members)] for split, members in splits.items() if split != "train"}
     return {split: int(np.isin(families, train_families).sum()) for split, families in held_out.items()}

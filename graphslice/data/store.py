@@ -536,8 +536,7 @@ _MOST_THREADS = 4
 
 
 def check_contents(path: Path, batches: int, max_atoms: int) -> None:
-    """Raise an exception if the compiled code must not read a file; it is read without the map, so as not to fill the
-    memory."""
+    """Raise an exception if compiled code must not read a file; read without the map, so as not to fill the memory."""
 
     def check(number: int) -> None:
         with pa.OSFile(str(path)) as file:

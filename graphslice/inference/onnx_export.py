@@ -152,8 +152,7 @@ def _onnx_model(model: Predictor) -> Any:
 
 
 def to_onnx(module: nn.Module, inputs: Mapping[str, np.ndarray]) -> Any:
-    """Trace a module, on the plain references of the operators, to an ``onnx.ModelProto``; ``inputs`` have two
-    molecules."""
+    """Trace a module, on plain reference operators, to an ``onnx.ModelProto``; ``inputs``: at least two molecules."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     sizes = {name: Dim(name) for name in ("molecules", "atoms", "path_types", "path_entries", "predicted")}

@@ -156,8 +156,7 @@ def output_columns(
 
 
 def check_output_columns(tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` for equal column names, as of a class ``low`` of ``x`` and the lower bound of
-    ``x_prob``."""
+    """Raise :class:`InputError` for equal columns, as of a class ``low`` of ``x`` and the lower bound of ``x_prob``."""
     counts = Counter(output_columns(tasks, std=True, interval=90.0, nearest=True))
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise InputError(f"two prediction columns would be called {repeated[0]!r}: rename one of the targets")
@@ -232,8 +231,7 @@ def _domain_arrays(predictions: Predictions) -> dict[str, pa.Array]:
 
 
 class SummaryTables:
-    """Prints predictions as tables of all targets, without empty columns; ``added`` are the columns that predictions
-    add."""
+    """Prints predictions as tables of all targets, without empty columns; ``added`` are the columns of predictions."""
 
     def __init__(self, tasks: Sequence[Task], added: Collection[str], file: IO[str]) -> None:
         self.tasks, self.added, self.file = tasks, added, file

@@ -95,7 +95,10 @@ class Predictor:
 
     @property
     def models(self) -> list[GraphTransformer]:
-        """The networks as modules, one per member, which from now on predict, with any change or hook."""
+        """The networks as modules, one per ensemble member; from now on they make the predictions.
+
+        What is changed or hooked in them has its effect.
+        """
         self.networks = networks = self.networks.as_torch()
         return networks.modules
 
@@ -219,7 +222,7 @@ class Predictor:
         """True if a store has all that the model reads; otherwise its SMILES must be parsed again.
 
         Raises:
-           InputError: if it lacks something, and has no SMILES.
+            InputError: if it lacks something, and has no SMILES.
         """
         has_descriptors = set(self.kinds) <= set(store.info.descriptors)
         if store.has_graphs_of(self.config.graph) and self.level == MOLECULE and has_descriptors:
@@ -242,7 +245,10 @@ class Predictor:
 
     @cached_property
     def feature_ranges(self) -> np.ndarray | None:
-        """``float32 [2, K]`` to which :func:`~graphslice.nn.descriptors.fit_standardisation` clips; None for K = 0."""
+        """``float32 [2, K]``, the range to which the network clips each feature column; None for K = 0.
+
+        See :func:`~graphslice.nn.descriptors.fit_standardisation`.
+        """
         names = self.config.data.descriptors
         positions = [descriptor_width(names[:n]) for n, name in enumerate(names) if name in self.feature_columns]
         if not positions:
@@ -254,7 +260,7 @@ class Predictor:
         """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.
 
         Raises:
-           InputError: if feature columns of the model are missing, or unknown ones are given.
+            InputError: if feature columns of the model are missing, or unknown ones are given.
         """
         computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
@@ -347,7 +353,9 @@ class Predictor:
     def predict_store_rows(
         self, store: GraphStore, rows: np.ndarray, *, interval: float | None = None, nearest: bool = False
     ) -> Predictions:
-        """Predict rows of a store: mean and standard deviation (ddof=1) over members, nan for invalid molecules.
+        """Predict rows of a store: ensemble mean and standard deviation (ddof=1) over the members.
+
+        Invalid molecules get nan and an error message.
 
         Args:
             store: featurized as ``config.graph`` says. Atoms and bonds are predicted in its order.
@@ -462,8 +470,7 @@ IDENTICAL_SIMILARITY = 1 - 1e-6
 def nearest_training_molecules(
     domain: ApplicabilityDomain, store: GraphStore, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the nearest training molecules of rows ``int64 [R]``: similarity ``float32 [R]``, index in domain ``int64
-    [R]``."""
+    """Find the nearest training molecules of valid rows ``int64 [R]``: similarity ``float32``, index in the domain."""
     return domain.nearest(fingerprint_rows(store, rows, DOMAIN_BITS))
 
 

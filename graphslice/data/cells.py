@@ -109,6 +109,7 @@ def _item(item: object) -> float:
 
 
 def cell_text(column: pa.ChunkedArray, row: int) -> str:
+    """Return one cell as text."""
     return texts(column.slice(row, 1))[0]
 
 

@@ -209,6 +209,7 @@ def is_frame(value: object) -> bool:
 
 
 def column_names(frame: Any) -> list[str]:
+    """Return the column names of a data frame of pandas, polars or Arrow."""
     return [str(name) for name in (frame.schema.names if isinstance(frame, _ARROW) else frame.columns)]
 
 

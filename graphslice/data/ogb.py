@@ -37,6 +37,7 @@ def import_ogb_lsc() -> Any:
 
 
 def table_path(name: str, root: str | Path) -> Path:
+    """Return the path of OGB's table of SMILES and gaps."""
     return Path(root) / OGB_FOLDERS[name] / "raw" / "data.csv.gz"
 
 

@@ -40,6 +40,7 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 
 
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
+    """Read the labelled rows of a table, chunk by chunk."""
     with open_table(path) as table:
         yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns, str(path))
 

@@ -442,6 +442,7 @@ class StoreInfo:
 
 
 def graph_settings(config: GraphConfig | StoreInfo) -> dict[str, Any]:
+    """Return the settings on which the graphs of molecules depend."""
     return {name: getattr(config, name) for name in ("atom_order", "max_atoms", "standardize")}
 
 

@@ -256,6 +256,7 @@ class ListLengths:
 
 
 def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
+    """Return the cells of a column that are lists of numbers, by row."""
     if pa.types.is_primitive(chunk.schema.field(column).type):
         return {}
     cells = [cell if not isinstance(cell, str) or "[" in cell else None for cell in column_cells(chunk, column)]

@@ -22,6 +22,8 @@ _MIN_PROBABILITY = 1e-7
 
 @dataclass(frozen=True)
 class Metric:
+    """A metric: its name and the task types that have it."""
+
     label: str  # on screen
     kinds: tuple[str, ...]  # task types that have the metric
     higher_is_better: bool

@@ -122,6 +122,7 @@ def draw_predictions(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) 
 
 
 def draw_regression(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> None:
+    """Draw predicted against true numbers."""
     if task.transform == "log":
         use_log_scale(axes, "x", y, values)
         use_log_scale(axes, "y", y, values)

@@ -140,6 +140,7 @@ _ERF = tuple(map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0.2844967
 
 
 def embedding_width(config: ModelConfig) -> int:
+    """Return the number of inputs of the output head."""
     return config.dim * (sum(READOUTS[name] for name in config.readout.split("+")) + (config.descriptors > 0))
 
 

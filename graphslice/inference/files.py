@@ -45,6 +45,8 @@ _CHUNK_ROWS = 8192
 
 @dataclass
 class FileReport:
+    """Numbers of rows of a predicted file, and notes for the user."""
+
     rows: int = 0  # read
     failed: int = 0  # without a prediction
     first_error: str | None = None  # message of the first of these

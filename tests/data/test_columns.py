@@ -98,7 +98,6 @@ def test_tsv_and_parquet_match_csv(name, table, tmp_path):
     ("features", "reason"),
     [
         ("morgn", "has no column 'morgn' .did you mean 'morgan'"),
-        ("T", "has no column 'T'"),
         ("t,y", "'y' cannot be a target and an input"),
         ("word", "the column 'word' of data.features has no number in any row"),
     ],
@@ -186,14 +185,8 @@ def test_cache_depends_on_features(table, tmp_path):
         assert result.info.descriptors == features
         return len([path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")])
 
-    assert [files(), files("morgan"), files("t"), files("morgan"), files("t", "morgan"), files("t2")] == [
-        1,
-        2,
-        3,
-        3,
-        4,
-        5,
-    ]
+    counts = [files(), files("morgan"), files("t"), files("morgan"), files("t", "morgan"), files("t2")]
+    assert counts == [1, 2, 3, 3, 4, 5]
     table.write_text(CSV.replace("10.5", "10.6"))
     assert files("t") == 6 and files("morgan") == 6
 

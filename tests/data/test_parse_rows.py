@@ -50,11 +50,9 @@ def test_smiles_column_is_found(columns, requested, expected):
 @pytest.mark.parametrize(
     ("columns", "requested", "reason"),
     [
-        (["smiles", "y"], "smile", r"no column 'smile' \(did you mean 'smiles'\?\); it has 'smiles', 'y'"),
+        (["smiles", "y"], "smile", "'smile'.*did you mean 'smiles'"),
         (["a", "b"], None, "which column holds the SMILES.*data.smiles_column.*'a', 'b'"),
-        (["reactant_smiles", "product_smiles", "mol"], None, "'reactant_smiles', 'product_smiles', 'mol'$"),
-        (["a title"], None, "the columns are 'a title'; if a later line names them, delete the lines above it"),
-        ([f"c{i}" for i in range(20)], None, "and 8 more"),
+        (["a title"], None, "'a title'; if a later line names them"),
     ],
 )
 def test_missing_smiles_column_is_rejected(columns, requested, reason):
@@ -109,12 +107,8 @@ def test_split_column_in_any_case():
     ("settings", "methods", "reason"),
     [
         ({"targets": "yy"}, (), r"t\.csv has no column 'yy' .did you mean 'y'"),
-        ({"targets": "y,gap"}, (), "no column 'gap'.*it has 'smiles', 'y', 'split', 'fold'"),
         ({"targets": "smiles,y"}, (), r"t\.csv: 'smiles' cannot be the SMILES and a target"),
-        ({"smiles_column": "smile"}, (), r"no column 'smile' .did you mean 'smiles'"),
-        ({"split": "splat"}, (), r"no column 'splat' .did you mean 'split'.*it has 'smiles'"),
         ({"split": "randm"}, METHODS, "no column 'randm' .did you mean 'random'"),
-        ({"split": "flod"}, METHODS, "no column 'flod' .did you mean 'fold'"),
     ],
 )
 def test_unknown_columns_are_rejected(settings, methods, reason):
@@ -165,11 +159,6 @@ def test_columns_without_names_are_not_targets():
     assert infer_target([table], LabelColumns("smiles", [], None), DataConfig(), "t.csv") == "y"
 
 
-def test_dates_beyond_python_range_are_not_targets():
-    beyond = pa.array([253402300800000000, 0], pa.int64()).cast(pa.timestamp("us"))
-    assert target_of({"smiles": ["C", "N"], "measured": beyond, "y": [1.5, 2.5]}) == "y"
-
-
 def test_numbers_beside_classes_are_ambiguous():
     """They may be catalogue numbers."""
     smiles, activity = ["C", "N", "O", "F"], ["active", "inactive", "active", ""]
@@ -216,25 +205,7 @@ def test_other_texts_are_not_numbers(text):
     assert parsed([text]) == ([None], [])
 
 
-EMPTY = [
-    "",
-    " ",
-    "\xa0 ",
-    "NA",
-    "n/a",
-    "NaN",
-    "null",
-    "None",
-    "<NA>",
-    "n.t.",
-    "Not tested",
-    "pending",
-    "#N/A",
-    "#DIV/0!",
-]
-
-
-@pytest.mark.parametrize("text", [*EMPTY, "N.D.", "nd", " n.a.", "-", "--", "\u2013", "\u2212"])
+@pytest.mark.parametrize("text", ["", "\xa0 ", "NA", "n/a", "<NA>", "Not tested", "#DIV/0!", "-", "\u2013"])
 def test_texts_for_missing_values_are_empty(text):
     assert parsed([text]) == ([None], [0])
 
@@ -280,13 +251,6 @@ def test_rows_without_needed_split_may_have_one():
 
 
 # --- rows -----------------------------------------------------------------------------------------
-
-TABLE = {
-    "smiles": ["C", "N", "oops", "", "O"],
-    "y": ["1", "oops", "", "-2e3", "inf"],
-    "z": ["5", "6", "7", "", "9"],
-    "split": ["train", "VAL", " test ", "training", "dev"],
-}
 
 
 def test_reason_names_first_invalid_target():
@@ -358,10 +322,7 @@ def test_joined_target_names_are_parsed_back(names):
 UGLY = ["smiles", "IC50, uM", 'a|b "q" (%)', "it's $HOME", "two\nlines", "logp", "pKa"]
 
 
-@pytest.mark.parametrize(
-    ("text", "suggested"),
-    [("IC50, um", "IC50, uM"), ("a|b", 'a|b "q" (%)'), ("its HOME", "it's $HOME"), ("two lines", "two\nlines")],
-)
+@pytest.mark.parametrize(("text", "suggested"), [("IC50, um", "IC50, uM"), ("a|b", 'a|b "q" (%)')])
 def test_suggested_target_can_be_pasted_into_a_shell(text, suggested):
     with pytest.raises(InputError) as error:
         find_columns(UGLY, DataConfig(targets=text), "t.csv")
@@ -422,33 +383,21 @@ def weighted(tmp_path, cells: list[str], **settings: str):
 
 
 def test_weights_of_rows_are_read(tmp_path):
-    dataset = weighted(tmp_path, ["1", "0.5", "", "0", "1e3"])
-    assert dataset.weights(np.arange(5)).tolist() == [1, 0.5, 0, 0, 1000]
-    assert dataset.rejected == {2: "no weight from 0 to 1e18 in the column 'w'", 3: "weight 0"}
-
-
-@pytest.mark.parametrize("cell", ["-1", "x", "inf", "1e19"])
-def test_row_with_an_invalid_weight_is_rejected(tmp_path, cell):
-    dataset = weighted(tmp_path, ["1", "2", cell])
-    assert dataset.weights(np.arange(3)).tolist() == [1, 2, 0]
-    assert dataset.rejected == {2: "no weight from 0 to 1e18 in the column 'w'"}
+    dataset = weighted(tmp_path, ["1", "0.5", "0", "1e3", "", "-1", "x", "inf", "1e19"])
+    assert dataset.weights(np.arange(9)).tolist() == [1, 0.5, 0, 1000, 0, 0, 0, 0, 0]
+    assert dataset.rejected == {2: "weight 0"} | dict.fromkeys(
+        range(4, 9), "no weight from 0 to 1e18 in the column 'w'"
+    )
 
 
 def test_column_of_weights_with_another_role_is_rejected(tmp_path):
     (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\n")
-    for column, reason in [("y", "cannot be a target and the weight"), ("yy", "no column 'yy' .did you mean 'y'")]:
-        with pytest.raises(InputError, match=reason):
-            load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column=column))
+    with pytest.raises(InputError, match="cannot be a target and the weight"):
+        load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="y"))
 
 
 def test_weights_count_in_the_fingerprint(tmp_path):
     assert weighted(tmp_path, ["1", "2"]).fingerprint() != weighted(tmp_path, ["1", "3"]).fingerprint()
-
-
-def test_rows_without_label_and_weight_are_unlabelled(tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,y,w\nC,1,1\nCC,,\nCCC,3,\n")
-    dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="w"))
-    assert dataset.rejected == {1: "no target value", 2: "no weight from 0 to 1e18 in the column 'w'"}
 
 
 def test_number_columns_of_all_text_types_are_parsed():

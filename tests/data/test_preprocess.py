@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def interrupted(path: Path, stop: int) -> Path:
     return path.with_name(f".{path.name}.parts")
 
 
-@pytest.mark.parametrize(("stop", "again"), [(0, 0), (1, 0), (2, 4), (3, 4), (4, 8)])
+@pytest.mark.parametrize(("stop", "again"), [(0, 0), (2, 4), (4, 8)])
 def test_interrupted_build_resumes(stop, again, complete_store, tmp_path, parsed, names):
     interrupted(tmp_path / "s.arrow", stop)
     assert names(tmp_path) == ["whole"]
@@ -76,38 +77,24 @@ def test_existing_file_is_kept_until_the_new_one_is_complete(tmp_path, shards_of
     assert len(build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)) == len(SMILES)
 
 
-@pytest.mark.parametrize("change", ["smiles", "label", "split", "rejected", "order", "limit", "target"])
+@pytest.mark.parametrize("change", ["label", "order"])
 def test_shard_of_other_rows_or_settings_is_rebuilt(change, tmp_path, shards_of_four, parsed):
     interrupted(tmp_path / "s.arrow", 2)
     changed, info = rows(SMILES), INFO
-    if change == "smiles":
-        changed.smiles = ["OCC", *SMILES[1:]]
-    elif change == "label":
+    if change == "label":
         changed.targets[2] = np.nan
-    elif change == "split":
-        changed.split[3] = 2
-    elif change == "rejected":
-        changed.rejected[0] = "no number"
     else:
-        name, value = {
-            "order": ("atom_order", "input"),
-            "limit": ("max_atoms", 20),
-            "target": ("targets", ("z",)),
-        }[change]
-        info = StoreInfo(**{**vars(INFO), name: value})
+        info = replace(INFO, atom_order="input")
     parsed.clear()
-    store = build_store(tmp_path / "s.arrow", [changed], info, workers=1)
-    assert parsed == changed.smiles
+    build_store(tmp_path / "s.arrow", [changed], info, workers=1)
+    assert parsed == SMILES
     build_store(tmp_path / "fresh.arrow", [changed], info, workers=1)
-    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes() and len(store) == len(SMILES)
+    assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes()
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
-def test_damaged_shard_is_rebuilt(damage, complete_store, tmp_path, parsed):
-    shards = sorted(interrupted(tmp_path / "s.arrow", 4).glob("*.arrow"))
-    assert len(shards) == 2
-    content = shards[0].read_bytes()
-    shards[0].write_bytes({"truncated": content[:-100], "empty": b"", "text": b"no shard"}[damage])
+def test_damaged_shard_is_rebuilt(complete_store, tmp_path, parsed):
+    first, _ = sorted(interrupted(tmp_path / "s.arrow", 4).glob("*.arrow"))
+    first.write_bytes(first.read_bytes()[:-100])
     parsed.clear()
     build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)
     assert parsed == SMILES[:4] + SMILES[8:] and (tmp_path / "s.arrow").read_bytes() == complete_store
@@ -139,7 +126,7 @@ def test_fingerprint_depends_on_molecules_labels_and_splits(tmp_path):
     assert fingerprint(info=StoreInfo("some data", "given", ("y",))) == "given"
 
 
-@pytest.mark.parametrize("name", ["file/s.arrow", "file/deep/s.arrow", "folder.arrow"])
+@pytest.mark.parametrize("name", ["file/s.arrow", "folder.arrow"])
 def test_unwritable_path_raises(name, tmp_path, names):
     (tmp_path / "file").write_text("a file")
     (tmp_path / "folder.arrow").mkdir()
@@ -168,7 +155,7 @@ def test_concurrent_builds_write_one_file(tmp_path, shards_of_four, names):
     assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "alone.arrow").read_bytes()
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 10])
+@pytest.mark.parametrize("size", [3, 10])
 def test_build_from_tables_matches_build_from_rows(size, complete_store, tmp_path):
     """A cluster delivers tables of any size."""
     everything = pa.Table.from_batches([to_record_batch(rows(SMILES), INFO)]).replace_schema_metadata(None)

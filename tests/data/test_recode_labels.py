@@ -47,12 +47,7 @@ def test_stored_labels_match_the_table_for_the_tasks_of_a_model(labels, task, tm
 
 
 @pytest.mark.parametrize(
-    ("labels", "task", "value"),
-    [
-        (WORDS, Task("k", "binary", ("apple", "pear")), "zebra"),
-        (WORDS, Task("k"), "pear"),
-        (NUMBERS, Task("k", "binary", ("2", "3")), "1"),
-    ],
+    ("labels", "task", "value"), [(WORDS, Task("k", "binary", ("apple", "pear")), "zebra"), (WORDS, Task("k"), "pear")]
 )
 def test_stored_labels_without_a_class_of_the_model_are_rejected(labels, task, value, tmp_path):
     with pytest.raises(InputError, match=f"the target 'y' of .* has '{value}', but the model has"):
@@ -66,12 +61,9 @@ def test_stored_labels_without_a_class_of_the_model_are_rejected(labels, task, v
         (LEVELS, "multiclass"),
         ([2.5 if n == 2 else n for n in NUMBERS], "multiclass"),
         (FLAGS, "binary"),
-        ([5 if n else 2 for n in FLAGS], "binary"),
         (FLAGS, None),
-        (FLAGS, "y=binary"),
         (WORDS, "y=binary"),
         (WORDS, None),
-        (NUMBERS, None),
     ],
 )
 def test_stored_labels_match_the_table_for_the_task_option(labels, task, tmp_path):
@@ -91,10 +83,5 @@ def test_task_option_of_some_targets_matches_the_table(tmp_path):
             load_dataset(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
         ]
         assert tasks_by_file[0] == tasks_by_file[1]
-    for task, message in (
-        ("word=regression", "'word' of .* is binary, not regression"),
-        ("word=multiclass", "not multiclass"),
-        ("none=binary", "data.task names 'none', which is not a predicted target"),
-    ):
-        with pytest.raises(InputError, match=message):
-            load_dataset(replace(data, task=task, dataset=str(tmp_path / "t.arrow")))
+    with pytest.raises(InputError, match="is binary, not regression"):
+        load_dataset(replace(data, task="word=regression", dataset=str(tmp_path / "t.arrow")))

@@ -116,9 +116,8 @@ def test_cut_gzip_file_is_an_input_error(tmp_path):
         read_table(tmp_path / "t.sdf.gz")
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "\r\n"])
-def test_empty_file_is_an_input_error(tmp_path, text):
-    (tmp_path / "t.sdf").write_text(text)
+def test_empty_file_is_an_input_error(tmp_path):
+    (tmp_path / "t.sdf").write_text("\n\n")
     with pytest.raises(InputError, match="is empty"):
         read_table(tmp_path / "t.sdf")
 
@@ -132,13 +131,9 @@ def test_other_encodings_and_line_ends_are_read(tmp_path):
             assert not malformed_rows(next(table.chunks))
 
 
-def test_progress_counts_records(tmp_path):
-    (tmp_path / "t.sdf").write_text(written(SMILES))
-    assert count_rows(tmp_path / "t.sdf") == len(SMILES)
-
-
 def test_labels_are_those_of_the_same_csv(tmp_path):
     (tmp_path / "t.sdf").write_text(written(SMILES) + record(FIVE_BONDS, y="9"))
+    assert count_rows(tmp_path / "t.sdf") == len(SMILES) + 1
     dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf")))
     assert dataset.target_names == ["y"]
     assert dataset.targets[:-1, 0].tolist() == [n / 2 for n in range(len(SMILES))]
@@ -148,9 +143,8 @@ def test_labels_are_those_of_the_same_csv(tmp_path):
 
 def test_labels_of_atoms_are_rejected(tmp_path):
     (tmp_path / "t.sdf").write_text(record(y="[1, 2, 3, 4, 5, 6]"))
-    for path in (tmp_path / "t.sdf", tmp_path):
-        with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
-            load_dataset(DataConfig(dataset=str(path), level="atom"))
+    with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
+        load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf"), level="atom"))
     with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
         read_label_lists([tmp_path / "t.sdf"], ["y"])
 

@@ -50,18 +50,7 @@ def test_valid_store_opens(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "index", "value"),
-    [
-        ("bonds", (8, 1), 9),  # an atom that does not exist
-        ("bonds", (0, 0), 65_535),
-        ("bonds", (0, 1), 0),  # a bond of an atom with itself
-        ("bonds", (1,), (0, 2)),  # a second bond of two atoms
-        ("bond_type_ids", (2,), 60),
-        ("atoms", (10, 0), 119),
-        ("atom_ptr", (1,), 2),
-        ("atom_ptr", (1,), 11),
-        ("atom_ptr", (2,), 2**30),
-        ("bond_ptr", (1,), -1),
-    ],
+    [("bonds", (8, 1), 9), ("bonds", (1,), (0, 2)), ("bond_type_ids", (2,), 60), ("atom_ptr", (1,), 11)],
 )
 def test_invalid_molecules_raise(name, index, value, tmp_path):
     changed = arrays()
@@ -82,20 +71,9 @@ def replaced(column: str, array: pa.Array) -> pa.RecordBatch:
     return batch.set_column(at, batch.schema.field(at).with_type(array.type), array)
 
 
-def split_of(texts: list) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(texts, pa.string()))
-
-
-BATCHES = {
-    "another type": lambda: replaced("error", pa.nulls(3, pa.int64())),
-    "a wider target": lambda: replaced("targets", pa.nulls(3, pa.list_(pa.float64(), 2))),
-    "a column less": lambda: batch_of(arrays()).drop_columns("error"),
-}
-
-
-@pytest.mark.parametrize("kind", BATCHES)
-def test_invalid_columns_raise(kind, tmp_path):
-    assert_damaged(write(tmp_path / "s.arrow", BATCHES[kind]()))
+def test_invalid_columns_raise(tmp_path):
+    assert_damaged(write(tmp_path / "s.arrow", replaced("error", pa.nulls(3, pa.int64()))))
+    assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()).drop_columns("error")))
 
 
 ATOM_BOND_INFO = replace(INFO, atom_targets=("charge", "spin"), bond_targets=("order",))
@@ -126,13 +104,13 @@ def test_atom_and_bond_labels_are_read(tmp_path):
 
 
 def test_fewer_splits_are_accepted(tmp_path):
-    store = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split_of(["train", "valid"]))))
+    split = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array(["train", "valid"]))
+    store = GraphStore.open(write(tmp_path / "s.arrow", replaced("split", split)))
     assert store.split.tolist() == [0, 1, -1]
 
 
-@pytest.mark.parametrize("number", [5, 100, -7])
-def test_invalid_split_index_raises(number, tmp_path):
-    numbers = pa.array([0, number, 0], pa.int8())
+def test_invalid_split_index_raises(tmp_path):
+    numbers = pa.array([0, 5, 0], pa.int8())
     split = pa.DictionaryArray.from_arrays(numbers, pa.array(SPLITS), safe=False)
     assert_damaged(write(tmp_path / "s.arrow", replaced("split", split)))
 
@@ -147,15 +125,14 @@ def test_record_batches_of_the_wrong_size_raise(tmp_path):
     assert len(GraphStore.open(write(tmp_path / "none.arrow", batch[:0])).sizes) == 0
 
 
-@pytest.mark.parametrize("info", ["", "x", "[1]", "{}", '{"tasks": []}', '{"tasks": [], "targets": 7}'])
+@pytest.mark.parametrize("info", ["x", "{}"])
 def test_invalid_metadata_raises(info, tmp_path):
     assert_damaged(write(tmp_path / "s.arrow", batch_of(arrays()), metadata={"graphslice.info": info}))
 
 
-@pytest.mark.parametrize("shift", [1, 2, 3])
-def test_misaligned_columns_raise(shift, tmp_path):
+def test_misaligned_columns_raise(tmp_path):
     content = write(tmp_path / "s.arrow", batch_of(arrays())).read_bytes()
-    outer = pa.py_buffer(bytes(shift) + content)
-    batch = pa.ipc.open_file(outer[shift:]).get_batch(0)
+    outer = pa.py_buffer(bytes(1) + content)
+    batch = pa.ipc.open_file(outer[1:]).get_batch(0)
     with pytest.raises(ValueError, match="misaligned"):
         column_starts(batch, outer)

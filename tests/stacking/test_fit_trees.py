@@ -75,14 +75,6 @@ def test_boosting_matches_lightgbm(kind, monkeypatch):
     assert np.mean(np.isclose(trees.predict(thresholds), expected, rtol=1e-5, atol=1e-6)) > 0.95
 
 
-def test_a_description_without_thresholds_is_refused(monkeypatch):
-    dump = lightgbm.Booster.dump_model
-    without = {"tree_structure": {"decision_type": "<=", "split_feature": 0}}
-    monkeypatch.setattr(lightgbm.Booster, "dump_model", lambda self: {**dump(self), "tree_info": [without]})
-    with pytest.raises(InputError, match="describes trees in a way that"):
-        fit_boosting(rows(60), labels(rows(60), "regression"), "regression", 0, 0)
-
-
 def test_values_that_lightgbm_takes_for_zero_go_its_way():
     tiny = np.resize(np.float32([-1e-35, 1e-35, 0, -0.0, 1e-40, -2e-35, 2e-35]), 70)
     x = np.stack([tiny, np.arange(70) % 3], axis=1).astype(np.float32)
@@ -209,15 +201,9 @@ def test_unlabelled_rows_are_ignored(fit):
     ("x", "y", "kind", "message"),
     [
         (rows(5), np.full(5, np.nan), "regression", "no row has a label"),
-        (rows(0), np.empty(0), "regression", "no row has a label"),
         (rows(5), np.ones(4), "regression", r"shape \[5, 12\] do not match labels of shape \[4\]"),
-        (rows(5), np.ones((5, 1)), "regression", "do not match"),
-        (np.empty((5, 0), np.float32), np.ones(5), "regression", "do not match"),
         (rows(2), np.array([1, np.inf]), "regression", "infinite"),
-        (rows(2), np.array([1, 1e308]), "regression", "infinite"),
-        (rows(2), np.array([0.0, 2.0]), "binary", "from 0 to 1"),
         (rows(2), np.array([0.5, 1.0]), "multiclass", "from 0 to 2"),
-        (rows(2), np.array([-1.0, 3.0]), "multiclass", "from 0 to 2"),
         (rows(2), np.ones(2), "ranking", "kind of labels 'ranking'"),
     ],
 )

@@ -75,8 +75,6 @@ def test_notes_describe_the_conversion(tmp_path):
     notes = import_checkpoint(hugging_face_folder(tmp_path / "hf", "pre_norm")).extra["notes"]
     assert notes[0] == "Hugging Face checkpoint, pre-norm" and "never applies it" in notes[1]
     assert "2 + 512 i + v" in notes[2] and "--atom-rows huggingface" in notes[2]
-    notes = import_checkpoint(tmp_path / "hf", atom_rows="huggingface").extra["notes"]
-    assert "3 + 512 i + v" in notes[2]
 
 
 class Kind(enum.Enum):
@@ -118,10 +116,7 @@ def test_data_parallel_names_and_bin_file_are_read(tmp_path):
     [
         ({"num_attention_heads": 8}, "num_attention_heads is 8, but the weights have 4"),
         ({"pre_layernorm": True}, "pre_layernorm is True, but the weights have False"),
-        ({"num_hidden_layers": 12}, "num_hidden_layers is 12, but the weights have 3"),
-        ({"encoder_normalize_before": False}, "encoder_normalize_before is False"),
         ({"edge_type": "single"}, "edge_type 'single', which is not supported"),
-        ({"activation_fn": "relu"}, "activation_fn 'relu'"),
         ({"spatial_pos_max": 20}, "distance of 20"),
     ],
 )
@@ -134,20 +129,14 @@ def without(state: dict, part: str) -> dict:
     return {name: value for name, value in state.items() if part not in name}
 
 
-def with_far_block(state: dict) -> dict:
-    return {name.replace("layers.1.", f"layers.{10**12}."): value for name, value in state.items()}
-
-
-INCOMPLETE = [
-    (lambda state: without(state, "layers.1"), "of a complete softmax model: it names block 2 but has 2 blocks"),
-    (with_far_block, f"it names block {10**12} but has 3 blocks"),
-    (lambda state: without(state, "layers.1.fc1"), r"blocks\.1\.ffn\.expand\.weight is missing"),
-    (lambda state: without(state, "classifier"), r"it lacks .classifier\.classifier\.weight."),
-    (lambda state: {"bert.embeddings.word": torch.ones(3, 3)}, r"not a Graphormer .*bert\.embeddings"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), INCOMPLETE)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: without(state, "layers.1"), "it names block 2 but has 2 blocks"),
+        (lambda state: without(state, "layers.1.fc1"), r"blocks\.1\.ffn\.expand\.weight is missing"),
+        (lambda state: {"bert.embeddings.word": torch.ones(3, 3)}, "not a Graphormer"),
+    ],
+)
 def test_incomplete_weights_are_rejected(change, message, tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
     (folder / "config.json").write_text("{}")
@@ -156,19 +145,11 @@ def test_incomplete_weights_are_rejected(change, message, tmp_path):
         import_checkpoint(folder)
 
 
-def test_damaged_folders_are_rejected(tmp_path):
+def test_incomplete_folder_is_rejected(tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
-    weights, config = folder / "model.safetensors", folder / "config.json"
-    whole = weights.read_bytes()
-    for change, message in (
-        (lambda: weights.write_bytes(whole[: len(whole) // 2]), r"model\.safetensors: it is truncated, damaged"),
-        (lambda: weights.unlink(), r"expected model\.safetensors or pytorch_model\.bin"),
-        (lambda: (weights.write_bytes(whole), config.write_text("{")), r"config\.json is not a JSON file"),
-        (config.unlink, r"holds no config\.json"),
-    ):
-        change()
-        with pytest.raises(InputError, match=message):
-            import_checkpoint(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"expected model\.safetensors or pytorch_model\.bin"):
+        import_checkpoint(folder)
 
 
 def test_non_finite_weights_and_own_runs_are_rejected(tmp_path, run_directory):
@@ -182,8 +163,6 @@ def test_non_finite_weights_and_own_runs_are_rejected(tmp_path, run_directory):
         import_checkpoint(folder, atom_rows="fairseq")
     with pytest.raises(InputError, match="is already a run of GraphSlice"):
         import_checkpoint(run_directory)
-    with pytest.raises(InputError, match="needs no import"):
-        import_checkpoint(run_directory / "model.safetensors")
     with pytest.raises(InputError, match="not a model of GraphSlice"):
         gs.load(folder)
 

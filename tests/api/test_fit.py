@@ -37,9 +37,7 @@ PAPP = pd.DataFrame({"SMILES": ["C" * (1 + n) for n in range(20)], "Papp": [floa
     ("arguments", "expected"),
     [
         ({"targets": "papp"}, "no column 'papp' (did you mean 'Papp'?)"),
-        ({"targets": "Papp", "smiles": "smile"}, "no column 'smile' (did you mean 'SMILES'?)"),
         ({"targets": "Papp", "features": "rdkit"}, "no column 'rdkit' (did you mean 'rdkit2d'?)"),
-        ({"targets": "Papp", "weights": "pap"}, "no column 'pap' (did you mean 'Papp'?)"),
         ({"targets": "Papp", "split": "Scafold"}, "no column 'Scafold' (did you mean 'scaffold'?)"),
     ],
 )
@@ -117,11 +115,8 @@ def test_data_frame_is_read_like_its_csv_file(name, tmp_path):
 def test_types_unknown_to_arrow_become_text():
     frame = pd.DataFrame({"a": [1 + 2j, None], "b": [b"a", 1.5], "c": [Chem.MolFromSmiles("OCC"), Chem.Mol()]})
     assert as_table(frame).to_pydict() == {"a": ["(1+2j)", ""], "b": ["b'a'", "1.5"], "c": ["CCO", ""]}
-
-
-def test_bins_of_pandas_become_text():
-    frame = pd.DataFrame({"smiles": ["C", "CC"], "bin": pd.cut(pd.Series([0.5, np.nan]), [0, 1, 2])})
-    assert as_table(frame).column("bin").to_pylist() == ["(0.0, 1.0]", ""]
+    bins = pd.DataFrame({"smiles": ["C", "CC"], "bin": pd.cut(pd.Series([0.5, np.nan]), [0, 1, 2])})
+    assert as_table(bins).column("bin").to_pylist() == ["(0.0, 1.0]", ""]
 
 
 def test_pair_of_a_frame_and_masked_labels():
@@ -190,38 +185,20 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
         assert [row["row"] for row in csv.DictReader(file)] == ["59", "60"]
 
 
-DATA = [
-    (3, "a data frame, a path, or a pair"),
-    ([1, 2], "not list"),
-    ((["C"], [1], [2]), "a pair of SMILES and labels.* not tuple"),
-    ((["C", "CC"], [1]), r"shape \[1\], but there are 2 SMILES"),
-    ({"smiles": ["C"], "y": [1, 2]}, "do not form a table"),
-    (pd.DataFrame({"smiles": []}), "no rows"),
-]
-KEYWORDS = [
-    ({"targets": "z"}, "has no column 'z'"),
-    ({"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
-    ({"preset": "small", "config": RunConfig()}, "leave them out"),
-    ({"init_from": "none", "config": RunConfig()}, "leave them out"),
-    ({"preset": "small", "init_from": "gap"}, "leave out preset"),
-    ({"init_from": "smal"}, "smal"),
-    ({"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
-    ({"epochs": 0}, "max_epochs must be at least 1"),
-    ({"epochs": np.float64(1.5)}, "max_epochs must be int or empty, not 1.5"),
-    ({"seed": "1"}, "seed must be int, not '1'"),
-    ({"config": "my.yaml"}, "a mapping of its sections, not 'my.yaml'"),
-    ({"config": {"init_from": 5}}, "init_from must be str or empty, not 5"),
-]
-
-
 @pytest.mark.parametrize(
     ("data", "keywords", "message"),
     [
-        *((data, {}, message) for data, message in DATA),
-        *(({"smiles": ["C"], "y": [1]}, keywords, message) for keywords, message in KEYWORDS),
+        (3, {}, "a data frame, a path, or a pair"),
+        ((["C", "CC"], [1]), {}, r"shape \[1\], but there are 2 SMILES"),
+        ({"smiles": ["C"], "y": [1, 2]}, {}, "do not form a table"),
+        (pd.DataFrame({"smiles": []}), {}, "no rows"),
+        (PAPP, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
+        (PAPP, {"preset": "small", "config": RunConfig()}, "leave them out"),
+        (PAPP, {"preset": "small", "init_from": "gap"}, "leave out preset"),
+        (PAPP, {"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
+        (PAPP, {"epochs": 0}, "max_epochs must be at least 1"),
+        (PAPP, {"seed": "1"}, "seed must be int, not '1'"),
         ((["C", "CC"], [[1, 2], [3, 4]]), {"targets": "a"}, "1 names for 2 targets"),
-        ((["C"], [[1, 2]]), {"targets": ["a", "a"]}, "two columns called 'a'"),
-        ("absent.csv", {"targets": "y"}, "no file at absent.csv"),
     ],
     ids=str,
 )
@@ -259,11 +236,8 @@ def test_model_whose_run_was_replaced_does_not_read_that_of_another(demo_rows, t
     metrics, scores = first.metrics, first.evaluate(demo_rows[40:], split="all")
     fit(demo_rows[20:], "gap_ev", out=tmp_path / "run")
     assert first.metrics == metrics and first.evaluate(demo_rows[40:], split="all") == scores
-    for read in (
-        lambda: first.predict("CCO", nearest=True),
-        first.evaluate,
-    ):
-        with pytest.raises(gs.InputError, match="was replaced after this model was loaded: load it again"):
+    for read in (lambda: first.predict("CCO", nearest=True), first.evaluate):
+        with pytest.raises(gs.InputError, match="was replaced after this model was loaded"):
             read()
     first.save(tmp_path / "saved")
     saved = gs.load(tmp_path / "saved", "cpu")
@@ -337,13 +311,6 @@ def test_moved_run_directory_finds_its_data_frame(demo_rows, tiny_config, cli, t
     assert resume(tmp_path / "moved").metrics["test"] == expected["test"]
 
 
-def test_training_file_inside_the_run_directory_is_not_removed(demo_rows, tmp_path):
-    """The file was written there by an earlier run."""
-    fit(demo_rows, "gap_ev", out=tmp_path / "run")
-    model = fit(tmp_path / "run" / "molecules.parquet", "gap_ev", out=tmp_path / "run")
-    assert (tmp_path / "run" / "molecules.parquet").is_file() and np.isfinite(model.predict("CCO")).all()
-
-
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.slow
 @pytest.mark.parametrize(("folds", "models"), [(2, 2), ("2x2", 4)])
@@ -368,26 +335,11 @@ def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]
 
 
-@pytest.mark.parametrize("targets", [["gap_ev", "a,b"], ("gap_ev", "a,b")])
-def test_targets_may_be_a_list(targets, demo_rows, tiny_config, tmp_path):
+def test_targets_may_be_a_list(demo_rows, tiny_config, tmp_path):
     demo_rows.assign(**{"a,b": demo_rows["gap_ev"] * 2}).to_csv(tmp_path / "t.csv", index=False)
     config = tiny_config(tmp_path / "t.csv")
-    config.data.targets = targets
-    config.data.features = ["morgan"]
-    assert gs.train(config, tmp_path / "run").model.targets == list(targets)
-    config.data.targets = ["gap"]
-    with pytest.raises(gs.InputError, match="no column 'gap'"):
-        gs.train(config, tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, None), (True, "on"), (False, "off"), (np.bool_(True), "on"), (np.bool_(False), "off"), ("off", "off")],
-)
-def test_switch_is_that_of_the_configuration(value, expected):
-    from graphslice.api.fitting import _switch
-
-    assert _switch(value) == expected
+    config.data.targets, config.data.features = ["gap_ev", "a,b"], ["morgan"]
+    assert gs.train(config, tmp_path / "run").model.targets == ["gap_ev", "a,b"]
 
 
 def test_unknown_switch_is_rejected(demo_rows):

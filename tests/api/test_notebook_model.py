@@ -89,10 +89,8 @@ def test_invalid_molecules_get_an_error_message(model):
     ("molecules", "message"),
     [
         ("my.csv", "my.csv is a file"),
-        (None, "is not a molecule"), (3.5, "is not a molecule"), (b"CCO", "is not a molecule"),
-        ({"smiles": ["C"]}, "or a data frame"), (np.zeros((2, 2)), r"shape \[2, 2\]"),
+        (3.5, "is not a molecule"), ({"smiles": ["C"]}, "or a data frame"), (np.zeros((2, 2)), r"shape \[2, 2\]"),
         (pd.DataFrame({"a": [1], "b": [2]}), "which column holds the SMILES.* 'a', 'b'"),
-        (pd.DataFrame([["C", "C"]], columns=["smiles", "smiles"]), "two columns called 'smiles'"),
     ],
     ids=str,
 )  # fmt: skip
@@ -142,12 +140,7 @@ def test_attributions_of_ensembles_and_of_several_targets(ensemble, make_predict
     np.testing.assert_allclose(ensemble.attribute("CCO"), np.mean(members, axis=0), atol=1e-9)
     two_targets = Model(make_predictor(8.0, ("a", "b")).checkpoints, "cpu")
     assert not np.allclose(two_targets.attribute("CCO", "a"), two_targets.attribute("CCO", "b"))
-    for arguments, message in [
-        (("CCO",), "several targets.* a, b"),
-        (("CCO", "c"), "no target 'c'"),
-        (("C[N", "a"), "cannot explain .*not a valid SMILES"),
-        ((None, "a"), "SMILES"),
-    ]:
+    for arguments, message in [(("CCO",), "several targets.* a, b"), (("C[N", "a"), "not a valid SMILES")]:
         with pytest.raises(gs.InputError, match=message):
             two_targets.attribute(*arguments)
 
@@ -158,9 +151,8 @@ def test_drawing_is_saved_as_svg_and_png(model, tmp_path):
     for name, prefix in (("a.svg", b"<svg"), ("a.png", b"\x89PNG")):
         picture.save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(prefix)
-    for path, reason in ((tmp_path / "a.pdf", "as .svg or .png"), (tmp_path / "no" / "a.svg", "cannot write")):
-        with pytest.raises(gs.InputError, match=reason):
-            picture.save(path)
+    with pytest.raises(gs.InputError, match=r"\.svg or \.png"):
+        picture.save(tmp_path / "a.pdf")
     with pytest.raises(gs.InputError, match="one SMILES"):
         model.draw(["CCO"])
 
@@ -201,9 +193,6 @@ def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
     for call, message in [
         (lambda: model.evaluate(demo_rows, "gap"), "no column 'gap'"),
         (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and data.targets names 2"),
-        (lambda: model.evaluate(demo_rows[:0]), "no rows"),
-        (lambda: model.evaluate("absent.csv"), "no file"),
-        (lambda: model.evaluate((["CCO"], [1.0, 2.0])), "labels have shape"),
         (lambda: model.evaluate(["CCO"]), "a data frame, a path, or a pair of SMILES and labels, not list"),
         (lambda: ensemble.evaluate(), "training data of the model is not there"),
     ]:

@@ -135,10 +135,8 @@ def test_pinned_batch_moves_to_the_gpu(graphs):
     ("settings", "message"),
     [
         ({"max_path": 0}, "max_path must be from 1 to 509, not 0"),
-        ({"max_path": 2**40}, "max_path must be from 1 to 509"),
         ({"path_ties": "first"}, "path_ties must be mean or floyd-warshall, not 'first'"),
         ({"multiple": 0}, "multiple must be at least 1"),
-        ({"multiple": -8}, "multiple must be at least 1"),
     ],
 )
 def test_settings_out_of_range_raise(graphs, settings, message):

@@ -98,12 +98,6 @@ def test_batches_have_labels_of_their_rows(table):
     [
         ({"smiles": ["oops", ""], "y": [1, 2]}, None, r"none of its 2 rows can be used; row 1: "),
         (
-            {"smiles": ["C", "N"], "y": [1, 2]},
-            None,
-            r"the training set would be empty \(2 of 2 rows.*2 rows of 2 molecules cannot be split",
-        ),
-        ({"smiles": ["C", "N"], "y": [1, 2], "split": ["test", "valid"]}, None, "the training set would be empty"),
-        (
             {"smiles": list("CNO"), "y": [1, 2, 3], "z": [None, 1, 1], "split": ["train", "valid", "test"]},
             None,
             "no training row has a value of the target 'z'",

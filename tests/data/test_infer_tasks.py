@@ -77,16 +77,8 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (["a", "b", "c", "d"], {}, "'y' is not numeric .*give data.task y=multiclass"),
         (["0", "1", "2"], {"task": "binary"}, "'y' has more than 2 different values, .* give data.task y=multiclass"),
         ([str(n) for n in range(101)], {"task": "multiclass"}, "more than 100 different values"),
-        (
-            ["mild", "none", "severe"] * 3,
-            {},
-            "'none' in row 2, among words",
-        ),
-        (
-            ["a", "b"],
-            {"task": "regression"},
-            "'y' is not numeric .*without units",
-        ),
+        (["mild", "none", "severe"] * 3, {}, "'none' in row 2, among words"),
+        (["a", "b"], {"task": "regression"}, "'y' is not numeric .*without units"),
         (["1,5", "2,5", "3"], {}, "'1,5' in row 1: give data.decimal comma"),
         (["yes", "no"], {"transform": "y=log"}, "data.transform log: the target 'y' is binary, not regression"),
         (["1", "2"], {"transform": "exp"}, "data.transform cannot be 'exp'"),

@@ -77,17 +77,21 @@ def test_existing_file_is_kept_until_the_new_one_is_complete(tmp_path, shards_of
     assert len(build_store(tmp_path / "s.arrow", chunks(), INFO, workers=1)) == len(SMILES)
 
 
-@pytest.mark.parametrize("change", ["label", "order"])
+@pytest.mark.parametrize("change", ["smiles", "label", "split", "order"])
 def test_shard_of_other_rows_or_settings_is_rebuilt(change, tmp_path, shards_of_four, parsed):
     interrupted(tmp_path / "s.arrow", 2)
     changed, info = rows(SMILES), INFO
-    if change == "label":
+    if change == "smiles":
+        changed.smiles = ["OCC", *SMILES[1:]]
+    elif change == "label":
         changed.targets[2] = np.nan
+    elif change == "split":
+        changed.split[3] = 2
     else:
         info = replace(INFO, atom_order="input")
     parsed.clear()
     build_store(tmp_path / "s.arrow", [changed], info, workers=1)
-    assert parsed == SMILES
+    assert parsed == changed.smiles
     build_store(tmp_path / "fresh.arrow", [changed], info, workers=1)
     assert (tmp_path / "s.arrow").read_bytes() == (tmp_path / "fresh.arrow").read_bytes()
 

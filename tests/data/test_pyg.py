@@ -75,19 +75,10 @@ def changed(name, index, value):
     [
         (lambda data: setattr(data, "x", None), "not OGB's"),
         (lambda data: setattr(data, "x", data.x[:, :8]), "atoms that are not integers"),
-        (lambda data: setattr(data, "x", data.x[:0]), "out of range"),
-        (lambda data: setattr(data, "edge_attr", None), "not OGB's"),
         (lambda data: setattr(data, "edge_attr", data.edge_attr[:, :2]), "bond_features that are not integers"),
-        (lambda data: setattr(data, "edge_attr", data.edge_attr[:-1]), "not OGB's"),
         (changed("x", (0, 0), 119), "out of range"),
-        (changed("x", (0, 0), -1), "not integers"),
-        (changed("x", (0, 0), 0.5), "not integers"),
-        (changed("x", (0, 0), float("nan")), "not integers"),
-        (changed("edge_attr", (0, 1), 6), "out of range"),
         (changed("edge_index", (0, 0), 4), "once in each direction"),
         (changed("edge_index", (1, 0), 4), "out of range"),
-        (lambda data: setattr(data, "edge_index", data.edge_index[:1]), "not OGB's"),
-        (changed("edge_index", (0, 0), 1), "once in each direction"),  # a self-loop
         (changed("edge_attr", (0, 0), 2), "same features"),
     ],
 )

@@ -193,9 +193,7 @@ def test_empty_text_shards_are_skipped(empty, tmp_path):
 def test_other_files_of_folder_are_ignored(tmp_path):
     """Hidden and marker files of other programs, files of other formats, and folders."""
     good = "smiles,y\nC,1\n"
-    fill(
-        tmp_path, {".hidden.csv": good, "~$open.xlsx": "lock", "_metadata.csv": good, "_SUCCESS": "", "a.txt": "n"}
-    )
+    fill(tmp_path, {".hidden.csv": good, "~$open.xlsx": "lock", "_metadata.csv": good, "_SUCCESS": "", "a.txt": "n"})
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=rf"the folder {tmp_path} has no \.csv.* file"):
         read(tmp_path)

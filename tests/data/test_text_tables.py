@@ -114,23 +114,7 @@ def test_malformed_rows_of_slice(tmp_path):
 SPECIAL_CHARACTERS = 'Ca,;\t"\n\r \0\u00e9\u0085\u2028\U0001f600'
 CELLS = st.text(st.sampled_from(SPECIAL_CHARACTERS) | st.characters(exclude_categories=["Cs"]), max_size=6)
 TABLES = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), min_size=1, max_size=6))
-PIECES = [
-    b"smiles",
-    b"y",
-    b"split",
-    b"train",
-    b"C",
-    b"1",
-    b"1,5",
-    b",",
-    b";",
-    b"\t",
-    b'"',
-    b'""',
-    b"\n",
-    b"\r\n",
-    b"\r",
-]
+PIECES = [*b"smiles y split train C 1 1,5 , ;".split(), b"\t", b'"', b'""', b"\n", b"\r\n", b"\r"]
 PIECES += [b"\xe9", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b" ", b"NA", b"smiles,y\n", b'smiles;"y"\n', b"C,1\n"]
 CONTENTS = st.binary(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=25).map(b"".join)
 

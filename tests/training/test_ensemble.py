@@ -112,7 +112,9 @@ def test_inspection_of_an_ensemble_uses_the_mean(ensemble, cli, tmp_path):
     assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
 
 
-def test_stopped_ensemble_is_resumed(ensemble, tmp_path):
+def test_stopped_ensemble_is_resumed(ensemble, tmp_path, monkeypatch):
+    """An available GPU that was not selected is not used for the evaluation."""
+    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
     folder = tmp_path / "run"
     shutil.copytree(ensemble, folder)
     shutil.rmtree(folder / "member-2")
@@ -134,14 +136,6 @@ def test_foreign_members_are_rejected_on_resume(ensemble, demo_rows, tiny_config
     (folder / "metrics.json").unlink()
     with pytest.raises(InputError, match=r"member-2 and .*member-1 were trained on other data"):
         resume(folder)
-
-
-def test_ensemble_is_evaluated_on_the_training_device(ensemble, tmp_path, monkeypatch):
-    """An available GPU that was not selected is not used."""
-    shutil.copytree(ensemble, tmp_path / "run")
-    (tmp_path / "run" / "metrics.json").unlink()
-    monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
-    assert np.isfinite(resume(tmp_path / "run").metrics["test"]["mae"])
 
 
 def test_resuming_a_finished_ensemble_changes_nothing(ensemble, tmp_path):
@@ -259,27 +253,15 @@ def test_ensembles_of_cross_validations_are_rejected(tiny_config):
         member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
 
 
+CLEAR, UNCLEAR = ([0.5, 0.52, 0.54], [0.8, 0.81, 0.87]), ([0.5, 0.9, 0.7], [0.6, 0.61, 0.62])
+
+
 @pytest.mark.parametrize(
     ("network", "forest", "metric", "expected"),
     [
-        (
-            [0.5, 0.52, 0.54],
-            [0.8, 0.81, 0.87],
-            "mae",
-            "network is better than random forest by 0.307 (95% confidence interval: 0.255 to 0.358), significant",
-        ),
-        (
-            [0.5, 0.52, 0.54],
-            [0.8, 0.81, 0.87],
-            "auroc",
-            "random forest is better than network by 0.307 (95% confidence interval: 0.255 to 0.358)",
-        ),
-        (
-            [0.5, 0.9, 0.7],
-            [0.6, 0.61, 0.62],
-            "mae",
-            "random forest is better than network by 0.09 (95% confidence interval: -0.395 to 0.575), not significant",
-        ),
+        (*CLEAR, "mae", "network is better than random forest by 0.307"),
+        (*CLEAR, "auroc", "random forest is better than network by 0.307"),
+        (*UNCLEAR, "mae", "random forest is better than network by 0.09"),
         ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
     ],
 )
@@ -299,7 +281,7 @@ def test_metric_undefined_for_one_seed_is_omitted():
     found = [{"network": None, "forest": 0.8, "stacking": None}, {"network": 0.6, "forest": 0.8, "stacking": 0.7}]
     assert describe_seeds("test", found, "auroc") == []
     (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
-    assert line == "test AUROC of the 2 individual models (mean ± standard deviation): network 0.6000 ± 0.0000"
+    assert "network 0.6000 ± 0.0000" in line
 
 
 def test_a_member_is_not_trained_on_a_table_that_has_changed(demo_rows, tiny_config, tmp_path):

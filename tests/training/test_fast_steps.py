@@ -86,27 +86,25 @@ class Steps:
         return self
 
 
-@pytest.mark.parametrize(("steps", "compiled"), [(20_000, False), (100_000, True)])
-def test_measured_steps_decide_on_compilation(steps, compiled, monkeypatch):
-    """Ten batch widths of 24 s each: 1,000 s of steps are too few, 5,000 s are enough."""
-    assert bool(Steps(monkeypatch, steps, seconds=0.05).run(100).compiled) == compiled
-    assert not Steps(monkeypatch, steps, seconds=0.005).run(100).compiled
+@pytest.mark.parametrize(
+    ("steps", "seconds", "run", "compiled"),
+    [
+        (20_000, 0.05, {}, False),  # ten batch widths of 24 s each: 1,000 s of steps are too few, 5,000 s are enough
+        (100_000, 0.05, {}, True),
+        (100_000, 0.005, {}, False),
+        (100_000, 0.05, {"begin": 80_000}, False),  # a resumed run
+        (10**9, 0.05, {"minutes_left": 15}, False),
+        (10**9, 0.05, {"minutes_left": 80}, True),
+    ],
+)
+def test_measured_steps_decide_on_compilation(steps, seconds, run, compiled, monkeypatch):
+    assert bool(Steps(monkeypatch, steps, seconds, **run).run(100).compiled) == compiled
 
 
 def test_validations_are_not_measured(monkeypatch):
     """A validation of 1,000 s follows every other step."""
     run = Steps(monkeypatch, 2000, seconds=0.05).run(200, epoch=2)
     assert len(run.fast._times) == 30 and not run.compiled
-
-
-def test_resumed_run_counts_only_remaining_steps(monkeypatch):
-    assert Steps(monkeypatch, 100_000, seconds=0.05).run(100).compiled
-    assert not Steps(monkeypatch, 100_000, seconds=0.05, begin=80_000).run(100).compiled
-
-
-@pytest.mark.parametrize(("minutes", "compiled"), [(15, False), (80, True)])
-def test_time_limit_bounds_the_expected_gain(minutes, compiled, monkeypatch):
-    assert bool(Steps(monkeypatch, 10**9, 0.05, minutes_left=minutes).run(100).compiled) == compiled
 
 
 @pytest.mark.parametrize("epoch", [3, 100])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from graphslice.config import ModelConfig, OptimizerConfig, RunConfig
 from graphslice.errors import InputError
@@ -68,17 +67,3 @@ def test_run_shorter_than_the_schedule_goes_through_all_of_it(steps, expected):
         optimizer.step()
         schedule.step()
     assert found == pytest.approx(expected)
-
-
-def test_schedule_in_the_optimiser():
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.AdamW([parameter], lr=1.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, linear_schedule(OptimizerConfig(peak_lr=1.0, end_lr=0.0, warmup_steps=2), 4)
-    )
-    found = []
-    for _ in range(4):
-        found.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert found == pytest.approx([0.5, 1.0, 1.0, 0.5])

@@ -216,27 +216,15 @@ def short_run(demo_rows, tiny_config, tmp_path):
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("change", ["label", "molecule", "row"])
+@pytest.mark.parametrize("change", ["gap_ev", "smiles", "split"])
 def test_changed_data_is_rejected(change, short_run, demo_rows, cli):
-    table = demo_rows.copy()
-    if change == "label":
-        table.loc[5, "gap_ev"] += 0.1
-    elif change == "molecule":
-        table.loc[5, "smiles"] = "CCO"
-    else:
-        table = table.drop(index=59)
+    """Else, with a changed split, molecules of the test set would be trained on."""
+    table = demo_rows.assign(**{change: demo_rows[change].to_numpy()[::-1]})
     before = {path: path.read_bytes() for path in short_run.glob("*.*")}
     table.to_csv(short_run.parent / "data.csv", index=False)
     code, _, err = cli("train", "--resume", short_run)
     assert code == 2 and "has changed since the run was started" in " ".join(err.split())
     assert {path: path.read_bytes() for path in short_run.glob("*.*")} == before
-
-
-def test_changed_split_is_rejected(short_run, demo_rows):
-    """Otherwise molecules of the test set would be trained on."""
-    demo_rows.assign(split=demo_rows["split"].to_numpy()[::-1]).to_csv(short_run.parent / "data.csv", index=False)
-    with pytest.raises(InputError, match="has changed"):
-        resume(short_run)
 
 
 def test_data_changed_before_the_first_checkpoint(short_run, demo_rows):
@@ -248,23 +236,9 @@ def test_data_changed_before_the_first_checkpoint(short_run, demo_rows):
         resume(short_run)
 
 
-def test_missing_data_is_reported(short_run):
-    (short_run.parent / "data.csv").unlink()
-    with pytest.raises(InputError, match="no file at"):
-        resume(short_run)
-
-
-@pytest.mark.parametrize("folder", ["absent", "."])
-def test_directory_without_a_run_is_reported(folder, tmp_path, cli):
-    code, out, err = cli("train", "--resume", tmp_path / folder)
-    assert (
-        code == 2
-        and out == ""
-        and "no run to continue" in err
-        and "without --resume" in err
-        and len(err.splitlines()) == 1
-    )
-    assert list(tmp_path.iterdir()) == []
+def test_directory_without_a_run_is_reported(tmp_path, cli):
+    code, out, err = cli("train", "--resume", tmp_path)
+    assert code == 2 and out == "" and "no run to continue" in err and list(tmp_path.iterdir()) == []
 
 
 def test_damaged_last_checkpoint_is_reported(short_run):

@@ -103,11 +103,7 @@ def test_a_stopped_run_continues_exactly(run, configured, tmp_path, monkeypatch,
     monkeypatch.setattr(TrainingLoop, "_step", step)
     assert not (tmp_path / "run" / "metrics.json").exists()
     resume(tmp_path / "run", console=QUIET)
-    before, after = (
-        json.loads((run / "metrics.json").read_text()),
-        json.loads((tmp_path / "run" / "metrics.json").read_text()),
-    )
-    assert after == before
+    assert (tmp_path / "run" / "metrics.json").read_text() == (run / "metrics.json").read_text()
     for name, weight in read_checkpoint(run).weights.items():
         np.testing.assert_array_equal(read_checkpoint(tmp_path / "run").weights[name], weight)
 
@@ -127,10 +123,7 @@ def test_a_finished_run_is_not_trained_again(run, tmp_path, monkeypatch):
     assert resume(tmp_path / "run", console=QUIET).metrics == json.loads((run / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"max_minutes": 1.0}, {"patience": 3}, {"ensemble": 2}, {"baselines": "off"}, {"devices": "2"}],
-)
+@pytest.mark.parametrize("settings", [{"max_minutes": 1.0}, {"ensemble": 2}, {"baselines": "off"}])
 def test_refit_that_is_not_possible_is_refused(configured, tmp_path, settings):
     with pytest.raises(gs.InputError, match=r"trainer.refit on needs"):
         train(configured(refit="on", **settings), tmp_path / "run", console=QUIET)
@@ -149,11 +142,7 @@ def test_a_validation_set_of_the_table_never_trains(configured, table, tmp_path)
 
 def test_refit_off_keeps_a_validation_set(configured, tmp_path):
     train(configured(refit="off"), tmp_path / "run", console=QUIET)
-    assert {name: len(rows) for name, rows in read_splits(tmp_path / "run").items()} == {
-        "train": 48,
-        "valid": 6,
-        "test": 6,
-    }
+    assert [len(rows) for rows in read_splits(tmp_path / "run").values()] == [48, 6, 6]
     assert not (tmp_path / "run" / "out_of_fold.csv").exists()
 
 

@@ -99,7 +99,6 @@ def test_default_initialisation_is_kept(table, tmp_path):
     ("command", "options", "message"),
     [
         ("train", ["--level", "atom", "--standardize", "parent"], "leave it out with data.level atom"),
-        ("train", ["--level", "bond", "--standardize", "parent"], "leave it out with data.level bond"),
         (
             "pretrain",
             ["--graph.standardize", "parent"],

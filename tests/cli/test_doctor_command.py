@@ -1,8 +1,7 @@
 """``graphslice doctor``: the tables, the JSON and the exit code."""
 
-import json
-
 import pytest
+from json_documents import document_of
 
 from graphslice.doctor import diagnosis
 from graphslice.doctor.checks import OperatorCheck
@@ -15,7 +14,7 @@ def two_operators(monkeypatch):
 
 def test_a_machine_that_is_well(cli, two_operators):
     code, out, _ = cli("doctor", "--device", "cpu", "--json")
-    found = json.loads(out)
+    found = document_of("doctor", out)
     assert (code, found["problems"], found["faults"], found["device"]) == (0, [], {}, "cpu")
     assert found["machine"]["torch"] and found["machine"]["cores"] >= 1
     backends = {(o["operator"], o["dtype"]): o["backend"] for o in found["operators"]}

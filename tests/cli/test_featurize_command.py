@@ -21,14 +21,10 @@ def demo_store(demo_csv, tmp_path_factory) -> Path:
     return path
 
 
-def visible(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-
-
 def test_featurize_a_file(demo_store, demo_rows, cli, demo_csv, tmp_path):
     code, out, err = cli("featurize", demo_csv, "--targets", "gap_ev", "-o", tmp_path / "new" / "s.arrow")
     assert (code, err) == (0, "") and re.fullmatch(r".*s\.arrow: 60 rows, \d+ bytes each\n", out)
-    assert visible(tmp_path / "new") == ["s.arrow"]
+    assert [path.name for path in (tmp_path / "new").glob("[!.]*")] == ["s.arrow"]
     assert (tmp_path / "new" / "s.arrow").read_bytes() == demo_store.read_bytes()
     table = pd.read_feather(demo_store)
     assert table["split"].tolist() == demo_rows["split"].tolist() and table["error"].isna().all()
@@ -75,25 +71,19 @@ def test_rows_with_one_label_of_several_are_usable(cli, tmp_path):
     assert code == 0 and err == "1 of 5 rows are not usable: see the reasons in column 'error'\n"
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("smiles,gap\noops,1\n*,2\n", "no row can be used; the first: not a valid molecule"),
-        ("smiles;gap\nCCO;1,473\nC;2,5\n", "such as '1,473' in row 1: give data.decimal comma if"),
-    ],
-)
-def test_featurize_nothing_but_bad_rows(rows, message, cli, tmp_path):
-    (tmp_path / "t.csv").write_text(rows)
+def test_featurize_nothing_but_bad_rows(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,gap\noops,1\n*,2\n")
     code, _, err = cli("featurize", tmp_path / "t.csv", "--targets", "gap", "-o", tmp_path / "s.arrow")
-    assert code == 2 and len(err.splitlines()) == 1 and message in err and not (tmp_path / "s.arrow").exists()
+    assert code == 2 and "no row can be used; the first: not a valid molecule" in err
+    assert len(err.splitlines()) == 1 and not (tmp_path / "s.arrow").exists()
 
 
 def test_featurize_replaces_nothing_unasked(cli, demo_csv, tmp_path):
     (tmp_path / "precious.arrow").write_text("my notes")
     code, _, err = cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow")
     assert code == 2 and "exists already" in err and (tmp_path / "precious.arrow").read_text() == "my notes"
-    code, _, _ = cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow", "--overwrite")
-    assert code == 0 and len(GraphStore.open(tmp_path / "precious.arrow")) == 60
+    assert cli("featurize", demo_csv, "-o", tmp_path / "precious.arrow", "--overwrite")[0] == 0
+    assert len(GraphStore.open(tmp_path / "precious.arrow")) == 60
 
 
 @pytest.fixture(scope="module")

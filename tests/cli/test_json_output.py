@@ -48,22 +48,17 @@ def fail(cli):
 # --- predictions ----------------------------------------------------------------------------------
 
 
-def test_predictions_are_those_of_the_table(run, run_directory, tmp_path):
-    flags = ["--interval", 50, "--nearest"]
-    document = run("predict", run_directory, "CCO", "C[N", "c1ccccc1", *flags)
-    expected = gs.load(run_directory, "cpu").predict(["CCO", "C[N", "c1ccccc1"], interval=50, nearest=True).to_frame()
+def test_predictions_are_those_of_the_table(run, run_directory):
+    smiles = ["CCO", "C[N", "c1ccccc1"]
+    document = run("predict", run_directory, *smiles, "--interval", 50, "--nearest")
+    expected = gs.load(run_directory, "cpu").predict(smiles, interval=50, nearest=True).to_frame()
     rows = pd.DataFrame(document["rows"])
-    assert list(rows["smiles"]) == ["CCO", "C[N", "c1ccccc1"] and document["columns"] == list(expected.columns)
+    assert list(rows["smiles"]) == smiles and document["columns"] == list(expected.columns)
     pd.testing.assert_frame_equal(rows[document["columns"]], expected, check_dtype=False, rtol=1e-5)
     assert (document["total"], document["failed"]) == (3, 1)
-    assert document["rows"][1]["error"] == "not a valid SMILES" and document["rows"][1]["gap_ev_pred"] is None
-
-
-def test_unbounded_intervals_are_null_and_noted(run, run_directory):
-    document = run("predict", run_directory, "CCO", "--interval", 99)
-    (row,) = document["rows"]
-    assert row["gap_ev_low"] is row["gap_ev_high"] is row["error"] is None and row["gap_ev_pred"] is not None
-    assert "unbounded" in document["notes"][0]
+    assert document["rows"][1]["error"] and document["rows"][1]["gap_ev_pred"] is None
+    unbounded = run("predict", run_directory, "CCO", "--interval", 99)
+    assert unbounded["rows"][0]["gap_ev_low"] is None and "unbounded" in unbounded["notes"][0]
 
 
 def test_table_keeps_its_columns_and_types(run, run_directory, tmp_path):
@@ -76,11 +71,6 @@ def test_table_keeps_its_columns_and_types(run, run_directory, tmp_path):
     assert first["yes"] is True and second["yes"] is None
 
 
-def test_of_two_columns_with_one_name_the_last_is_kept(run, run_directory, tmp_path):
-    (tmp_path / "in.csv").write_text("smiles,a,a\nCCO,1,2\n")
-    assert run("predict", run_directory, tmp_path / "in.csv")["rows"][0]["a"] == "2"
-
-
 def test_output_file_replaces_the_rows(run, run_directory, demo_csv, tmp_path):
     for command in ("predict", "fingerprint"):
         out = tmp_path / f"{command}.csv"
@@ -90,11 +80,10 @@ def test_output_file_replaces_the_rows(run, run_directory, demo_csv, tmp_path):
 
 
 def test_embeddings(run, run_directory):
-    document = run("fingerprint", run_directory, "CCO", "C[N")
-    first, second = document["rows"]
+    first, second = run("fingerprint", run_directory, "CCO", "C[N")["rows"]
     values = [first[f"embedding_{i}"] for i in range(16)]
     np.testing.assert_allclose(values, gs.load(run_directory, "cpu").embed(["CCO"])[0], rtol=1e-5)
-    assert second["embedding_0"] is None and second["error"] and document["failed"] == 1
+    assert second["embedding_0"] is None and second["error"]
 
 
 def test_rows_are_written_while_they_come():
@@ -113,12 +102,9 @@ def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_p
         (tmp_path / f"{number}.csv").write_text(f"{header}\n" + "CCO\n" * 3)
     document = fail("predict", run_directory, tmp_path)
     assert [row["smiles"] for row in document["rows"]] == ["CCO"] * 3
-    assert "the files of a folder must have the same columns" in document["error"] and "total" not in document
-
-
-def test_no_prediction_at_all_is_an_error_with_the_rows(fail, run_directory):
-    document = fail("predict", run_directory, "C[N")
-    assert document["rows"][0]["error"] == "not a valid SMILES" and "no row can be used" in document["error"]
+    assert "must have the same columns" in document["error"] and "total" not in document
+    document = fail("predict", run_directory, "C[N")  # no prediction at all
+    assert document["rows"][0]["error"] and "no row can be used" in document["error"]
 
 
 # --- other commands -------------------------------------------------------------------------------
@@ -181,18 +167,6 @@ def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeyp
     assert run("submit", run_directory, "--dataset", "pcqm4m") == {"files": [str(tmp_path / "y.npz")]}
 
 
-def test_doctor(cli, monkeypatch):
-    from graphslice.doctor import diagnosis
-    from graphslice.doctor.checks import OperatorCheck
-
-    monkeypatch.setattr(diagnosis, "operators_on", lambda device: ["max_exchange"])
-    monkeypatch.setattr(diagnosis, "check_operator", lambda name, _: [OperatorCheck(name, "float32", "?", "dead")])
-    monkeypatch.setattr(diagnosis, "faulty_backends", lambda *_: {"max_exchange": "wrong"})
-    code, out, _ = cli("doctor", "--device", "cpu", "--json")
-    document = document_of("doctor", out)
-    assert code == 1 and document["problems"] == ["max_exchange in float32: dead", "model: max_exchange: wrong"]
-
-
 # --- errors and streams ---------------------------------------------------------------------------
 
 
@@ -201,9 +175,6 @@ def test_doctor(cli, monkeypatch):
     [
         (["predict"], "required: predict.model"),
         (["predict", "absent", "CCO"], "no model at absent"),
-        (["predict", "gap", "CCO", "--no-option"], "unrecognized arguments: --no-option"),
-        (["train", "--dataset", "absent.csv"], "absent.csv"),
-        (["evaluate", "gap"], "is not there"),
         (["predct", "gap"], "invalid choice: 'predct'"),
         (["mcp", "--folder", "."], "unrecognized arguments: --json"),
     ],
@@ -236,20 +207,12 @@ def test_nothing_else_reaches_standard_output(capfd, monkeypatch, demo_csv, tiny
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("rows", [1, 3000])
-def test_full_disk_ends_in_one_sentence(rows, run_directory, cli, monkeypatch, tmp_path):
-    """Also if the table is larger than the buffer of the output."""
-    (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * rows)
-    command = ["predict", str(run_directory), str(tmp_path / "in.csv"), "--json"]
+def test_full_disk_ends_in_one_sentence(run_directory):
+    """In a process of its own, which has nothing more to say when it ends."""
     with open("/dev/full", "w") as full:
-        if rows == 1:  # in a process of its own, which has nothing more to say when it ends
-            command = [sys.executable, "-m", "graphslice", *command]
-            ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-            code, err = ended.returncode, ended.stderr
-        else:
-            monkeypatch.setattr(sys, "stdout", full)
-            code, _, err = cli(*command)
-    assert (code, err) == (2, "graphslice: No space left on device\n")
+        command = [sys.executable, "-m", "graphslice", "predict", str(run_directory), "CCO", "--json"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2 and "No space left" in ended.stderr and ended.stderr.count("\n") == 1
 
 
 def test_closed_pipe_ends_quietly(start, run_directory, tmp_path):

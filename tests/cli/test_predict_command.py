@@ -1,5 +1,6 @@
 """``graphslice predict``."""
 
+import re
 import signal
 import time
 
@@ -32,8 +33,7 @@ def test_predict_a_file(out_name, model, cli, run_directory, demo_csv, demo_rows
     if out_name is None:
         (tmp_path / "stdout.csv").write_text(out)
     path = tmp_path / (out_name or "stdout.csv")
-    table = path.suffix == ".parquet"
-    found = pd.read_parquet(path) if table else pd.read_csv(path, sep="\t" if "tsv" in path.name else ",")
+    found = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     assert list(found) == ["smiles", "gap_ev", "split", "gap_ev_pred", "error"]
     assert found["smiles"].tolist() == demo_rows["smiles"].tolist() and found["error"].isna().all()
     expected = gs.load(run_directory / model, "cpu").predict(demo_rows["smiles"])[:, 0]
@@ -52,35 +52,27 @@ def test_evaluate_says_which_rows_it_leaves_out(cli, run_directory, tmp_path):
     (tmp_path / "t.csv").write_text("smiles,gap_ev\nCCO,1\nCCN\nCCC,\nCCF,high\noops,2\n")
     code, out, err = cli("evaluate", run_directory, "--dataset", tmp_path / "t.csv")
     assert code == 0 and "on 1 molecule" in out
-    assert err.splitlines() == [
-        "2 rows are not usable; the first, row 2: 1 field where the header has 2 (line 3 of t.csv)",
-        "not evaluated, as without a prediction: 1 molecule; the first, row 5: not a valid "
-        "molecule: non-ring atom 0 marked aromatic",
-    ]
+    unusable, failed = err.splitlines()
+    assert re.search(r"2 rows .*row 2: 1 field where the header has 2", unusable)
+    assert re.search(r"1 molecule; .*row 5: not a valid molecule", failed)
 
 
 @pytest.mark.parametrize("command", ["predict", "fingerprint"])
-@pytest.mark.parametrize("from_file", [True, False])
-def test_existing_file_is_replaced_only_on_request(command, from_file, cli, run_directory, tmp_path):
-    (tmp_path / "in.csv").write_text("smiles\nCCO\n")
-    out = tmp_path / "out.csv"
-    out.write_text("mine")
-    arguments = [command, run_directory, tmp_path / "in.csv" if from_file else "CCO", "-o", out, "--device", "cpu"]
-    code, stdout, err = cli(*arguments)
-    assert code == 2 and stdout == "" and out.read_text() == "mine"
-    assert err == f"graphslice: {out} exists already: choose another --out, or give --overwrite\n"
-    assert cli(*arguments, "--overwrite")[0] == 0 and out.read_text().startswith("smiles,")
-
-
-def test_input_is_not_replaced_even_on_request(cli, run_directory, tmp_path):
-    table = tmp_path / "in.csv"
+def test_existing_file_is_replaced_only_on_request(command, cli, run_directory, tmp_path):
+    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
     table.write_text("smiles\nCCO\n")
+    out.write_text("mine")
+    for molecules in (table, "CCO"):
+        code, stdout, err = cli(command, run_directory, molecules, "-o", out)
+        assert code == 2 and stdout == "" and "--overwrite" in err and out.read_text() == "mine"
+    assert cli(command, run_directory, "CCO", "-o", out, "--overwrite")[0] == 0
+    assert out.read_text().startswith("smiles,")
     for flags in ([], ["--overwrite"]):
-        code, _, err = cli("predict", run_directory, table, "-o", table, *flags)
+        code, _, err = cli(command, run_directory, table, "-o", table, *flags)
         assert code == 2 and "is an input file" in err and table.read_text() == "smiles\nCCO\n"
 
 
-@pytest.mark.parametrize("name", ["new.xls", "data/missing.txt", "my new compounds.xlsm", "one.mol"])
+@pytest.mark.parametrize("name", ["data/missing.txt", "my new compounds.xlsm"])
 def test_missing_file_is_no_smiles(name, run_directory, cli, tmp_path):
     code, _, err = cli("predict", run_directory, name, "-o", tmp_path / "out.csv")
     assert (code, err) == (2, f"graphslice: there is no file {name}\n") and not (tmp_path / "out.csv").exists()

@@ -4,7 +4,6 @@ import json
 import shlex
 
 import graphslice.report.write
-from graphslice import write_report
 
 
 def test_train_notes_its_command_and_writes_a_report(cli, demo_csv, tiny_flags, tmp_path):
@@ -43,8 +42,3 @@ def test_what_is_no_run_is_refused(cli, run_copy, tmp_path):
     (run_copy / "metrics.json").unlink()
     code, _, err = cli("report", run_copy)
     assert code == 2 and f"graphslice train --resume {run_copy}" in err
-
-
-def test_a_run_without_a_recorded_command_has_one_too(run_copy):
-    (run_copy / "start.json").unlink()
-    assert "Configuration (run started from Python)" in write_report(run_copy).read_text()

@@ -142,50 +142,26 @@ def test_classes_that_are_not_installed_become_inert(what, foreign, saved, monke
 
 def test_mixer_must_fit_the_weights(saved):
     graphormer, sliceformer = saved(original()[0], "g.ckpt"), saved(original(model="sliceformer_ascend")[0], "s.ckpt")
-    with pytest.raises(InputError, match="has queries and keys, so its mixer cannot be slice-ascend"):
-        import_checkpoint(graphormer, mixer="slice-ascend")
-    with pytest.raises(InputError, match="has no queries and keys, so its mixer cannot be softmax"):
-        import_checkpoint(sliceformer, mixer="softmax")
-    for path in (graphormer, sliceformer):
-        with pytest.raises(InputError, match=r"unknown mixer 'slice-asend'.*slice-ascend"):
-            import_checkpoint(path, mixer="slice-asend")
-    with pytest.raises(InputError, match="predicts 1 targets, but --target names 2"):
-        import_checkpoint(graphormer, target="gap,logp")
+    for path, options, reason in (
+        (graphormer, {"mixer": "slice-ascend"}, "has queries and keys"),
+        (sliceformer, {"mixer": "softmax"}, "has no queries and keys"),
+        (graphormer, {"mixer": "slice-asend"}, "unknown mixer 'slice-asend'"),
+        (graphormer, {"target": "gap,logp"}, "predicts 1 targets, but --target names 2"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            import_checkpoint(path, **options)
 
 
-MISSING = r"""
-atom_encoder\. edge_encoder\. edge_dis_encoder\. spatial_pos_encoder\. in_degree_encoder\. out_degree_encoder\.
-graph_token\. graph_token_virtual_distance\. out_proj\. out_proj\.bias final_ln\. layers\. layers\.0\.
-layers\.1\.ffn\.layer1\.weight layers\.0\.ffn\.layer1\.bias layers\.1\.self_attention\.linear_v
-layers\.1\.self_attention_norm\."""
-
-
-@pytest.mark.parametrize("missing", MISSING.split())
-@pytest.mark.parametrize("model", ["graphormer", "sliceformer_ascend"])
-def test_missing_weights_are_rejected(model, missing, saved):
-    state = {name: value for name, value in original(model=model)[0].items() if not re.match(missing, name)}
-    path = saved({"state_dict": state})
-    with error_message(path):
+@pytest.mark.parametrize(
+    "name", ["edge_dis_encoder.weight", "out_proj.bias", "layers.1.self_attention.linear_v.weight"]
+)
+@pytest.mark.parametrize("shape", [None, (0,), (512, 5)])
+def test_missing_weights_and_weights_of_another_shape_are_rejected(name, shape, saved):
+    state = original()[0]
+    del state[name]
+    path = saved(state if shape is None else state | {name: torch.zeros(shape)})
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\."):
         import_checkpoint(path)
-
-
-SHAPES = {
-    "spatial_pos_encoder.weight": [(512,), (512, 5), (100, 4), (512, 0)], "edge_dis_encoder.weight": [(3, 1), (0, 1)],
-    "edge_encoder.weight": [(0, 4), (5, 4)], "graph_token.weight": [(32,), (1, 30)],
-    "atom_encoder.weight": [(10, 32)], "out_proj.bias": [(), (0,)], "layers.0.ffn.layer1.bias": [(0,)],
-    "layers.0.self_attention.linear_v.weight": [(32, 31)],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes])
-def test_weights_of_another_shape_are_rejected(name, shape, saved):
-    path = saved(original()[0] | {name: torch.zeros(shape)})
-    with error_message(path):
-        import_checkpoint(path)
-
-
-def error_message(path):
-    return pytest.raises(InputError, match=f"{re.escape(str(path))}|model\\.")
 
 
 class Evil:
@@ -233,7 +209,7 @@ def test_import_restores_the_safe_globals_of_torch(foreign, saved, monkeypatch):
     assert set(torch.serialization.get_safe_globals()) == before
 
 
-@pytest.mark.parametrize("share", [0, 0.001, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0, 0.5, 0.999])
 def test_truncated_files_are_rejected(share, own, tmp_path):
     save_checkpoint(own, tmp_path / "model.safetensors")
     torch.save(original()[0], tmp_path / "g.ckpt")
@@ -247,7 +223,7 @@ def test_truncated_files_are_rejected(share, own, tmp_path):
 
 @pytest.mark.parametrize(
     "contents",
-    [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, {"state_dict": None}, [1, 2], 3, {}],
+    [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, [1, 2]],
     ids=repr,
 )
 def test_files_of_other_programs_are_rejected(contents, saved):
@@ -290,14 +266,7 @@ def test_values_are_read_back(tmp_path):
     assert (back["a"]["d"][2], back["f"], back["h"]) == ("é", None, [1.5])
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "bfloat16"])
-def test_dtypes_that_numpy_lacks_are_rejected(name, tmp_path):
-    save_file({"x": torch.ones(2).to(getattr(torch, name))}, tmp_path / "a.safetensors", {"graphslice": "{}"})
-    with pytest.raises(InputError, match="not a model of GraphSlice"):
-        read_checkpoint(tmp_path / "a.safetensors")
-
-
-@pytest.mark.parametrize("header", [None, "", "3", "null", "[]", "{}", "[" * 10**5, '{"x": [1]}', "9" * 10**4])
+@pytest.mark.parametrize("header", [None, "", "[]", "{}"])
 def test_foreign_headers_are_rejected(header, tmp_path):
     metadata = {"format": "pt"} if header is None else {"graphslice": header}
     save_file({"x.7": torch.ones(2)}, tmp_path / "a.safetensors", metadata)
@@ -334,34 +303,24 @@ def test_run_directory_is_written_and_not_overwritten(own, tmp_path):
     assert read_checkpoint(folder).targets == own.targets
     with pytest.raises(InputError, match="holds a run already"):
         write_run_directory(own, folder)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write .*file/run.*: Not a directory"):
-        write_run_directory(own, tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize(
-    "size",
-    [{"layers": 2**62}, {"dim": 2**40}, {"dim": 2**62}, {"ffn_dim": 2**45}, {"num_distances": 10**30}, {"layers": 1}],
-)
+@pytest.mark.parametrize("size", [{"layers": 2**62}, {"dim": 2**40}, {"layers": 1}])
 def test_no_memory_is_allocated_for_a_model_without_weights(size, own):
     config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
     with pytest.raises(InputError, match="do not fit its configuration"):
         Checkpoint(config, own.tasks, own.weights).model()
 
 
-def test_weights_must_fit_the_configuration(own, tmp_path):
+def test_weights_must_fit_the_configuration(own):
     own.config.model.dim = 32
-    save_checkpoint(own, tmp_path / "a.safetensors")
     with pytest.raises(InputError, match="do not fit its configuration"):
-        read_checkpoint(tmp_path / "a.safetensors").model()
+        own.model()
 
 
 CHANGES = [
-    lambda c: c.pop("config"), lambda c: c.update(config=3), lambda c: c.pop("tasks"), lambda c: c.update(tasks=None),
-    lambda c: c["tasks"][0].update(kind="other"), lambda c: c["tasks"][0].update(classes=["a"]),
-    lambda c: c["tasks"][0].update(later=1), lambda c: c["tasks"][0].update(name=np.ones(2)),
-    lambda c: c["tasks"].pop(), lambda c: c.pop("network"), lambda c: c.update(stacking=3),
-    lambda c: c.update(stacking={"forest": [{}]}), lambda c: c.update(calibration={}),
+    lambda c: c.pop("config"), lambda c: c.update(tasks=None), lambda c: c["tasks"][0].update(kind="other"),
+    lambda c: c["tasks"][0].update(later=1), lambda c: c["tasks"].pop(), lambda c: c.update(calibration={}),
 ]  # fmt: skip
 
 
@@ -373,22 +332,8 @@ def test_incomplete_models_are_rejected(own, change, tmp_path):
 
 def test_settings_of_another_version_are_named(own, tmp_path):
     path = with_change(own, lambda c: c["config"]["model"].update(later=1), tmp_path)
-    with pytest.raises(InputError, match=rf"written by GraphSlice '{graphslice.__version__}': .*'model\.later'"):
+    with pytest.raises(InputError, match=rf"GraphSlice '{graphslice.__version__}': .*'model\.later'"):
         read_checkpoint(path)
-
-
-def test_unknown_mixers_are_rejected(own):
-    own.config.model.mixer = "later"
-    with pytest.raises(InputError, match=r"cannot build the network: unknown mixer 'later'"):
-        own.model()
-
-
-def test_long_values_are_shortened_in_messages(own, tmp_path):
-    long = {"max_epochs": "x" * 1_000_000}
-    path = with_change(own, lambda c: c["config"]["trainer"].update(long), tmp_path)
-    with pytest.raises(InputError, match=r"max_epochs must be int or empty, not 'x+\.\.\.x+'$") as raised:
-        read_checkpoint(path)
-    assert len(str(raised.value)) < 1_000
 
 
 @pytest.mark.parametrize("targets", [1, 3])

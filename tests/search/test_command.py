@@ -34,36 +34,21 @@ def test_run_matches_that_of_train(cli, tiny_yaml, run_directory, tmp_path):
 
 
 def test_invalid_budget_is_reported(cli, tiny_yaml, tmp_path):
-    code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "soon"))
+    code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "soon"), "--targets", "epochs")
     assert code == 2 and "cannot read the budget 'soon'" in err
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--trainer.max_steps", 3], "--budget sets the length of each run: leave out --trainer.max_steps"),
-        (["--trainer.max_minutes=3"], "leave out --trainer.max_minutes"),
-        (
-            ["--trainer.devices", 2],
-            "every run uses one device, and --jobs sets the number of parallel runs: leave out --trainer.devices",
-        ),
-        (
-            ["--trainer.seed", 3],
-            "--seeds sets the number of seeds, which are 0, 1, 2 and so on: leave out --trainer.seed",
-        ),
-        (["--baselines", "on"], "without base models: leave out --baselines"),
-        (["--ensemble", 3], "single networks are compared: leave out --ensemble"),
-        (["--folds", 3], "single networks are compared: leave out trainer.ensemble and data.folds"),
+        (["--trainer.max_minutes=3"], "--budget sets the length"),
+        (["--trainer.devices", 2], "--jobs sets the number of parallel runs"),
+        (["--ensemble", 3], "single networks are compared"),
     ],
 )
 def test_fixed_options_are_rejected(words, reason, cli, tiny_yaml, tmp_path):
     code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "1steps"), *words)
-    assert code == 2 and reason in err and not (tmp_path / "c").exists()
-
-
-def test_values_of_options_are_not_taken_for_options(cli, tiny_yaml, tmp_path):
-    code, _, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "soon"), "--targets", "epochs")
-    assert code == 2 and "cannot read the budget 'soon'" in err
+    assert code == 2 and reason in err and "leave out --" in err and not (tmp_path / "c").exists()
 
 
 @pytest.mark.slow

@@ -82,13 +82,9 @@ def test_finished_run_has_scores_and_training_figures(tiny_config, tmp_path):
     assert read_run(run, None) == expected
 
 
-def test_failed_run_has_its_error_message(tiny_config, tmp_path):
+def test_failed_run_has_its_error_message_and_an_unfinished_one_no_record(tiny_config, tmp_path):
     (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     assert read_run(run, "it diverged") == {"variant": "csp", "seed": 0, "error": "it diverged"}
-
-
-def test_unfinished_run_has_no_record(tiny_config, tmp_path):
-    (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     assert read_run(run, None) is None
 
 

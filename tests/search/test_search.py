@@ -92,27 +92,6 @@ def test_processes_share_the_seeds(make_setup, tmp_path):
     assert (first, sum(len(trial.seeds) for trial in records(study))) == (4, 8)
 
 
-def test_defaults_alone_need_no_further_seeds(make_setup, tmp_path):
-    setup = make_setup()
-    trials = run(setup, tmp_path, limits(1))
-    assert len(trials) == 1 and not trials[0].seeds
-    assert choose(trials, setup, 2).trial.params == DEFAULTS
-
-
-def test_continued_search_keeps_its_trials(make_setup, tmp_path):
-    setup = make_setup()
-    before = run(setup, tmp_path, limits(4))
-    after = run(setup, tmp_path, limits(6))
-    assert [trial.params for trial in after[:4]] == [trial.params for trial in before] and len(after) == 6
-    assert len({str(trial.params) for trial in after}) == 6
-
-
-def test_time_ends_the_search_but_not_the_defaults(make_setup, tmp_path):
-    setup = make_setup()
-    trials = run(setup, tmp_path, limits(seconds=0.0))
-    assert [trial.state for trial in trials] == ["complete"]
-
-
 def test_trial_beyond_the_time_is_stopped(make_setup, tmp_path, monkeypatch):
     """Each training takes seconds; the defaults are finished although they need more than the time."""
     clock = SimpleNamespace(now=0.0)
@@ -163,12 +142,8 @@ def test_clearly_worse_trials_are_pruned(make_setup, tmp_path):
     pruned = [trial for trial in trials if trial.state == "pruned"]
     complete = [trial.value for trial in trials if trial.state == "complete"]
     assert len(pruned) > 2 and all(trial.value is None for trial in pruned)
-    worst = max(error_of(trial.params) for trial in pruned)
+    worst = max(abs(np.log(trial.params["optimizer.peak_lr"] / 3e-3)) for trial in pruned)
     assert worst > np.median(complete)
-
-
-def error_of(params) -> float:
-    return abs(np.log(params["optimizer.peak_lr"] / 3e-3))
 
 
 def test_defaults_are_not_pruned(make_setup, tmp_path):
@@ -218,19 +193,6 @@ def test_bug_in_the_defaults_is_raised(make_setup, tmp_path):
         run(make_setup(broken), tmp_path, limits(3))
 
 
-def test_interrupted_trial_is_stopped_and_not_counted(make_setup, tmp_path):
-    def interrupted(config, seed=0, report=None):
-        if config.optimizer.peak_lr != 1e-3:
-            raise KeyboardInterrupt
-        return 1.0
-
-    with pytest.raises(KeyboardInterrupt):
-        run(make_setup(interrupted), tmp_path, limits(3))
-    assert [trial.reason for trial in records(open_study(tmp_path))[-2:]] == ["stopped", ""]
-    trials = run(make_setup(), tmp_path, limits(3))
-    assert sum(trial.state == "complete" for trial in trials) == 3
-
-
 def test_interrupted_search_equals_an_uninterrupted_one(make_setup, tmp_path):
     """Beyond the first random trials; the interrupted trial has another number."""
     calls = []
@@ -249,16 +211,6 @@ def test_interrupted_search_equals_an_uninterrupted_one(make_setup, tmp_path):
     assert [(trial.params, trial.value, trial.seeds) for trial in continued] == [
         (trial.params, trial.value, trial.seeds) for trial in whole
     ]
-
-
-def test_waiting_trial_needs_time_unless_it_has_the_defaults(make_setup, tmp_path):
-    def interrupted(config, seed=0, report=None):
-        raise KeyboardInterrupt
-
-    run(make_setup(), tmp_path, limits(2))
-    with pytest.raises(KeyboardInterrupt):
-        run(make_setup(interrupted), tmp_path, limits(3))
-    assert [trial.state for trial in run(make_setup(), tmp_path, limits(seconds=0.0))][2:] == ["failed", "waiting"]
 
 
 # --- the choice -----------------------------------------------------------------------------------
@@ -318,9 +270,8 @@ def test_no_complete_trial_gives_no_choice(make_setup):
     ("sections", "mixers", "message"),
     [
         ({"data": {"folds": "5"}}, (), "data.folds tests on every row"),
-        ({"trainer": {"devices": "2"}}, (), "each trial of a search trains on a single device"),
-        ({}, ("slice-maxx",), "unknown mixer 'slice-maxx'.*did you mean"),
-        ({"trainer": {"metric": "auroc"}}, (), "trainer.metric auroc is for"),
+        ({"trainer": {"devices": "2"}}, (), "on a single device"),
+        ({}, ("slice-maxx",), "unknown mixer 'slice-maxx'"),
     ],
 )
 def test_unusable_configuration_raises(demo_csv, tiny_config, sections, mixers, message):

@@ -1,6 +1,3 @@
-import sqlite3
-import sys
-
 import pytest
 
 from graphslice.errors import InputError
@@ -10,7 +7,6 @@ from graphslice.search.study import (
     ask,
     check_identity,
     fail,
-    import_optuna,
     open_study,
     prepare_trials,
     records,
@@ -31,12 +27,6 @@ def study(tmp_path):
 
 def start(study, seed=0):
     return ask(study, SPACE, seed)
-
-
-def test_missing_optuna_names_the_pip_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"needs the package optuna: pip install 'graphslice\[tune\]'"):
-        import_optuna()
 
 
 def test_first_trial_has_the_defaults(study):
@@ -72,26 +62,16 @@ def test_a_trial_that_kills_its_process_is_repeated_once(study, tmp_path):
         prepare_trials(open_study(tmp_path), study.trials[0].params)
         if any(trial.state == "waiting" for trial in records(study)):
             assert start(open_study(tmp_path)).params == params
-    assert [(trial.state, trial.counts) for trial in records(study)] == [
-        ("complete", True),
-        ("failed", False),
-        ("failed", True),
-    ]
+    assert [trial.state for trial in records(study)] == ["complete", "failed", "failed"]
+    assert [trial.counts for trial in records(study)] == [True, False, True]
 
 
-@pytest.mark.parametrize("name", ["a?b", "a%20b", "a#b", "a b"])
+@pytest.mark.parametrize("name", ["a?b", "a%20b"])
 def test_any_name_of_a_folder_is_that_of_its_study(name, tmp_path):
     (tmp_path / name).mkdir()
     open_study(tmp_path / name, higher_is_better=False)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["study.sqlite3"]
     assert records(open_study(tmp_path / name)) == []
-
-
-def test_complete_defaults_are_not_repeated(study, tmp_path):
-    prepare_trials(study, DEFAULTS)
-    study.tell(start(study), 0.5)
-    prepare_trials(open_study(tmp_path), DEFAULTS)
-    assert len(records(study)) == 1
 
 
 def test_stopped_trial_is_repeated_once_with_its_values(study, tmp_path):
@@ -101,59 +81,31 @@ def test_stopped_trial_is_repeated_once_with_its_values(study, tmp_path):
     stop(study, trial.number, "stopped")
     for _ in range(2):
         prepare_trials(open_study(tmp_path), study.trials[0].params)
-    assert [(trial.state, trial.counts) for trial in records(study)] == [
-        ("complete", True),
-        ("failed", False),
-        ("waiting", False),
-    ]
+    assert [trial.state for trial in records(study)] == ["complete", "failed", "waiting"]
+    assert [trial.counts for trial in records(study)] == [True, False, False]
     assert records(study)[2].params == stopped == start(study, seed=5).params
 
 
-def test_continued_search_tries_other_values(study, tmp_path):
-    first = start(study).params
-    assert start(open_study(tmp_path)).params != first
+def other_data(**changes) -> dict:
+    return CONFIG | {"data": CONFIG["data"] | changes}
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("change", "message"),
     [
-        (
-            {"data": CONFIG["data"] | {"targets": "z"}},
-            "holds a search with data.targets y, not z: choose another --out",
-        ),
-        ({"data": CONFIG["data"] | {"fingerprint": "2"}}, "the data of the search in .* has changed"),
-        ({"data": CONFIG["data"] | {"fingerprint": "2", "dataset": "b.csv"}}, "data.dataset a.csv, not b.csv"),
-        ({"init_from": "small"}, "init_from none, not small"),
+        ({"config": other_data(fingerprint="2")}, "the data of the search in .* has changed"),
+        ({"config": other_data(fingerprint="2", dataset="b.csv")}, "data.dataset a.csv, not b.csv"),
+        ({"space": "{}"}, "holds a search over other values"),
     ],
 )
-def test_study_of_another_search_raises(study, tmp_path, config, message):
+def test_study_of_another_search_raises(study, tmp_path, change, message):
     check_identity(study, IDENTITY, tmp_path)
     check_identity(open_study(tmp_path), IDENTITY, tmp_path)
     with pytest.raises(InputError, match=message):
-        check_identity(study, IDENTITY | {"config": CONFIG | config}, tmp_path)
+        check_identity(study, IDENTITY | change, tmp_path)
 
 
-def test_study_over_other_values_raises(study, tmp_path):
-    check_identity(study, IDENTITY, tmp_path)
-    with pytest.raises(InputError, match="holds a search over other values"):
-        check_identity(study, IDENTITY | {"space": "{}"}, tmp_path)
-
-
-def test_folder_without_a_study_raises(tmp_path):
-    with pytest.raises(InputError, match="holds no search to continue"):
-        open_study(tmp_path)
-    assert not (tmp_path / STUDY).exists()
-
-
-@pytest.mark.parametrize("contents", [b"no database" * 100, b"SQLite format 3\0" + b"\0" * 50])
-def test_damaged_files_raise(tmp_path, contents):
-    (tmp_path / STUDY).write_bytes(contents)
-    with pytest.raises(InputError, match="cannot read"):
-        open_study(tmp_path, higher_is_better=True)
-
-
-def test_other_databases_raise(tmp_path):
-    with sqlite3.connect(tmp_path / STUDY) as database:
-        database.execute("create table studies (x integer)")
+def test_damaged_files_raise(tmp_path):
+    (tmp_path / STUDY).write_bytes(b"no database" * 100)
     with pytest.raises(InputError, match="cannot read"):
         open_study(tmp_path, higher_is_better=True)

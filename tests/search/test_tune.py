@@ -55,13 +55,9 @@ def read_trials(folder) -> list[dict[str, str]]:
 
 def test_folder_holds_the_files_of_a_search(tuned):
     assert {path.name for path in tuned.iterdir()} == {"study.sqlite3", "best.yaml", "trials.csv", "run"}
-
-
-def test_table_has_a_row_for_each_trial(tuned):
     rows = read_trials(tuned)
     assert [row["trial"] for row in rows] == ["0", "1", "2"]
     assert rows[0]["optimizer.peak_lr"] == "0.001" and rows[0]["model.layers"] == "1"
-    assert [row["chosen"] for row in rows].count("yes") == 1
 
 
 def test_chosen_trial_is_not_worse_than_the_defaults(tuned):
@@ -76,9 +72,7 @@ def test_final_run_has_the_best_configuration(tuned):
     (chosen,) = [row for row in read_trials(tuned) if row["chosen"]]
     assert best["optimizer"] == run["optimizer"] and best["trainer"]["loss"] == run["trainer"]["loss"]
     assert best["optimizer"]["peak_lr"] == float(chosen["optimizer.peak_lr"])
-
-
-def test_final_run_predicts_and_is_evaluated(tuned):
+    assert run["trainer"]["devices"] == "1"  # Lightning would start the search again for each further device
     assert load(tuned / "run", "cpu").predict(["CCO"]).shape == (1, 1)
     assert {"valid", "test"} <= set(read_metrics(tuned / "run"))
 
@@ -105,10 +99,6 @@ def test_report_has_the_search(copied):
     assert "Hyperparameter search" in text and "3 trials, of which 3 were complete and 0 pruned" in text
 
 
-def test_report_of_a_run_without_a_search_has_no_such_section(run_copy):
-    assert "Hyperparameter search" not in write_report(run_copy).read_text()
-
-
 def test_training_again_removes_the_table_of_trials(copied, demo_csv, tiny_config):
     train(tiny_config(demo_csv), copied / "run", overwrite=True, console=QUIET)
     assert not (copied / "run" / "trials.csv").exists()
@@ -129,12 +119,9 @@ def test_larger_budget_extends_the_search(copied, demo_csv, tiny_config):
     assert len(after) == 4 and [row["value"] for row in after[:3]] == [row["value"] for row in before]
 
 
-def test_other_targets_and_settings_raise(copied, demo_csv, demo_rows, tiny_config, tmp_path):
+def test_other_settings_raise(copied, demo_csv, tiny_config):
     with pytest.raises(InputError, match=r"holds a search with model.dim 16, not 32"):
         tune(tiny_config(demo_csv, model={"dim": 32}), copied, trials=3, console=QUIET)
-    demo_rows.to_csv(tmp_path / "other.csv", index=False)
-    with pytest.raises(InputError, match=r"holds a search with data.dataset .*, not .*other.csv"):
-        tune(tiny_config(tmp_path / "other.csv"), copied, trials=3, console=QUIET)
     with pytest.raises(InputError, match="holds a search over other values"):
         tune(tiny_config(demo_csv), copied, trials=3, mixers=["csp"], console=QUIET)
 
@@ -172,16 +159,6 @@ def test_interrupt_keeps_the_best_and_the_search_continues(tuned, demo_csv, tiny
     assert (tmp_path / "t" / "run" / "model.safetensors").exists()
 
 
-def test_interrupt_before_the_first_trial_leaves_no_configuration(demo_csv, tiny_config, tmp_path, monkeypatch):
-    def interrupted(self, config, seed=0, report=None):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Objective, "score", interrupted)
-    with pytest.raises(Interrupted):
-        tune(tiny_config(demo_csv), tmp_path / "t", trials=3, console=QUIET)
-    assert not (tmp_path / "t" / "best.yaml").exists()
-
-
 def test_interrupted_final_run_is_continued(copied, demo_csv, tiny_config):
     (copied / "run" / "metrics.json").unlink()
     tune(tiny_config(demo_csv), copied, trials=3, seeds=1, console=QUIET)
@@ -207,13 +184,7 @@ def test_all_trials_failed_raises(demo_csv, tiny_config, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"minutes": 0.0}, "minutes must be more than 0"),
-        ({"minutes": float("nan")}, "minutes must be more than 0"),
-        ({"trials": 0}, "trials must be at least 1"),
-        ({"seeds": -1}, "seeds must be at least 0"),
-        ({"processes": 0}, "processes must be at least 1"),
-    ],
+    [({"minutes": float("nan")}, "minutes must be more than 0"), ({"trials": 0}, "trials must be at least 1")],
 )
 def test_impossible_budgets_raise(demo_csv, tiny_config, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
@@ -225,12 +196,8 @@ def test_unusable_folders_raise(demo_csv, tiny_config, run_directory, tmp_path):
     config = tiny_config(demo_csv)
     with pytest.raises(InputError, match="holds a run, no search"):
         tune(config, run_directory, console=QUIET)
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="it is a file"):
-        tune(config, tmp_path / "file", console=QUIET)
-    (tmp_path / "t").mkdir()
-    with FileLock(tmp_path / "t" / ".lock"), pytest.raises(InputError, match="another process is using"):
-        tune(config, tmp_path / "t", console=QUIET)
+    with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match="another process is using"):
+        tune(config, tmp_path, console=QUIET)
     with pytest.raises(InputError, match="holds no search to continue"):
         resume(tmp_path / "none", console=QUIET)
     assert not (tmp_path / "none").exists()
@@ -247,7 +214,7 @@ def test_unreadable_table_leaves_no_folder(tiny_config, tmp_path):
 
 def test_resume_takes_no_other_option(cli, tuned):
     code, _, err = cli("tune", "--resume", tuned, "--minutes", 3)
-    assert code == 2 and "--resume continues with its own settings: leave out --minutes" in err
+    assert code == 2 and "leave out --minutes" in err
 
 
 @pytest.mark.slow
@@ -265,7 +232,7 @@ def test_command_searches_trains_and_resumes(cli, demo_csv, tiny_flags, tmp_path
 def test_missing_optuna_ends_with_one_sentence(cli, demo_csv, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     code, _, err = cli("tune", "--dataset", demo_csv, "--out", tmp_path / "t")
-    assert code == 2 and err.endswith("graphslice tune needs the package optuna: pip install 'graphslice[tune]'\n")
+    assert code == 2 and "pip install 'graphslice[tune]'" in err
 
 
 @pytest.mark.slow
@@ -292,17 +259,6 @@ def finished_trials(out) -> int:
         return 0
 
 
-def test_full_disk_ends_with_one_sentence(demo_csv, tiny_config, tmp_path, monkeypatch):
-    import optuna
-
-    def fails(self, config, seed=0, report=None):
-        raise optuna.exceptions.StorageInternalError("x") from OSError("database or disk is full")
-
-    monkeypatch.setattr("graphslice.search.tune._run_trial", fails)
-    with pytest.raises(InputError, match=r"cannot write .*study.sqlite3: database or disk is full"):
-        tune(tiny_config(demo_csv), tmp_path / "t", trials=3, console=QUIET)
-
-
 def test_a_run_that_no_search_wrote_is_kept(run_directory, demo_csv, tiny_config, tmp_path):
     shutil.copytree(run_directory, tmp_path / "t" / "run")
     before = (tmp_path / "t" / "run" / "start.json").read_text()
@@ -310,19 +266,3 @@ def test_a_run_that_no_search_wrote_is_kept(run_directory, demo_csv, tiny_config
         tune(tiny_config(demo_csv), tmp_path / "t", trials=1, seeds=0, console=QUIET)
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["run"]
     assert (tmp_path / "t" / "run" / "start.json").read_text() == before
-
-
-def test_a_finished_search_is_extended_by_a_larger_budget_only(copied, demo_csv, tiny_config, monkeypatch):
-    def trial(*_):
-        raise AssertionError("a trial of a finished search")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Objective, "score", trial)
-        resume(copied, console=QUIET)
-    tune(tiny_config(demo_csv), copied, trials=4, seeds=1, console=QUIET)
-    assert len(read_trials(copied)) == 4
-
-
-def test_the_final_run_uses_one_device(tuned):
-    """Further processes, which Lightning starts for further devices, would start the search again."""
-    assert read_yaml(tuned / "run" / "config.yaml")["trainer"]["devices"] == "1"

@@ -26,8 +26,7 @@ def holder(folder) -> subprocess.Popen:
 
 def test_second_process_is_rejected_and_changes_nothing(tmp_path):
     with holder(tmp_path / "run") as process:
-        message = f"another process is using {tmp_path / 'run'}: wait until it ends, or"
-        with pytest.raises(InputError, match=message), locked(tmp_path / "run", wait=0):
+        with pytest.raises(InputError, match="another process is using"), locked(tmp_path / "run", wait=0):
             pytest.fail("in")
         assert (tmp_path / "run" / ".lock").exists()
         process.communicate("")
@@ -75,20 +74,12 @@ def test_created_folders_are_removed_if_empty(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl")
 @pytest.mark.filterwarnings("ignore:flock not supported")
-@pytest.mark.parametrize(
-    ("code", "works"), [(errno.ENOLCK, True), (errno.ENOSYS, True), (errno.EOPNOTSUPP, True), (errno.EROFS, False)]
-)
-def test_file_system_without_locks_is_used_and_read_only_one_is_rejected(code, works, tmp_path, monkeypatch):
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
+def test_file_system_without_locks_is_used(code, tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("fcntl.flock" if works else "filelock.FileLock._acquire", fail)
-    if works:
-        with locked(tmp_path / "run"):
-            (tmp_path / "run" / "file").touch()
-        assert (tmp_path / "run" / "file").exists()
-    else:
-        message = r"cannot write the folder .*: Read-only file system"
-        with pytest.raises(InputError, match=message), locked(tmp_path / "run"):
-            pytest.fail("in")
-        assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("fcntl.flock", fail)
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / "file").touch()
+    assert (tmp_path / "run" / "file").exists()

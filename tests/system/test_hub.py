@@ -17,7 +17,6 @@ import yaml
 from tiny import TINY
 
 import graphslice as gs
-from graphslice import InputError
 from graphslice.system.hub import _download, is_hub_model, local_path, pinned_name
 
 hub = pytest.importorskip("huggingface_hub")
@@ -176,41 +175,34 @@ def test_the_commit_is_printed_and_kept_by_a_fine_tuned_model(shared, demo_csv, 
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["init_from"] == f"hf://user/tiny@{shared}"
 
 
-def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatch):
+def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatch, cli):
+    name = f"hf://user/tiny@{shared}"
     expected = gs.load("hf://user/tiny").predict(SMILES)
-    _download.cache_clear()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    np.testing.assert_array_equal(gs.load(f"hf://user/tiny@{shared}").predict(SMILES), expected)
-    best = Path(local_path(f"hf://user/tiny@{shared}")) / "model.safetensors"
-    best.unlink()
-    _download.cache_clear()
-    with pytest.raises(
-        InputError,
-        match=r"cannot reach http://127\.0\.0\.1:1, and there is no complete copy of hf://user/tiny on this machine",
-    ):
-        gs.load(f"hf://user/tiny@{shared}")
-
-
-def test_with_an_error_of_the_server_a_complete_copy_is_used(shared, server, monkeypatch):
-    expected = gs.load("hf://user/tiny").predict(SMILES)
-    _download.cache_clear()
     monkeypatch.setattr(server, "down", True)
-    np.testing.assert_array_equal(gs.load(f"hf://user/tiny@{shared}").predict(SMILES), expected)
+    _download.cache_clear()
+    np.testing.assert_array_equal(gs.load(name).predict(SMILES), expected)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    _download.cache_clear()
+    np.testing.assert_array_equal(gs.load(name).predict(SMILES), expected)
+    (Path(local_path(name)) / "model.safetensors").unlink()
+    _download.cache_clear()
+    code, _, err = cli("predict", name, "CCO")
+    assert code == 2 and re.search(r"cannot reach http://127\.0\.0\.1:1, and there is no complete copy", err)
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    code, _, err = cli("push", "gap", "user/tiny")
+    assert code == 2 and "cannot reach http://127.0.0.1:1" in err
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("hf://tiny", "hf://tiny does not name a model on the Hub: write hf://user/name"),
+        ("hf://tiny", "does not name a model on the Hub"),
         ("hf://user/tiny@../../secret", "does not name a model on the Hub"),
-        ("hf://user/tiny@a/../../secret", "does not name a model on the Hub"),
-        ("hf://user/-tiny", "no access to hf://user/-tiny"),
-        ("hf://user/none", "no access to hf://user/none .* log in with `hf auth login`"),
-        ("hf://user/hidden", "no access to hf://user/hidden"),
+        ("hf://user/hidden", "no access to hf://user/hidden .* log in with"),
         ("hf://user/tiny@v9", "hf://user/tiny has no revision v9"),
-        ("hf://user/pickles", "holds no model of GraphSlice .config.yaml.: it has README.md, pytorch_model.bin"),
-        ("hf://user/pickled", "model.safetensors is truncated, damaged or not a model of GraphSlice"),
-        ("hf://user/large", "is larger than a model of GraphSlice can be: not downloaded"),
+        ("hf://user/pickles", "holds no model of GraphSlice .*: it has README.md, pytorch_model.bin"),
+        ("hf://user/pickled", "not a model of GraphSlice"),
+        ("hf://user/large", "not downloaded"),
     ],
 )
 def test_unusable_models_are_rejected_in_a_sentence(name, words, shared, server, tmp_path, cli):
@@ -237,18 +229,6 @@ def test_a_file_that_is_cut_off_is_not_kept(shared, server, tmp_path, cli):
     assert cli("predict", "hf://user/tiny", "CCO")[0] == 0
 
 
-def test_no_connection_is_reported(server, monkeypatch, cli):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    code, _, err = cli("predict", "hf://user/tiny", "CCO")
-    assert (
-        code == 2
-        and "cannot reach http://127.0.0.1:1, and there is no complete copy of hf://user/tiny on this machine" in err
-    )
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    code, _, err = cli("push", "gap", "user/tiny")
-    assert code == 2 and "cannot reach http://127.0.0.1:1\n" in err
-
-
 def test_a_pushed_model_predicts_the_same_and_holds_no_molecules(
     server, run_directory, demo_csv, demo_rows, monkeypatch, cli
 ):
@@ -270,20 +250,16 @@ def test_a_pushed_model_predicts_the_same_and_holds_no_molecules(
     assert "47 train, 7 valid, 6 test" in card.text and 'gs.load("hf://user/new")' in card.text
 
 
-def test_an_ensemble_replaces_all_files_of_a_larger_one(server, demo_csv, monkeypatch, cli, tmp_path):
-    from graphslice.config import ModelConfig, RunConfig
+def test_an_ensemble_replaces_all_files_of_a_larger_one(server, monkeypatch, cli, tmp_path):
     from graphslice.runs.checkpoint import Checkpoint
     from graphslice.tasks import regression_tasks
 
-    config = RunConfig(model=ModelConfig(**TINY))
+    config = gs.RunConfig(model=gs.ModelConfig(**TINY))
     config.data.dataset = "/home/somebody/secret/table.csv"
-
-    def member() -> Checkpoint:
-        return Checkpoint(config, regression_tasks(["y"]), gs.GraphTransformer(config.model).state_dict())
-
     monkeypatch.setenv("HF_TOKEN", "secret")
     for size in (3, 2):
-        model = gs.Model([member() for _ in range(size)], "cpu")
+        weights = [gs.GraphTransformer(config.model).state_dict() for _ in range(size)]
+        model = gs.Model([Checkpoint(config, regression_tasks(["y"]), one) for one in weights], "cpu")
         model.save(tmp_path / f"run-{size}")
         code, out, err = cli("push", tmp_path / f"run-{size}", "hf://user/several", "--public")
         assert code == 0, err
@@ -292,23 +268,20 @@ def test_an_ensemble_replaces_all_files_of_a_larger_one(server, demo_csv, monkey
     assert not any(b"somebody" in contents for contents in files.values()) and b"table.csv" in files["config.yaml"]
     np.testing.assert_array_equal(gs.load(out.strip()).predict(SMILES), model.predict(SMILES))
     card = hub.ModelCard(files["README.md"].decode())
-    assert card.data.license == "unknown" and "The run has no scores." in card.text
-    assert 'gs.load("hf://user/several")' in card.text and "2 networks, each with 1 layer of" in card.text
-    assert "user/several" not in server.private
+    assert card.data.license == "unknown" and "2 networks" in card.text and "user/several" not in server.private
 
 
-def test_push_needs_an_account_and_a_name(server, run_directory, monkeypatch, cli):
+def test_push_needs_an_account_and_a_name(server, run_directory, cli):
     code, _, err = cli("push", run_directory, "user/new")
     assert code == 2 and "hf auth login" in err and "user/new" not in server.repositories
-    for name in ("new", "user/new@main", "a/b/c"):
-        code, _, err = cli("push", run_directory, name)
-        assert code == 2 and f"{name} does not name a repository of the Hub: write user/name" in err
+    code, _, err = cli("push", run_directory, "user/new@main")
+    assert code == 2 and "does not name a repository of the Hub" in err
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     code, _, err = cli("predict", "hf://user/tiny-none", "CCO")
-    assert code == 2 and "models of the Hub need huggingface_hub: pip install 'graphslice[hub]'" in err
+    assert code == 2 and "pip install 'graphslice[hub]'" in err
 
 
 def test_paths_are_no_names_of_models(tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -45,19 +46,11 @@ def test_least_used_gpu(gpus, taken, expected):
 
 
 def test_failed_call_does_not_stop_the_others():
-    functions = [
-        process_functions.raise_input_error,
-        process_functions.raise_error,
-        process_functions.exit_with_7,
-        process_functions.finish,
-    ]
-    assert dict(in_processes(process_functions.run, {function: (function,) for function in functions}, jobs=2)) == {
-        process_functions.raise_input_error: "no such data",
-        process_functions.raise_error: "ZeroDivisionError: a mixer",
-        process_functions.exit_with_7: "its process ended with exit code 7: a script that trains several models needs "
-        'if __name__ == "__main__"',
-        process_functions.finish: None,
-    }
+    reasons = {"raise_input_error": "no such data", "raise_error": "ZeroDivisionError: a mixer", "finish": "None"}
+    reasons["exit_with_7"] = "its process ended with exit code 7: .*if __name__"
+    tasks = {name: (getattr(process_functions, name),) for name in reasons}
+    found = dict(in_processes(process_functions.run, tasks, jobs=2))
+    assert found.keys() == reasons.keys() and all(re.match(reasons[name], str(found[name])) for name in found)
 
 
 def test_first_failure_is_seen_by_a_caller_that_stops(tmp_path):
@@ -71,15 +64,13 @@ def test_first_failure_is_seen_by_a_caller_that_stops(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("way", ["terminal", "interrupt", "terminate", "kill", "kill-background"])
+@pytest.mark.parametrize("way", ["terminal", "terminate", "kill", "kill-background"])
 def test_calls_end_with_their_parent_process(start_process, wait_for, wait_for_exit, way, tmp_path):
     """Ctrl-C in a terminal reaches the whole process group, the other signals only the parent."""
-    sent = {"terminal": signal.SIGINT, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}.get(way, signal.SIGKILL)
+    sent = {"terminal": signal.SIGINT, "terminate": signal.SIGTERM}.get(way, signal.SIGKILL)
     process = start_process(sys.executable, process_functions.__file__, tmp_path, background=way == "kill-background")
     wait_for(process, tmp_path / "a", tmp_path / "b")
     (os.killpg if way == "terminal" else os.kill)(process.pid, sent)
     assert wait_for_exit(process) == (130 if sent == signal.SIGINT else -sent, "", "")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "a",
-        "b",
-    }  # no call started afterwards, none was interrupted twice
+    # No call started afterwards, none was interrupted twice.
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}

@@ -104,7 +104,6 @@ def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
         list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
 
 
-@pytest.mark.parametrize("workers", [0, -1])
-def test_less_than_one_worker_is_rejected(workers, lines, tmp_path):
-    with pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"):
-        list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=workers))
+def test_less_than_one_worker_is_rejected(lines, tmp_path):
+    with pytest.raises(InputError, match="--workers must be at least 1"):
+        list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=0))

@@ -25,7 +25,6 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from graphslice.serve import app as app_module
-from graphslice.serve import app as guard
 from graphslice.serve.app import ServedModel, Service, create_app, draw_molecules
 
 SMILES = ["CCO", "c1ccccc1O", "oops", "CC(=O)Oc1ccccc1C(=O)O", "", "CCN", "C1CC1", "CCCl", "N#CC"]
@@ -164,15 +163,11 @@ BAD = {
     "not-utf-8": (b'{"smiles": ["\xff"]}', 400, "UTF-8"),
     "deep": (b"[" * 100_000, 400, "JSON"),
     "digits": (b'{"smiles": ["C"], "interval": ' + b"9" * 5_000 + b"}", 400, "JSON"),
-    "list": (b"[]", 422, "body"),
     "text": (b'{"smiles": "CCO"}', 422, "smiles"),
     "number": (b'{"smiles": ["C", 1]}', 422, "smiles.1"),
     "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 422, "smiles.0"),
-    "none": (b'{"smiles": []}', 422, "smiles: send at least one"),
     "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals: unknown key"),
-    "text-interval": (b'{"smiles": ["C"], "interval": "90"}', 422, "interval"),
     "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
-    "interval": (b'{"smiles": ["C"], "interval": 100}', 422, "coverage"),
     "path": (b'{"smiles": ["C"], "model": "../../etc/passwd"}', 404, "no model"),
     "too-many": (json.dumps({"smiles": ["C"] * 10_000}).encode(), 413, "1,000 at a time"),
     "too-large": (b'{"smiles": ["' + b"C" * 10_000_000 + b'"]}', 413, "bytes"),
@@ -184,11 +179,6 @@ def test_bad_requests_have_a_status_and_a_sentence_and_the_server_lives_on(clien
     response = client.post("/predict", content=body, headers={"content-type": "application/json"})
     assert response.status_code == status and words in response.json()["error"]
     assert predict(client, ["CCO"])[0]["error"] is None
-
-
-def test_the_error_of_a_body_without_its_type_names_the_header(client):
-    response = client.post("/predict", content=b'{"smiles": ["C"]}')
-    assert response.status_code == 422 and "content-type: application/json" in response.json()["error"]
 
 
 def test_a_molecule_of_a_million_atoms_is_an_error_of_its_row(client):
@@ -241,11 +231,6 @@ def test_responses_have_the_properties_of_the_schema(client):
         assert list(client.post(path, json=body).json()) == list(schemas[name]["properties"])
 
 
-def test_health_can_be_asked_by_head(client):
-    response = client.head("/health")
-    assert response.status_code == 200 and response.text == ""
-
-
 def test_an_unexpected_error_is_500_and_the_server_lives_on(served):
     broken = SimpleNamespace(name="broken", model=served.model, predict=lambda *_: 1 / 0)
     client = make_client(broken, served)
@@ -255,21 +240,21 @@ def test_an_unexpected_error_is_500_and_the_server_lives_on(served):
 
 
 def test_too_many_requests_at_a_time_are_503(client, monkeypatch):
-    monkeypatch.setattr(guard, "_MAX_REQUESTS", 0)
+    monkeypatch.setattr(app_module, "_MAX_REQUESTS", 0)
     response = client.post("/predict", json={"smiles": ["C"]})
     assert response.status_code == 503 and response.headers["retry-after"] == "1"
     assert client.get("/health").status_code == 200
 
 
 def test_a_body_that_does_not_arrive_is_408(monkeypatch):
-    monkeypatch.setattr(guard, "_BODY_SECONDS", 0.01)
+    monkeypatch.setattr(app_module, "_BODY_SECONDS", 0.01)
     sent = []
 
     async def send(message):
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/predict", "headers": []}
-    asyncio.run(guard.Guard(None, 100, None)(scope, lambda: asyncio.sleep(60), send))
+    asyncio.run(app_module.Guard(None, 100, None)(scope, lambda: asyncio.sleep(60), send))
     assert sent[0]["status"] == 408 and b"did not arrive within" in sent[1]["body"]
 
 

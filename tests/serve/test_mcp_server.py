@@ -75,11 +75,6 @@ def test_predict_is_the_document_of_the_command(server, cli, run_directory):
     assert {name: document[name] for name in expected} == expected
 
 
-def test_packaged_model_can_be_named(server):
-    (row,) = server.call("predict", smiles=["CCO"], model="gap")["rows"]
-    assert row["gap_pred"] == pytest.approx(float(gs.load("gap", "cpu").predict("CCO")[0, 0]), abs=1e-4)
-
-
 def test_describe_model(server, run_directory):
     document = server.call("describe_model")
     assert document["targets"] == {"gap_ev": "regression"} and document["calibrated"] is True
@@ -104,8 +99,9 @@ def test_predict_file(server, folder):
 def test_a_packaged_model_is_not_replaced_by_a_folder_of_its_name(server, folder):
     (folder / "gap").mkdir()
     server.call("predict_file", table="demo.csv", out="of_gap.csv", model="gap")
+    assert "gap_pred" in pd.read_csv(folder / "of_gap.csv")
     (row,) = server.call("predict", smiles=["CCO"], model="gap")["rows"]
-    assert set(row) - {"smiles"} <= set(pd.read_csv(folder / "of_gap.csv").columns)
+    assert row["gap_pred"] == pytest.approx(float(gs.load("gap", "cpu").predict("CCO")[0, 0]), abs=1e-4)
 
 
 def test_evaluate(server, run_directory):
@@ -154,18 +150,13 @@ def test_run_that_names_files_outside_is_not_evaluated(server, folder, run_direc
 
 BAD = {
     "no model 'absent'": ("predict", {"smiles": ["CCO"], "model": "absent"}),
-    "no model 'demo.csv'": ("describe_model", {"model": "demo.csv"}),
     "cannot inspect 'C[N': not a valid SMILES": ("explain", {"smiles": ["C[N"]}),
     "at most 1000 items": ("predict", {"smiles": ["CCO"] * 10_000}),
-    "at most 20 items": ("explain", {"smiles": ["CCO"] * 10_000}),
     "at least 1 item": ("predict", {"smiles": []}),
-    "predict: smiles: Missing": ("predict", {}),
     "predict: smile: Unexpected": ("predict", {"smiles": ["C"], "smile": "C"}),
     "predict: smiles: Input should be a valid list": ("predict", {"smiles": "CCO"}),
-    "predict: smiles: 0: Input should be a valid string": ("predict", {"smiles": [1]}),
     "coverage": ("predict", {"smiles": ["C"], "interval": 500}),
-    "no tool 'predic' (did you mean 'predict'?)": ("predic", {}),
-    "no file at": ("predict_file", {"table": "CCO", "out": "z.csv"}),
+    "no tool 'predic'": ("predic", {}),
 }
 
 
@@ -249,11 +240,9 @@ def test_nothing_but_the_protocol_on_standard_output_and_training_ends_with_the_
 def test_missing_package_and_folder_end_with_one_sentence(cli, tmp_path, monkeypatch):
     code, out, err = cli("mcp", "--folder", tmp_path / "absent")
     assert (code, out) == (2, "") and "absent is not a folder" in err
-    code, _, err = cli("mcp", "--folder", tmp_path, "--model", tmp_path / "no-model")
-    assert code == 2 and "no model at" in err
     for name in list(sys.modules):
         if name.startswith("graphslice.serve.mcp"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
     code, _, err = cli("mcp", "--folder", tmp_path)
-    assert (code, err) == (2, "graphslice: graphslice mcp needs the package mcp: pip install 'graphslice[mcp]'\n")
+    assert code == 2 and "pip install 'graphslice[mcp]'" in err

@@ -1,7 +1,5 @@
 """``graphslice fingerprint``: the numbers of ``Model.embed``, row by row."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,8 +20,8 @@ def table(tmp_path):
 def test_a_matrix(from_table, cli, run_directory, table, tmp_path):
     molecules = [table] if from_table else SMILES[:3]
     code, output, errors = cli("fingerprint", run_directory, *molecules, "-o", tmp_path / "found.npy")
-    assert code == 0 and output == "" and re.search("[12] of [36] rows are not valid molecules", errors)
     found = np.load(tmp_path / "found.npy")
+    assert code == 0 and output == "" and f"{np.isnan(found[:, 0]).sum()} of {len(found)} rows are not valid" in errors
     expected = gs.load(run_directory, device="cpu").embed(SMILES if from_table else SMILES[:3])
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.isnan(found).all(axis=1).tolist() == [False, True, False, True, False, False][: len(found)]

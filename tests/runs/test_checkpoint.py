@@ -266,10 +266,16 @@ def test_values_are_read_back(tmp_path):
     assert (back["a"]["d"][2], back["f"], back["h"]) == ("é", None, [1.5])
 
 
-@pytest.mark.parametrize("header", [None, "", "[]", "{}"])
+@pytest.mark.parametrize("header", [None, "", "[]", "{}", "[" * 10**5, "9" * 10**4])
 def test_foreign_headers_are_rejected(header, tmp_path):
     metadata = {"format": "pt"} if header is None else {"graphslice": header}
     save_file({"x.7": torch.ones(2)}, tmp_path / "a.safetensors", metadata)
+    with pytest.raises(InputError, match="not a model of GraphSlice"):
+        read_checkpoint(tmp_path / "a.safetensors")
+
+
+def test_dtypes_that_numpy_lacks_are_rejected(tmp_path):
+    save_file({"x": torch.ones(2).bfloat16()}, tmp_path / "a.safetensors", {"graphslice": "{}"})
     with pytest.raises(InputError, match="not a model of GraphSlice"):
         read_checkpoint(tmp_path / "a.safetensors")
 
@@ -305,7 +311,7 @@ def test_run_directory_is_written_and_not_overwritten(own, tmp_path):
         write_run_directory(own, folder)
 
 
-@pytest.mark.parametrize("size", [{"layers": 2**62}, {"dim": 2**40}, {"layers": 1}])
+@pytest.mark.parametrize("size", [{"layers": 2**62}, {"dim": 2**40}, {"num_distances": 10**30}, {"layers": 1}])
 def test_no_memory_is_allocated_for_a_model_without_weights(size, own):
     config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
     with pytest.raises(InputError, match="do not fit its configuration"):
@@ -321,6 +327,7 @@ def test_weights_must_fit_the_configuration(own):
 CHANGES = [
     lambda c: c.pop("config"), lambda c: c.update(tasks=None), lambda c: c["tasks"][0].update(kind="other"),
     lambda c: c["tasks"][0].update(later=1), lambda c: c["tasks"].pop(), lambda c: c.update(calibration={}),
+    lambda c: c.update(stacking=3), lambda c: c.update(stacking={"forest": [{}]}), lambda c: c.update(config=3),
 ]  # fmt: skip
 
 

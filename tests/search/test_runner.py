@@ -99,6 +99,12 @@ def test_folder_of_another_comparison_is_rejected(data, budget, reason, compared
         compare(tiny_config(demo_csv, data=data), parse_variants("slice-max"), 1, budget, compared[0])
 
 
+def test_folder_with_the_same_features_is_continued(tmp_path, tiny_config, demo_csv):
+    config = tiny_config(demo_csv, data={"features": "morgan"})
+    first, again = (compare(config, parse_variants("csp"), 1, "1steps", tmp_path / "c") for _ in range(2))
+    assert first["runs"] == again["runs"]
+
+
 def test_folder_with_changed_labels_is_rejected(tmp_path, demo_rows, tiny_config):
     demo_rows.to_csv(tmp_path / "my.csv", index=False)
     compare(tiny_config(tmp_path / "my.csv"), parse_variants("map-only"), 1, "1steps", tmp_path / "c")

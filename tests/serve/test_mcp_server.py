@@ -152,6 +152,7 @@ BAD = {
     "no model 'absent'": ("predict", {"smiles": ["CCO"], "model": "absent"}),
     "cannot inspect 'C[N': not a valid SMILES": ("explain", {"smiles": ["C[N"]}),
     "at most 1000 items": ("predict", {"smiles": ["CCO"] * 10_000}),
+    "at most 20 items": ("explain", {"smiles": ["CCO"] * 10_000}),
     "at least 1 item": ("predict", {"smiles": []}),
     "predict: smile: Unexpected": ("predict", {"smiles": ["C"], "smile": "C"}),
     "predict: smiles: Input should be a valid list": ("predict", {"smiles": "CCO"}),

@@ -198,6 +198,7 @@ def test_without_a_connection_a_complete_copy_is_used(shared, server, monkeypatc
     [
         ("hf://tiny", "does not name a model on the Hub"),
         ("hf://user/tiny@../../secret", "does not name a model on the Hub"),
+        ("hf://user/tiny@a/../../secret", "does not name a model on the Hub"),
         ("hf://user/hidden", "no access to hf://user/hidden .* log in with"),
         ("hf://user/tiny@v9", "hf://user/tiny has no revision v9"),
         ("hf://user/pickles", "holds no model of GraphSlice .*: it has README.md, pytorch_model.bin"),

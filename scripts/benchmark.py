@@ -16,18 +16,14 @@ from benchmarks.report import print_table
 from graphslice.system.machine import hardware_info
 
 BENCHMARKS = {
-    "data": "from SMILES to batches, in this process",
     "files": "memory and rate of the command line on large files",
     "sort": "column_sort compared with torch.sort",
     "step": "training and inference of the model compared with plain PyTorch and the arithmetic floor",
-    "where": "where the time of a training step goes",
     "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
-    "labels": "bounds as labels and joint models on TDC's tables; makes docs/labels.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
     "rate": "rate of the command predict compared with chemprop; makes a table of docs/benchmarks.md",
     "transfer": "pretrained networks on training rows of TDC's tables; makes a table of docs/log.md",
     "adme": "the packaged model adme compared with a model for each endpoint; makes docs/adme.md",
-    "tune": "graphslice tune compared with the defaults on TDC's tables; makes the table of docs/tuning.md",
 }
 
 

@@ -8,24 +8,20 @@ the screenshots of its report, which needs Chromium.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
 from PIL import Image
 
-from docs_figures import architecture, benchmarks, curves, hero, themes
+from docs_figures import architecture, benchmarks, hero, themes
 from graphslice.evaluation.plots import report_style
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURES = DOCS / "figures"
-COMPARISONS = ("zinc", "zinc-time")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _TABLE = Path("tdc_admet") / "caco2_wang.csv"
 TARGET = "log_permeability"
@@ -44,13 +40,6 @@ def main() -> None:
             themes.save(themes.to_svg(benchmarks.draw(name), name), FIGURES / name)
         themes.save(themes.to_svg(architecture.draw(), "architecture"), FIGURES / "architecture")
         themes.save(hero.hero(), FIGURES / "hero")
-    for name in COMPARISONS:
-        result = json.loads((DOCS / "comparisons" / f"{name}.json").read_text(encoding="utf-8"))
-        with report_style(), themes.style(), matplotlib.rc_context({"savefig.transparent": True}):
-            curves.draw(result, FIGURES / f"{name}.svg")
-        svg = (FIGURES / f"{name}.svg").read_text(encoding="utf-8")
-        svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)  # holds the date
-        themes.save(svg, FIGURES / name)
 
 
 def record(table: Path) -> None:

@@ -16,30 +16,26 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.adme import adme_numbers, adme_tables
-from benchmarks.interval_report import interval_tables
-from benchmarks.labels import label_sections
+from benchmarks.intervals import interval_tables
 from benchmarks.rate import rate_table
 from benchmarks.results import RESULTS, markdown, read_results
-from benchmarks.table_report import BOARDS, PUBLISHED, benchmark_tables, grouped, mean_scores, places, win_count
-from benchmarks.tune import tuning_table
+from benchmarks.tables import BOARDS, benchmark_tables, comparable, grouped, places, recorded, win_count
 from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.search.compare import table
 from marks import fill_document
 
 DOCS = Path(__file__).parents[1] / "docs"
-_PAGES = ("results", "models", "log", "mixers", "benchmarks", "labels", "intervals", "tuning", "adme")
+_PAGES = ("results", "models", "log", "mixers", "benchmarks", "intervals", "adme")
 DOCUMENTS = (DOCS.parent / "README.md", *(DOCS / f"{name}.md" for name in _PAGES))
 
 
 def all_tables() -> dict[str, str]:
     """Return every table by name."""
-    board = pd.read_csv(RESULTS / PUBLISHED, index_col="task")
     results = {path.stem: read_results(path) for path in RESULTS.glob("*.jsonl")}
     tables = {path.stem: record_table(read_results(path)) for path in (DOCS / "results").glob("*.jsonl")}
-    tables |= benchmark_tables(results["results"], board) | interval_tables(results["intervals"])
-    tables |= adme_tables(results["adme"]) | {"summary": summary_table(results["results"], board)}
-    tables |= {"labels": label_sections(results["labels"]), "rate": rate_table(results["rate"])}
-    tables |= {"tune": tuning_table(results["tune"]), "transfer": start_table(results["transfer"])}
+    tables |= benchmark_tables(*recorded()) | interval_tables(results["intervals"]) | adme_tables(results["adme"])
+    tables |= {"summary": summary_table(*recorded()), "rate": rate_table(results["rate"])}
+    tables |= {"transfer": transfer_table(results["transfer"])}
     comparisons = (DOCS / "comparisons").glob("*.json")
     named = {path.stem: table(json.loads(path.read_text(encoding="utf-8"))) for path in comparisons}
     return {f"table: {name}": text for name, text in tables.items()} | named | adme_numbers(results["adme"])
@@ -47,7 +43,7 @@ def all_tables() -> dict[str, str]:
 
 def record_table(lines: list[dict]) -> str:
     """Return the table of a file of results; its kind depends on the fields of its lines."""
-    kinds = {"families": split_table, "start": start_table, "coverage": card_table}
+    kinds = {"families": split_table, "start": transfer_table, "coverage": card_table}
     return next((make for field, make in kinds.items() if field in lines[0]), runs_table)(lines)
 
 
@@ -123,7 +119,7 @@ def split_table(lines: list[dict]) -> str:
     return markdown(rows) + (f"\nNo SMILES and no family is in several parts in {none}.\n" if none else "")
 
 
-def start_table(lines: list[dict]) -> str:
+def transfer_table(lines: list[dict]) -> str:
     """A row for each table and measure, a column for each pretrained network; the mean of several pretrainings."""
     starts = list(dict.fromkeys(line["start"] for line in lines))
     scores: dict[str, dict[str, list[float]]] = {}
@@ -141,23 +137,24 @@ def _scores(scores: list[float]) -> str:
 
 def summary_table(results: list[dict], board: pd.DataFrame) -> str:
     """GraphSlice and chemprop in one row each for TDC's ADMET group, the demo set and QM9's gaps."""
-    scores = grouped(results, "test")
-    ranks = places("graphslice", scores, board)
+    scores = comparable(grouped(results, "test"), board)
+    ranks = places("graphslice", scores)
     means = ranks.mean()
-    ensemble = places("graphslice-ensemble", scores, board).mean()["graphslice-ensemble"]
+    ensemble = places("graphslice-ensemble", scores).mean()["`graphslice-ensemble`"]
     others = ", ".join(f"{BOARDS[name]} {means[name]:.1f}" for name in ("maplight_gnn", "minimol", "maplight"))
-    ours, theirs = (mean_scores(name, scores) for name in ("graphslice", "chemprop"))
     demo, qm9 = (_test_errors(name) for name in ("demo", "qm9-xtb-gap"))
     chemprop = [f"chemprop 2.3.1, {loss} error" for loss in ("squared", "absolute")]
     cells = [f"{mean(found[f'{chemprop[0]} (its default)'])} ({mean(found[chemprop[1]])})" for found in (demo, qm9)]
     small, scratch = "`graphslice train`, which starts from `small`", "`graphslice train --init-from none`"
-    ahead, behind = win_count(ours, theirs), win_count(theirs, ours)
+    ahead, behind = (
+        win_count(scores, *pair) for pair in (("`graphslice`", "`chemprop`"), ("`chemprop`", "`graphslice`"))
+    )
     return markdown(
         [
             ["benchmark", "GraphSlice", "chemprop", "others"],
             [
                 f"TDC ADMET group, mean rank with eight published methods over {len(ranks)} tasks (1 is best)",
-                f"**{means['graphslice']:.1f}** (`--ensemble 5`, one seed: {ensemble:.1f})",
+                f"**{means['`graphslice`']:.1f}** (`--ensemble 5`, one seed: {ensemble:.1f})",
                 f"{means['chemprop']:.1f} (published)",
                 others,
             ],

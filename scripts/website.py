@@ -48,10 +48,8 @@ _CODE_OR_LINK = re.compile(
 
 
 def on_files(files, config):
-    """Add the documents of the repository, and the pictures of scripts/README.md."""
-    pictures = (ROOT / "scripts" / "figures").glob("*.png")
-    pages = _SOURCES | {f"developers/figures/{path.name}": f"scripts/figures/{path.name}" for path in pictures}
-    for page, document in sorted(pages.items()):
+    """Add the documents of the repository."""
+    for page, document in sorted(_SOURCES.items()):
         files.append(File.generated(config, page, abs_src_path=str(ROOT / document)))
     return files
 
@@ -84,9 +82,7 @@ def website_links(text: str, page: str) -> str:
         if target is None:
             return match[0]
         path = posixpath.normpath(posixpath.join(folder, target))
-        if path.startswith("scripts/figures/"):
-            found = f"developers/{path.removeprefix('scripts/')}"
-        elif path in REPOSITORY:
+        if path in REPOSITORY:
             found = REPOSITORY[path]
         elif path.startswith("docs/"):
             found = path.removeprefix("docs/")

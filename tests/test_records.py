@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-import baseline_forest
 import marks
 import record
 import result_tables
@@ -58,10 +57,6 @@ def test_counts_are_written_as_json_lines(tmp_path, monkeypatch):
 
 def test_scripts_that_read_a_split_report_the_overlap(tmp_path, monkeypatch, capsys):
     table = leaking_table(tmp_path / "leaking.csv")
-    monkeypatch.setattr(sys, "argv", ["baseline_forest", str(table), "--trees", "2", "-o", str(tmp_path / "f.jsonl")])
-    baseline_forest.main()
-    assert "leaking.csv: on several sides of the split" in capsys.readouterr().err
-    assert json.loads((tmp_path / "f.jsonl").read_text())["test"]["mae"] == 0
     readable = pd.read_csv(table)[:-1]
     readable.to_csv(table, index=False)
     monkeypatch.setattr(sys, "argv", ["zinc_types", str(table), "-o", str(tmp_path / "types.arrow")])
@@ -149,7 +144,7 @@ def test_documents_have_every_table_of_the_results():
 def test_starts_are_compared_in_a_row_per_table():
     scores = [("a", "Ames", 0.8), ("b", "Ames", 0.8125), ("b", "PPBR", 9.875)]
     lines = [{"start": a, "measure": "probe", "table": t, "metric": "m", "score": score} for a, t, score in scores]
-    assert result_tables.start_table(lines).splitlines() == [
+    assert result_tables.transfer_table(lines).splitlines() == [
         "|  | a | b |",
         "|---|---|---|",
         "| probe: Ames, m | 0.800 | 0.812 |",

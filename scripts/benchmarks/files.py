@@ -17,7 +17,6 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.report import figure, memory_of_processes
-from graphslice.evaluation.plots import new_figure
 from graphslice.system.machine import DEMO_CSV
 
 
@@ -25,28 +24,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run folder of the model that predicts")
     parser.add_argument("--molecules", default=DEMO_CSV, help="a CSV file with a column smiles (default: the demo set)")
     parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 100_000], help="sizes of the files")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw memory against the size of the file")
 
 
 def run(options: argparse.Namespace) -> list[dict]:
     smiles = pd.read_csv(options.molecules)["smiles"].tolist()
-    figures, lines = [], {"featurize": [], "predict": []}
+    figures, measured = [], {"featurize": [], "predict": []}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for rows in options.rows:
             path = _write(folder / f"{rows}.csv", smiles, rows)
             for name, command in _commands(options.run, path, folder).items():
                 seconds, memory = _measured(command)
-                lines[name].append((path.stat().st_size, memory, rows, seconds))
+                measured[name].append((rows, seconds))
                 goal = "<= 1500" if name == "predict" and rows >= 1_000_000 else ""
                 figures.append(figure(f"{name}, {rows:,} rows: memory", memory / 1e6, "MB", goal=goal))
                 figures.append(figure(f"{name}, {rows:,} rows: rate, start included", rows / seconds, "molecules/s"))
-        for name, found in lines.items():
+        for name, found in measured.items():
             if len(found) > 1:
-                (_, _, few, short), (_, _, many, long) = found[-2:]
+                (few, short), (many, long) = found[-2:]
                 figures.append(figure(f"{name}: rate without the start", (many - few) / (long - short), "molecules/s"))
-    if options.plot:
-        _plot(Path(options.plot), lines)
     return figures
 
 
@@ -77,15 +73,3 @@ def _measured(command: list[str]) -> tuple[float, int]:
     if process.returncode:
         raise SystemExit(process.stderr.read().decode())
     return seconds, most
-
-
-def _plot(path: Path, lines: dict[str, list[tuple[int, int, int, float]]]) -> None:
-    drawing, (axes,) = new_figure(1, (6, 4))
-    axes.set(xlabel="size of the file, MB", ylabel="memory of all processes, MB", xscale="log")
-    for name, found in lines.items():
-        axes.plot([size / 1e6 for size, *_ in found], [memory / 1e6 for _, memory, *_ in found], marker="o", label=name)
-    axes.set_ylim(0)
-    axes.legend()
-    axes.grid(True, alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, dpi=120)

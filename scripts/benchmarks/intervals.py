@@ -1,4 +1,5 @@
-"""Coverage of prediction intervals and sets, compared with a forest's jackknife, and errors by distance.
+"""Coverage of prediction intervals and sets, compared with a forest's jackknife, and errors by distance to the training
+molecules; and the tables of docs/intervals.md.
 
 ``--data DIR`` trains with the defaults on eight tables of TDC's ADMET group, each split at random and by scaffold, and
 adds every result as a line to docs/benchmarks/intervals.jsonl. Results that exist are skipped.
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +25,12 @@ from sklearn.metrics import log_loss
 
 import graphslice
 from benchmarks import results
+from benchmarks.results import markdown
 from benchmarks.table_methods import Commands, version
 from benchmarks.table_tasks import TDC, Task
 from graphslice.calibration import temperature_scaled
 from graphslice.evaluation.coverage import coverage
+from graphslice.evaluation.format_scores import mean_and_std
 from graphslice.evaluation.metrics import score
 from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
 from graphslice.system.machine import hardware_info
@@ -146,3 +152,88 @@ def fingerprints(smiles: pd.Series) -> np.ndarray:
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
     with rdBase.BlockLogs():
         return np.stack([generator.GetCountFingerprintAsNumPy(Chem.MolFromSmiles(text)) for text in smiles])
+
+
+#: Lines of the results, by task and split.
+Groups = dict[tuple[str, str], list[dict]]
+
+
+def interval_tables(lines: Sequence[dict]) -> dict[str, str]:
+    """Return the tables of the document by name."""
+    groups: Groups = defaultdict(list)
+    for line in lines:
+        groups[line["task"], line["split"]].append(line)
+    numbers, classes = (
+        {key: group for key, group in groups.items() if field in group[0]} for field in ("jackknife", "temperature")
+    )
+    versions = sorted({f"{line['version']}, {line['machine']}" for line in lines})
+    return {
+        "interval-versions": f"{'; '.join(versions)}.\n",
+        "interval-widths": _numbers(numbers),
+        "set-sizes": _classes(classes),
+        "temperatures": _calibration(classes),
+        "errors-by-distance": _distance([[*chain(*kind.values())] for kind in (numbers, classes)]),
+    }
+
+
+def _with_means(groups: Groups) -> Groups:
+    """The groups, and the lines of every split, of all tasks."""
+    means: Groups = {("mean", split): [] for split in sorted({split for _, split in groups})}
+    for (_, split), lines in groups.items():
+        means["mean", split].extend(lines)
+    return groups | means
+
+
+def _column(lines: Sequence[dict], part: str, level: int, name: str) -> list[float]:
+    return [line[part][str(level)][name] for line in lines]
+
+
+def _percent(task: str, values: Sequence[float]) -> str:
+    spread = "" if task == "mean" or len(values) < 2 else f" ± {100 * np.std(values, ddof=1):.0f}"
+    return f"{100 * np.mean(values):.0f}{spread}%"
+
+
+def _numbers(groups: Groups) -> str:
+    parts = ("intervals", "jackknife")
+    heads = [*(f"{level}%" for level in LEVELS), "width at 90%"]
+    rows = [["task", "split", "seeds", *(f"{head}: GraphSlice, jackknife" for head in heads)]]
+    for (task, split), lines in _with_means(groups).items():
+        cells = [", ".join(_percent(task, _column(lines, part, n, "coverage")) for part in parts) for n in LEVELS]
+        widths = [mean_and_std(_column(lines, part, 90, "width"), 3) for part in parts]
+        rows.append([task, split, len(lines), *cells, "" if task == "mean" else ", ".join(widths)])
+    return markdown(rows)
+
+
+def _classes(groups: Groups) -> str:
+    heads = [f"{prefix}{level}%" for prefix in ("", "classes at ") for level in LEVELS]
+    rows = [["task", "split", "seeds", *heads]]
+    for (task, split), lines in _with_means(groups).items():
+        cells = [_percent(task, _column(lines, "intervals", level, "coverage")) for level in LEVELS]
+        sizes = [f"{np.mean(_column(lines, 'intervals', level, 'classes')):.2f}" for level in LEVELS]
+        rows.append([task, split, len(lines), *cells, *sizes])
+    return markdown(rows)
+
+
+def _calibration(groups: Groups) -> str:
+    names = ("calibration_error", "log_loss")
+    rows = [["task", "split", "temperature", *(f"{name.replace('_', ' ')}: before, after" for name in names)]]
+    for (task, split), lines in groups.items():
+        cells = [", ".join(mean_and_std([line[name][i] for line in lines], 3) for i in (0, 1)) for name in names]
+        rows.append([task, split, mean_and_std([line["temperature"] for line in lines], 2), *cells])
+    return markdown(rows)
+
+
+def _distance(kinds: list[list[dict]]) -> str:
+    """Errors relative to the mean error of their line: a row for each bin of similarity, and inside and outside."""
+    ends = [f"{low:g} to {high:g}" for low, high in zip(SIMILARITIES, [*SIMILARITIES[1:], 1], strict=True)]
+    rows = [["similarity", "regression: molecules", "error", "classification: molecules", "error"]]
+    for part, names in (("by_similarity", ends), ("in_domain", ["in domain", "outside"])):
+        counts, errors = np.zeros((2, len(kinds), len(names)))
+        for kind, lines in enumerate(kinds):
+            for count, error in (np.array(line[part], float).T for line in lines):
+                counts[kind] += count
+                errors[kind] += error / (error.sum() / count.sum() or 1.0)
+        for bin, name in enumerate(names):
+            cells = zip(counts[:, bin], errors[:, bin], strict=True)
+            rows.append([name, *(text for n, error in cells for text in (f"{n:,.0f}", f"{error / n:.2f}"))])
+    return markdown(rows)

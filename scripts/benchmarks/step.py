@@ -13,26 +13,22 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
 from benchmarks import eager
-from benchmarks.report import figure, interleaved
+from benchmarks.report import figure
 from graphslice.batch import GraphBatch
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.batch_samplers import TrainBatches
 from graphslice.data.featurize import featurize_stream
 from graphslice.data.store import GraphStore
-from graphslice.evaluation.plots import new_figure
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
-from graphslice.nn.mixers import MIXERS
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.system.machine import DEMO_CSV
 from graphslice.system.threads import single_threaded_torch
@@ -51,7 +47,6 @@ PCQM4M = 3_045_360
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", help="its model and batch size, of molecules of 10 to 40 atoms; also on one core")
     parser.add_argument("--compile", action="store_true", help="torch.compile, with CUDA graphs on a GPU")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the time of a training step against size, every mixer")
     parser.add_argument(
         "--stream", type=int, metavar="MOLECULES", help="predict so many molecules, in batches of a store"
     )
@@ -83,36 +78,7 @@ def run(options: argparse.Namespace) -> list[dict]:
             figures += _stream(model, store, np.resize(rows, options.stream), options)
         else:
             figures += _steps(model, [batch.to(options.device) for batch in batches], options)
-    if options.plot:
-        _plot(Path(options.plot), options)
     return figures
-
-
-def _plot(path: Path, options: argparse.Namespace) -> None:
-    store, _ = demo_of(18)
-    counts = np.bincount(store.sizes[store.sizes > 0])
-    sizes = [size for size in (6, 10, 14, 18, 24, 30, 40, 50) if size < len(counts) and counts[size]]
-    drawing, (axes,) = new_figure(1, (6, 4))
-    steps = {}
-    for mixer in sorted(MIXERS):
-        torch.manual_seed(0)
-        model = GraphTransformer(model_config(mixer, options)).to(options.device)
-        for size in sizes:
-            batch = collate_rows(store, np.resize(np.flatnonzero(store.sizes == size), options.batch))
-            steps[mixer, size] = partial(_train_once, model, batch.to(options.device))
-    times = interleaved(steps, options.turns, synchronize=torch.cuda.synchronize if options.device == "cuda" else None)
-    for mixer in sorted(MIXERS):
-        axes.plot(sizes, [1e3 * times[mixer, size] for size in sizes], marker="o", markersize=3, label=mixer)
-    axes.set_xlabel("atoms of each molecule")
-    axes.set_ylabel(f"forward and backward, batch of {options.batch} (ms)")
-    axes.set_ylim(bottom=0)
-    axes.legend()
-    drawing.savefig(path, dpi=150)
-
-
-def _train_once(model: GraphTransformer, batch: GraphBatch) -> None:
-    model.zero_grad()
-    model.standardised(batch).abs().mean().backward()
 
 
 def batches_of_all_sizes(size: int) -> list[GraphBatch]:

@@ -27,14 +27,12 @@ GRAPHSLICE = {
     "graphslice-ensemble": ["--ensemble", "5"],
     "scratch": ["--init-from", "none"],
 }
-#: Network only, fine-tuned from a model that was not trained on the test rows, at the learning rate of ``small``.
-UNSEEN = "unseen-network"
-_UNSEEN_OPTIONS = ["--optimizer.peak_lr", "1e-3", "--trainer.baselines", "off"]
 #: Components of a run, which are also evaluated separately. The base models do not depend on the initial network.
 COMPONENTS_OF = {
     "graphslice": ("graphslice-network", "graphslice-forest", "graphslice-boosting", "graphslice-kernel"),
     "scratch": ("scratch-network",),
 }
+METHODS = ("chemprop", *GRAPHSLICE)
 
 
 class CommandError(Exception):
@@ -85,24 +83,49 @@ class Commands:
             last = "\n".join(output.read_text(errors="replace").splitlines()[-8:])
             raise CommandError(f"{' '.join(command)}: exit code {process.returncode}\n{last}")
 
-    def train(self, dataset: Path, *options: object, command: str = "train") -> Path:
+    def train(self, dataset: Path, *options: object) -> Path:
         """Train GraphSlice with these options; return the run directory."""
         run = self.folder / "run"
-        words = (command, "--dataset", dataset, "--cache", self.folder / "cache", "--out", run)
+        words = ("train", "--dataset", dataset, "--cache", self.folder / "cache", "--out", run)
         self.run(sys.executable, "-m", "graphslice", *words, *options)
         return run
 
 
-class Method:
-    """A method that is trained on a table.
+class Chemprop:
+    """chemprop with its default settings.
 
-    Attributes:
-        name: name in the results.
-        version: version of its software.
+    Args:
+        command: the command, in a separate environment (``pip install chemprop==2.3.1``).
     """
 
-    name: str
-    version: str
+    name = "chemprop"
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.version = subprocess.run([command, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+
+    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
+        """As :meth:`GraphSlice.predict`."""
+        fit, ask = _write(table, molecules, commands.folder, valid="val")
+        model, out = commands.folder / "model", commands.folder / "predictions.csv"
+        commands.run(
+            *(self.command, "train", "--data-path", fit, "--smiles-columns", "smiles"),
+            *("--target-columns", *table.targets, "--splits-column", "split"),
+            *("--pytorch-seed", seed, "--data-seed", seed, "--output-dir", model),
+            *("--task-type", "classification" if table.task.classes else "regression"),
+        )
+        commands.run(
+            *(self.command, "predict", "--test-path", ask, "--smiles-columns", "smiles"),
+            *("--model-paths", model, "--output", out),
+        )
+        return {self.name: pd.read_csv(out)[table.targets].to_numpy(dtype=np.float64)}
+
+
+class GraphSlice:
+    """GraphSlice with the options of a name in :data:`GRAPHSLICE`."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.version = name, version()
 
     def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
         """Train on the training and validation rows of a table, and predict other molecules.
@@ -117,86 +140,11 @@ class Method:
             ``float64 [R, T]`` by the names of the method and its components; for classes the probability of 1, nan
             where there is no prediction.
         """
-        raise NotImplementedError
-
-    @staticmethod
-    def _write(table: Table, molecules: pd.DataFrame, folder: Path, valid: str = "valid") -> tuple[Path, Path]:
-        """Write the labelled rows and the molecules to predict; no method gets a label of the test set."""
-        fit, ask = folder / "fit.csv", folder / "ask.csv"
-        table.frame("train", "valid").replace({"split": {"valid": valid}}).to_csv(fit, index=False)
-        molecules.to_csv(ask, index=False)
-        return fit, ask
-
-
-class Chemprop(Method):
-    """chemprop with its default settings.
-
-    Args:
-        command: the command, in a separate environment (``pip install chemprop==2.3.1``).
-    """
-
-    name = "chemprop"
-
-    def __init__(self, command: str) -> None:
-        self.command = command
-        self.version = subprocess.run([command, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-
-    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        fit, ask = self._write(table, molecules, commands.folder, valid="val")
-        model, out = commands.folder / "model", commands.folder / "predictions.csv"
-        kind = "classification" if table.task.classes else "regression"
-        commands.run(self.command, *chemprop_training(fit, table.targets, seed, model), "--task-type", kind)
-        commands.run(
-            *(self.command, "predict", "--test-path", ask, "--smiles-columns", "smiles"),
-            *("--model-paths", model, "--output", out),
-        )
-        return {self.name: pd.read_csv(out)[table.targets].to_numpy(dtype=np.float64)}
-
-
-def chemprop_training(fit: Path, targets: Sequence[str], seed: int, out: Path) -> list[object]:
-    """Arguments of chemprop for a training on the split of a table, which calls the validation set val."""
-    return [
-        *("train", "--data-path", fit, "--smiles-columns", "smiles", "--target-columns", *targets),
-        *("--splits-column", "split", "--pytorch-seed", seed, "--data-seed", seed, "--output-dir", out),
-    ]
-
-
-class Forest(Method):
-    """A random forest (``benchmarks/table_forest.py``) on the embeddings of the model ``small``."""
-
-    name = "small-forest"
-
-    def __init__(self) -> None:
-        import sklearn
-
-        self.version = f"scikit-learn {sklearn.__version__}, graphslice {commit()}"
-
-    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
-        fit, ask = self._write(table, molecules, commands.folder)
-        out = commands.folder / "predictions.csv"
-        for path in (fit, ask):
-            embeddings = path.with_suffix(".npy")
-            words = ("fingerprint", "small", path, "-o", embeddings, "--overwrite")
-            commands.run(sys.executable, "-m", "graphslice", *words)
-        kind = ["--classes"] if table.task.classes else []
-        words = (fit, ask, out, "--seed", seed, "--threads", commands.threads, *kind)
-        commands.run(sys.executable, "-m", "benchmarks.table_forest", *words)
-        return {self.name: pd.read_csv(out)[table.targets].to_numpy(dtype=np.float64)}
-
-
-class GraphSlice(Method):
-    """GraphSlice with the options of a name in :data:`GRAPHSLICE`, or with other options."""
-
-    def __init__(self, name: str, options: Sequence[str] | None = None) -> None:
-        self.name, self.options = name, list(GRAPHSLICE[name] if options is None else options)
-        self.version = version()
-
-    def predict(self, table: Table, molecules: pd.DataFrame, seed: int, commands: Commands) -> dict[str, np.ndarray]:
         # It chooses its own validation rows, or folds, among all that are given.
-        fit, ask = self._write(table, molecules, commands.folder, valid="train")
+        fit, ask = _write(table, molecules, commands.folder, valid="train")
         out = commands.folder / "predictions.csv"
-        options = ("--targets", ",".join(table.targets), "--trainer.seed", seed, *self.options)
-        run = self._train(fit, options, commands)
+        options = ("--targets", ",".join(table.targets), "--trainer.seed", seed, *GRAPHSLICE[self.name])
+        run = commands.train(fit, *options)
         commands.run(sys.executable, "-m", "graphslice", "predict", run, ask, "--overwrite", "-o", out)
         ending = "prob_1" if table.task.classes else "pred"
         columns = [f"{target}_{ending}" for target in table.targets]
@@ -204,9 +152,13 @@ class GraphSlice(Method):
         names = COMPONENTS_OF.get(self.name, ())
         return predictions | (component_predictions(run, molecules["smiles"].tolist(), names) if names else {})
 
-    def _train(self, dataset: Path, options: Sequence[object], commands: Commands) -> Path:
-        """Train with these options; return the run directory."""
-        return commands.train(dataset, *options)
+
+def _write(table: Table, molecules: pd.DataFrame, folder: Path, valid: str) -> tuple[Path, Path]:
+    """Write the labelled rows and the molecules to predict; no method gets a label of the test set."""
+    fit, ask = folder / "fit.csv", folder / "ask.csv"
+    table.frame("train", "valid").replace({"split": {"valid": valid}}).to_csv(fit, index=False)
+    molecules.to_csv(ask, index=False)
+    return fit, ask
 
 
 def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -223,31 +175,6 @@ def component_predictions(run: Path, smiles: list[str], names: Sequence[str]) ->
     predictor.stackings = [None]
     predictions = [predictor.predict(smiles), *(predict_base_models(each, x) for each in stacking.models.values())]
     return {name: np.asarray(values, np.float64) for name, values in zip(names, predictions, strict=False)}
-
-
-METHODS = ("chemprop", Forest.name, *GRAPHSLICE, UNSEEN)
-
-
-def make_method(name: str, chemprop: str | None, unseen: str | None) -> Method:
-    """Create a method.
-
-    Args:
-        name: one of :data:`METHODS`.
-        chemprop: command of chemprop, needed for that method.
-        unseen: run from which :data:`UNSEEN` is fine-tuned, needed for that method.
-
-    Raises:
-        SystemExit: if the command or run that the method needs is missing.
-    """
-    if name == UNSEEN:
-        if unseen is None:
-            raise SystemExit(f"the method {UNSEEN} needs the run from which it is fine-tuned: --unseen RUN")
-        return GraphSlice(name, ["--init-from", unseen, *_UNSEEN_OPTIONS])
-    if name == "chemprop":
-        if chemprop is None:
-            raise SystemExit("the method chemprop needs its command: --chemprop ENV/bin/chemprop")
-        return Chemprop(chemprop)
-    return Forest() if name == Forest.name else GraphSlice(name)
 
 
 def version() -> str:

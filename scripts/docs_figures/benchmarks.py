@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import rate
 from benchmarks.results import RESULTS, read_results
-from benchmarks.table_report import BOARDS, PUBLISHED, Scores, grouped, places, published
 from benchmarks.table_tasks import METRICS, TDC, Task
+from benchmarks.tables import BOARDS, comparable, grouped, places, recorded
 from graphslice.evaluation.plots import COLOURS
 
 #: Our models, and their names in pictures.
@@ -27,17 +26,12 @@ _SPLITS = {"random": ("c1", "random split"), "scaffold": ("c2", "scaffold split"
 _RIVALS = {"maplight_gnn": "c2", "chemprop_rdkit": "c3"}
 
 
-def tdc() -> tuple[Scores, pd.DataFrame]:
-    """Return our scores on TDC's ADMET group, and the published ones."""
-    board = pd.read_csv(RESULTS / PUBLISHED, index_col="task")
-    return grouped(read_results(RESULTS / "results.jsonl"), "test"), board
-
-
 def mean_ranks() -> dict[str, float]:
     """Return the mean rank of each of our models among the published methods, and of these next to the default."""
-    scores, board = tdc()
-    published = places("graphslice", scores, board)[list(BOARDS)].mean()
-    ours = {title: float(places(name, scores, board)[name].mean()) for name, title in OURS.items()}
+    lines, board = recorded()
+    scores = comparable(grouped(lines, "test"), board)
+    published = places("graphslice", scores).mean()
+    ours = {title: float(places(name, scores)[f"`{name}`"].mean()) for name, title in OURS.items()}
     return ours | {title: float(published[name]) for name, title in BOARDS.items()}
 
 
@@ -83,11 +77,12 @@ def draw_coverage(axes: Axes) -> None:
 
 def draw_differences(axes: Axes) -> None:
     """Draw by how much the default's error is below that of two published methods, task by task."""
-    scores, board = tdc()
-    tasks = [TDC[name] for name in published(board, "maplight_gnn")]
+    lines, board = recorded()
+    scores = grouped(lines, "test")
+    tasks = [TDC[name] for name in board["maplight_gnn"].dropna().index]
     axes.axvline(0, color=COLOURS["soft"], linewidth=1)
     for shift, (rival, colour) in zip((0.14, -0.14), _RIVALS.items(), strict=True):
-        theirs = published(board, rival)
+        theirs = board[rival].dropna()
         for place, task in enumerate(reversed(tasks)):
             if task.name not in theirs:
                 continue
@@ -105,7 +100,7 @@ def draw_differences(axes: Axes) -> None:
 
 def draw_gains(axes: Axes) -> None:
     """Draw the errors of the network from scratch, fine-tuned, and averaged with the base models, task by task."""
-    scores, _ = tdc()
+    scores = grouped(recorded()[0], "test")
     shades = dict(zip(reversed(OURS), ("soft", "c2", "c1"), strict=True))
     tasks = [task for task in TDC.values() if "scratch-network" in scores[task.name, task.metrics[0]]]
     for place, task in enumerate(reversed(tasks)):

@@ -138,7 +138,7 @@ def test_documents_have_every_table_of_the_results():
     texts = [document.read_text(encoding="utf-8") for document in result_tables.DOCUMENTS]
     tables = result_tables.all_tables()
     assert all(marks.fill(text, tables.get) == text for text in texts)
-    assert set(marks.names("".join(texts))) == {*tables, "gap"}  # written by model_card.py
+    assert set(marks.names("".join(texts))) == {*tables}
 
 
 def test_starts_are_compared_in_a_row_per_table():

@@ -31,20 +31,11 @@ from graphslice.data.featurize import parse
 from graphslice.runs.run_files import read_metrics
 
 _FOLDS = 5
-PROBED = [
-    "lipophilicity_astrazeneca",
-    "solubility_aqsoldb",
-    "ppbr_az",
-    "ames",
-    "cyp2d6_veith",
-    "caco2_wang",
-    "half_life_obach",
-    "clearance_microsome_az",
-    "herg",
-    "bbb_martins",
-    "cyp2d6_substrate_carbonmangels",
-]
-FINE_TUNED = ["caco2_wang", "half_life_obach", "herg"]
+PROBED = (
+    *("lipophilicity_astrazeneca", "solubility_aqsoldb", "ppbr_az", "ames", "cyp2d6_veith", "caco2_wang"),
+    *("half_life_obach", "clearance_microsome_az", "herg", "bbb_martins", "cyp2d6_substrate_carbonmangels"),
+)
+FINE_TUNED = ("caco2_wang", "half_life_obach", "herg")
 _LOGARITHMS = ("half_life_obach", "clearance_microsome_az")
 
 

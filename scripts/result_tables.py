@@ -31,7 +31,7 @@ DOCUMENTS = (DOCS.parent / "README.md", *(DOCS / f"{name}.md" for name in _PAGES
 
 def all_tables() -> dict[str, str]:
     """Return every table by name."""
-    results = {path.stem: read_results(path) for path in RESULTS.glob("*.jsonl")}
+    results = {name: read_results(RESULTS / f"{name}.jsonl") for name in ("intervals", "adme", "rate", "transfer")}
     tables = {path.stem: record_table(read_results(path)) for path in (DOCS / "results").glob("*.jsonl")}
     tables |= benchmark_tables(*recorded()) | interval_tables(results["intervals"]) | adme_tables(results["adme"])
     tables |= {"summary": summary_table(*recorded()), "rate": rate_table(results["rate"])}
@@ -43,7 +43,7 @@ def all_tables() -> dict[str, str]:
 
 def record_table(lines: list[dict]) -> str:
     """Return the table of a file of results; its kind depends on the fields of its lines."""
-    kinds = {"families": split_table, "start": transfer_table, "coverage": card_table}
+    kinds = {"families": split_table, "coverage": card_table}
     return next((make for field, make in kinds.items() if field in lines[0]), runs_table)(lines)
 
 

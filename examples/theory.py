@@ -1,4 +1,4 @@
-"""Similarity of the rows of a matrix: singular values, rank-1 residual, and bounds on the rank collapse of mixers.
+"""Similarity of the rows of a matrix: rank-1 residual, and bounds on the rank collapse of mixers.
 
 The bounds hold for stacked mixers without skip connections, normalisation and feed-forward networks. Both are on the
 residual of :func:`rows_residual`, for inputs without a graph. They leave
@@ -16,11 +16,6 @@ from torch import Tensor, nn
 
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import Mixer, SoftmaxAttention
-
-
-def singular_spectrum(x: np.ndarray) -> np.ndarray:
-    """Compute the singular values of ``x`` ``[N, C]``, ``float64 [min(N, C)]``, descending (Sliceformer, Fig. 4)."""
-    return np.linalg.svd(np.asarray(x, np.float64), compute_uv=False)
 
 
 def one_inf_norm(x: np.ndarray) -> float:

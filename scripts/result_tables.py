@@ -1,10 +1,10 @@
 """Put the recorded results into the documents: ``python scripts/result_tables.py``.
 
 In every document the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` is replaced by the table of that name.
-``table: NAME`` is that of ``docs/results/NAME.jsonl``, whose lines are written by ``record.py``,
-``baseline_forest.py``, ``against_chemprop.py``, ``model_card.py`` and ``split_check.py``, or one of those made of
-``docs/benchmarks/*.jsonl``, which ``benchmark.py`` writes. Other names are those of ``docs/comparisons/NAME.json``,
-copies of the ``comparison.json`` of ``graphslice compare``, and of numbers of docs/adme.md.
+``table: NAME`` is that of ``docs/results/NAME.jsonl``, whose lines are written by ``record.py``, ``model_card.py`` and
+``split_check.py``, or one of those made of ``docs/benchmarks/*.jsonl``, which ``benchmark.py`` writes. Other names are
+those of ``docs/comparisons/NAME.json``, copies of the ``comparison.json`` of ``graphslice compare``, and of numbers of
+docs/adme.md.
 """
 
 from __future__ import annotations

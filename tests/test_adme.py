@@ -1,7 +1,5 @@
 """The packaged model ``adme``."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -42,27 +40,6 @@ def test_known_drugs_are_predicted_as_chemistry_has_them(adme):
     assert values.loc["sucrose", "solubility"] > values["solubility"].drop("sucrose").max()
     assert values.loc["sucrose", "logd"] < 0 < values.loc["astemizole", "logd"]
     assert values.loc["ibuprofen", "ppb"] > 90
-
-
-def test_prediction_depends_on_the_molecule_alone(adme):
-    smiles = ["CCO", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O"]
-    together = adme.predict(smiles)
-    np.testing.assert_allclose(together[1], adme.predict(["Oc1ccccc1"])[0], rtol=1e-5)
-    assert np.isnan(adme.predict(["oops", *smiles])[0]).all()
-
-
-def test_table_of_predictions_has_intervals_and_the_domain(cli):
-    code, out, _ = cli("predict", "adme", "CCO", "oops", "--interval", "90")
-    good, bad = csv.DictReader(io.StringIO(out))
-    assert code == 0 and float(good["logd_low"]) < float(good["logd_pred"]) < float(good["logd_high"])
-    assert good["in_domain"] in ("True", "False") and bad["error"] and not bad["logd_pred"]
-
-
-def test_summary_lists_units_percentiles_and_descriptions(cli):
-    code, out, _ = cli("predict", "adme", "CC(=O)Oc1ccccc1C(=O)O", "--summary")
-    assert code == 0
-    for text in ("half_life", " h ", "percentile", "block of the hERG channel", "interval"):
-        assert text in out
 
 
 def test_card_has_every_endpoint():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from docs_figures import architecture, benchmarks, hero, themes
-from graphslice.evaluation.plots import COLOURS, report_style
+from docs_figures import benchmarks, hero, themes
+from graphslice.evaluation.plots import report_style
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -38,15 +38,6 @@ def test_picture_of_the_readme_shows_the_kept_predictions():
     assert [numbers(svg).shape] * 2 == [
         numbers((FIGURES / f"hero{ending}.svg").read_text()).shape for ending in ("", "-dark")
     ]
-
-
-def test_dark_variant_has_no_colour_of_light_pages():
-    with report_style(), themes.style():
-        svg = themes.to_svg(architecture.draw(), "architecture")
-    light = {COLOURS["ink"], COLOURS["soft"], COLOURS["c1"], themes.BOX}
-    assert light <= set(re.findall(r"#[0-9a-f]{6}\b", svg))
-    assert light & set(re.findall(r"#[0-9a-f]{6}\b", themes.darkened(svg))) == set()
-    assert "#000000" not in svg
 
 
 def test_every_picture_of_a_document_exists_in_both_themes_or_is_a_bitmap():

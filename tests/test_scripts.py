@@ -6,27 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 MODULES = sorted(
     ".".join(path.relative_to(SCRIPTS).with_suffix("").parts).removesuffix(".__init__")
     for path in SCRIPTS.rglob("*.py")
 )
-
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    before, threads = {*sys.modules}, torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    for name in {name for name in sys.modules if name.split(".")[0] in {*map(root, MODULES)}} - before:
-        sys.modules.pop(name)
-
-
-def root(module: str) -> str:
-    return module.split(".")[0]
+sys.path.insert(0, str(SCRIPTS))
 
 
 @pytest.mark.parametrize("name", MODULES)

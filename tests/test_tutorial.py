@@ -95,16 +95,3 @@ def test_numbers_in_prose_occur_in_cells(committed):
     known = [*output_texts(committed), *(cell.source for cell in committed.cells if cell.cell_type == "code")]
     prose = [cell.source for cell in committed.cells if cell.cell_type == "markdown"]
     assert unsupported_numbers("\n".join(prose), known) == []
-
-
-def test_unsupported_number_is_detected():
-    assert unsupported_numbers("0.418 eV of 1,200 molecules, `7` [link](8), R2", ["MAE 0.419 of 1,200"]) == ["0.418"]
-
-
-def test_outputs_are_not_part_of_the_source(tutorial):
-    text = "# A\n\n```python\nx = 1\nx\n```\n\nMore.\n\n```sh\nls\n```\n"
-    with_output = text.replace("x\n```\n", "x\n```\n\n<!-- output -->\n```text\n1\n```\n<!-- /output -->\n", 1)
-    cells, cells_with_output = (tutorial.cells_of(source).cells for source in (text, with_output))
-    assert cells == cells_with_output
-    assert [cell.source for cell in cells] == ["# A", "x = 1\nx", "More.\n\n```sh\nls\n```"]
-    assert [cell.cell_type for cell in cells] == ["markdown", "code", "markdown"]

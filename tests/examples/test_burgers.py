@@ -5,8 +5,6 @@ import pytest
 import torch
 
 import burgers
-import experiment
-import functions
 from graphslice.errors import InputError
 
 
@@ -35,13 +33,12 @@ def test_grids_hold_the_same_functions():
     assert burgers.generate_data(1, 1, points=100, viscosity=0.1)[1]["finer"].targets.shape == (1, 200)
 
 
-@pytest.mark.parametrize(("mixer", "limit"), [("galerkin", 0.6), ("slice-quantile", 0.75)])
-def test_it_is_learned(learned, monkeypatch, mixer, limit):
+def test_it_is_learned(learned, monkeypatch):
     """The mean of the functions that were learned has an error of 1."""
     monkeypatch.setattr(burgers, "SOLVED_ON", 64)
     sizes = ["--steps", 80, "--train", 300, "--test", 50, "--points", 32, "--viscosity", 0.03]
-    error, _ = learned(burgers, mixer, *sizes, score="test")
-    assert error < limit
+    error, _ = learned(burgers, "galerkin", *sizes, score="test")
+    assert error < 0.6
 
 
 def test_files_of_neuraloperator(learned, tmp_path):
@@ -51,49 +48,6 @@ def test_files_of_neuraloperator(learned, tmp_path):
         torch.save({"x": x, "y": y, "visc": torch.tensor([[0.01]])}, tmp_path / f"burgers_{part}_16.pt")
     error, out = learned(burgers, "softmax", "--steps", 60, "--data", tmp_path, score="test")
     assert "40 functions on 16 points" in out and error < 0.5
-    with pytest.raises(InputError, match="does not exist: give --data a folder"):
-        burgers.main(["--data", str(tmp_path / "elsewhere")])
-    (tmp_path / "burgers_test_16.pt").write_text("no tensors")
-    with pytest.raises(InputError, match="not a torch file with tensors"):
-        burgers.main(["--data", str(tmp_path)])
     torch.save({"x": x}, tmp_path / "burgers_test_16.pt")
     with pytest.raises(InputError, match="not a torch file with tensors"):
         burgers.main(["--data", str(tmp_path)])
-
-
-@pytest.mark.parametrize("viscosity", [0.002, 0.001])
-def test_a_small_viscosity_has_a_finer_grid(viscosity):
-    """That 1,024 points would change nothing."""
-    _, tests = burgers.generate_data(1, 3, points=64, viscosity=viscosity)
-    exact = burgers.solve(burgers.initial_functions(4, 1024, seed=0), viscosity)[1:, ::16].float()
-    assert experiment.relative_error(tests["test"].targets[:, :, None], exact).max() < 1e-3
-    with pytest.raises(InputError, match="leaves nothing to learn"):
-        burgers.generate_data(1, 1, points=64, viscosity=1.0)
-    with pytest.raises(InputError, match="too fine a grid"):
-        burgers.generate_data(1, 1, points=64, viscosity=1e-4)
-
-
-def test_one_point_has_no_deviation(learned, monkeypatch):
-    monkeypatch.setattr(burgers, "SOLVED_ON", 64)
-    sizes = ["--steps", 2, "--train", 8, "--test", 4, "--points", 1]
-    error, out = learned(burgers, "softmax", *sizes, score="test")
-    assert error == error and "nan" not in out
-
-
-def test_unordered_points_keep_their_values_places_and_answers():
-    samples = burgers.samples(*(burgers.initial_functions(2, 32, seed) for seed in (5, 6)))
-    mixed = functions.unordered(samples, seed=0)
-    for i in range(2):
-        rows, given = (
-            torch.cat([part.inputs[i], part.targets[i, :, None]], dim=1).tolist() for part in (mixed, samples)
-        )
-        assert sorted(rows) == sorted(given) and rows != given
-    assert mixed.inputs[0, :, 1].tolist() != mixed.inputs[1, :, 1].tolist()
-
-
-def test_mixers_that_ask_for_no_order_learn_the_same_of_unordered_points(learned, monkeypatch):
-    monkeypatch.setattr(burgers, "SOLVED_ON", 64)
-    sizes = ["--steps", 30, "--train", 60, "--test", 20, "--points", 16, "--viscosity", 0.03]
-    ordered, _ = learned(burgers, "slice-quantile", *sizes, score="test")
-    unordered, _ = learned(burgers, "slice-quantile", *sizes, "--unordered", score="test")
-    assert abs(ordered - unordered) < 1e-3

@@ -1,7 +1,5 @@
 """``examples/digits.py``: its split and that it is learned."""
 
-import pytest
-
 import digits
 
 
@@ -14,8 +12,6 @@ def test_the_split():
     assert not images & {tuple(row.tolist()) for row in test.inputs}
 
 
-@pytest.mark.parametrize(("mixer", "least"), [("galerkin", 0.4), ("slice-quantile", 0.25)])
-def test_it_is_learned(learned, mixer, least):
-    accuracy, out = learned(digits, mixer, "--steps", 120, "--dropout", 0)
-    assert "most frequent class 0.1000" in out
-    assert accuracy > least
+def test_it_is_learned(learned):
+    accuracy, out = learned(digits, "slice-quantile", "--steps", 120, "--dropout", 0)
+    assert "most frequent class 0.1000" in out and accuracy > 0.25

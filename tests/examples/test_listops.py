@@ -3,11 +3,8 @@
 import random
 
 import pytest
-import torch
 
 import listops
-from experiment import Samples
-from graphslice.errors import InputError
 
 SIZES = {"max_depth": 3, "max_args": 10, "min_length": 20, "max_length": 60}
 
@@ -50,26 +47,6 @@ def test_samples_are_as_long_as_asked_and_all_different():
     values = [value_of([listops.TOKENS[i] for i in row]) for row in rows]
     assert values == samples.targets.tolist()
     assert set(values) == set(range(10))
-
-
-def test_a_length_that_no_expression_has(monkeypatch):
-    monkeypatch.setattr(listops, "PATIENCE", 100)
-    with pytest.raises(InputError, match="depth 2 gives too few"):
-        listops.generate(1, 0, **{**SIZES, "max_depth": 2, "min_length": 40})
-    with pytest.raises(InputError, match="at least 2 arguments"):
-        listops.generate(1, 0, **{**SIZES, "max_args": 1})
-
-
-def test_first_token_baseline():
-    """Most frequent values in training: 9 after [MAX, 0 after [MIN; [SM has no training samples, so that of all."""
-    number = {token: i for i, token in enumerate(listops.TOKENS)}
-
-    def samples(firsts, values):
-        tokens = torch.tensor([[number[first], 3] for first in firsts])
-        return Samples(tokens, torch.full((len(tokens),), 2), torch.tensor(values))
-
-    train = samples(["[MAX", "[MAX", "[MAX", "[MIN", "[MIN", "[MIN"], [9, 9, 0, 0, 0, 1])
-    assert listops.first_token_baseline(train, samples(["[MAX", "[MIN", "[MIN", "[SM"], [9, 0, 1, 0])) == 0.75
 
 
 def test_it_is_learned(learned):

@@ -19,7 +19,7 @@ BENCHMARKS = {
     "files": "memory and rate of the command line on large files",
     "sort": "column_sort compared with torch.sort",
     "step": "training and inference of the model compared with plain PyTorch and the arithmetic floor",
-    "tables": "GraphSlice, chemprop and a random forest on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
+    "tables": "GraphSlice and chemprop on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",
     "rate": "rate of the command predict compared with chemprop; makes a table of docs/benchmarks.md",
     "transfer": "pretrained networks on training rows of TDC's tables; makes a table of docs/log.md",

@@ -56,7 +56,7 @@ def _write(path: Path, smiles: list[str], rows: int) -> Path:
 def _commands(run: str, path: Path, folder: Path) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "graphslice"]
     return {
-        "featurize": [*command, "featurize", str(path), "-o", str(folder / "out.arrow")],
+        "featurize": [*command, "featurize", str(path), "-o", str(folder / "out.arrow"), "--overwrite"],
         "predict": [*command, "predict", run, str(path), "-o", str(folder / "out.csv"), "--overwrite", "--device=cpu"],
     }
 

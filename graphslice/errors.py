@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import reprlib
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 # Longer texts are not compared with known names.
@@ -75,6 +78,53 @@ def check_choice(name: str, value: object, choices: Iterable[str | None]) -> Non
         *others, last = known = [choice for choice in choices if choice is not None]
         choice = f"{', '.join(others)} or {last}" if others else last
         raise InputError(f"{name} must be {choice}, not {shown(value)}{nearest(value, known)}")
+
+
+def check_known(kind: str, name: object, known: Iterable[str], owner: object = None) -> None:
+    """Raise :class:`InputError` for a name that is none of the known ones, of all or of an ``owner``."""
+    if name not in (known := list(known)):
+        what = f"unknown {kind}" if owner is None else f"{owner} has no {kind}"
+        raise InputError(f"{what} {shown(name)}{nearest(name, known)}: choose from {quoted_list(known)}")
+
+
+def check_file(path: Path, what: str = "file") -> None:
+    """Raise :class:`InputError` if there is no such file."""
+    if not path.is_file():
+        raise InputError(f"{path} is a folder, not a {what}" if path.is_dir() else f"no {what} at {path}")
+
+
+def check_new(path: Path, overwrite: bool = False) -> None:
+    """Raise :class:`InputError` if a file to write exists, and is not to be overwritten."""
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists already: choose another name, or set overwrite")
+
+
+def check_suffix(path: Path, suffixes: Iterable[str]) -> None:
+    """Raise :class:`InputError` if the name of a file to write has no suffix of a known format."""
+    if not path.name.lower().endswith(tuple(suffixes := list(suffixes))):
+        raise InputError(f"cannot write {path}: its name must end in {', '.join(suffixes)}")
+
+
+@contextmanager
+def file_errors(action: str, path: object, *others: type[Exception]) -> Iterator[None]:
+    """Context manager that replaces an OSError, or one of ``others``, by "cannot read PATH: reason"."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, *others) as error:
+        # Libraries replace the message of the system by a longer one.
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else first_line(error)
+        raise InputError(f"cannot {action} {path}: {reason}") from None
+
+
+@contextmanager
+def optional_packages(what: str, extra: str) -> Iterator[None]:
+    """Context manager that replaces a failed import of a package by an :class:`InputError` that names the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"{what} needs the package {error.name}: pip install 'graphslice[{extra}]'") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -1,8 +1,83 @@
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
-from graphslice.errors import nearest, shell_command
+from graphslice.errors import (
+    InputError,
+    check_choice,
+    check_file,
+    check_known,
+    check_new,
+    check_number,
+    check_positive,
+    check_suffix,
+    file_errors,
+    nearest,
+    optional_packages,
+    shell_command,
+)
+
+
+def test_each_kind_of_mistake_has_one_wording(tmp_path):
+    cases = [
+        (check_number, ("--workers", 0, 1), "--workers must be at least 1, not 0"),
+        (check_number, ("model.dropout", float("nan"), 0, 1), "model.dropout must be from 0 to 1, not nan"),
+        (check_positive, ("trainer.lr", 0.0), "trainer.lr must be more than 0, not 0.0"),
+        (
+            check_choice,
+            ("level", "atmo", ["atom", "bond"]),
+            "level must be atom or bond, not 'atmo' (did you mean 'atom'?)",
+        ),
+        (
+            check_known,
+            ("metric", "mea", ["mae", "auroc"]),
+            "unknown metric 'mea' (did you mean 'mae'?): choose from 'mae', 'auroc'",
+        ),
+        (
+            check_known,
+            ("column", "gip", ["gap"], "a.csv"),
+            "a.csv has no column 'gip' (did you mean 'gap'?): choose from 'gap'",
+        ),
+        (check_file, (tmp_path / "a.csv",), f"no file at {tmp_path / 'a.csv'}"),
+        (check_file, (tmp_path,), f"{tmp_path} is a folder, not a file"),
+        (check_new, (tmp_path,), f"{tmp_path} exists already: choose another name, or set overwrite"),
+        (check_suffix, (Path("a.txt"), [".csv", ".csv.gz"]), "cannot write a.txt: its name must end in .csv, .csv.gz"),
+    ]
+    for check, arguments, message in cases:
+        with pytest.raises(InputError) as error:
+            check(*arguments)
+        assert str(error.value) == message
+
+
+def test_allowed_values_pass(tmp_path):
+    check_number("n", None, 1)
+    check_number("n", 1, 1, 1)
+    check_positive("x", 0.1)
+    check_choice("level", None, ["atom", None])
+    check_known("metric", "mae", {"mae": 1})
+    check_new(tmp_path, overwrite=True)
+    check_new(tmp_path / "new.csv")
+    check_suffix(Path("A.CSV.GZ"), [".csv.gz"])
+
+
+def test_errors_of_the_system_and_of_libraries_name_the_file():
+    for raised, reason in [
+        (OSError(errno.ENOSPC, "long text"), "No space left on device"),
+        (KeyError("two\nlines"), "'two\\nlines'"),
+        (InputError("as it is"), None),
+    ]:
+        with pytest.raises(InputError) as error, file_errors("read", "a.csv", KeyError):
+            raise raised
+        assert str(error.value) == (f"cannot read a.csv: {reason}" if reason else "as it is")
+
+
+def test_missing_package_is_named_with_its_extra():
+    message = r"graphslice serve needs the package no_such_package: .*graphslice\[serve\]"
+    with pytest.raises(InputError, match=message), optional_packages("graphslice serve", "serve"):
+        import no_such_package  # noqa: F401
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 
-choose_kernel_folder(Path(__file__).parent)
+choose_kernel_folder(Path(__file__).parent, __version__)
 remove_kernels_of_other_versions(Path(__file__).parent, __version__)
 
 

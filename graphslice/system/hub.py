@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from graphslice.errors import InputError
+from graphslice.errors import InputError, optional_packages
 
 # Path() merges the two slashes into one.
 _NAME = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@(\w(?:[\w/-]|\.(?!\.))*))?", re.ASCII)
@@ -36,11 +36,7 @@ def is_hub_model(path: str | Path | None) -> bool:
 
 
 def local_path(path: str | Path) -> str | Path:
-    """Return a path with ~ resolved, or the directory to which the model that it names on the Hub is downloaded.
-
-    Raises :class:`InputError` if the name is malformed, there is no such model or revision, access is denied, the
-    server cannot be reached and there is no complete copy, or the repository holds no model of GraphSlice.
-    """
+    """Return a path with ~ resolved, or the directory to which the model that it names on the Hub is downloaded."""
     if not is_hub_model(path):
         return Path(path).expanduser() if str(path).startswith("~") else path
     match = _NAME.fullmatch(str(path))
@@ -58,19 +54,13 @@ def pinned_name(folder: str | Path | None) -> str | None:
 @cache  # so that all parts of a process read the same revision
 def _download(repository: str, revision: str) -> Path:
     hub, endpoint = _huggingface_hub(), _endpoint()
-    with _errors(f"hf://{repository}", revision):
+    with _errors(f"hf://{repository}"):
         try:
             info = hub.HfApi(endpoint).model_info(repository, revision=revision, files_metadata=True)
             found = {file.rfilename: file.size for file in info.siblings if _FILE.fullmatch(file.rfilename)}
             if "config.yaml" not in found:
-                held = ", ".join(sorted(file.rfilename for file in info.siblings)[:5])
-                raise InputError(
-                    f"hf://{repository} holds no model of GraphSlice (config.yaml): it has {held or 'no files'}"
-                )
-            if (
-                len(found) > _MOST_FILES
-                or sum(_MOST_BYTES + 1 if size is None else size for size in found.values()) > _MOST_BYTES
-            ):
+                raise InputError(f"hf://{repository} holds no model of GraphSlice, which has a config.yaml")
+            if len(found) > _MOST_FILES or None in found.values() or sum(found.values()) > _MOST_BYTES:
                 raise InputError(f"hf://{repository} is larger than a model of GraphSlice can be: not downloaded")
             settings: dict[str, Any] = {"revision": info.sha, "allow_patterns": list(found)}
             folder = Path(hub.snapshot_download(repository, endpoint=endpoint, **settings))
@@ -110,28 +100,21 @@ def _endpoint() -> str | None:
 
 
 def _huggingface_hub() -> Any:
-    try:
+    with optional_packages("a model of the Hub", "hub"):
         import huggingface_hub
         import huggingface_hub.errors
-    except ImportError:
-        raise InputError("models of the Hub need huggingface_hub: pip install 'graphslice[hub]'") from None
     return huggingface_hub
 
 
 @contextmanager
-def _errors(name: str, revision: str | None = None) -> Iterator[None]:
-    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`; no revision: an upload."""
+def _errors(name: str) -> Iterator[None]:
+    """Context manager that replaces the errors of huggingface_hub by an :class:`InputError`."""
     from huggingface_hub import errors
 
-    rejected = errors.HfHubHTTPError, errors.LocalTokenNotFoundError, errors.HFValidationError
     try:
         yield
-    except errors.RevisionNotFoundError:
-        raise InputError(f"{name} has no revision {revision}: give a branch, a tag or a commit of it") from None
-    except rejected as error:
-        advice = "check the name, ask for access on its page, or log in with `hf auth login`"
-        raise InputError(f"no access to {name} ({type(error).__name__}): {advice}") from None
+    except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError, errors.HFValidationError) as error:
+        raise InputError(f"no access to {name}: {' '.join(str(error).split())}") from None
     except (errors.HTTPError, errors.LocalEntryNotFoundError, ConnectionError):
         server = _endpoint() or "https://huggingface.co"
-        copy = f", and there is no complete copy of {name} on this machine" if revision else ""
-        raise InputError(f"cannot reach {server}{copy}") from None
+        raise InputError(f"cannot reach {server} for {name}") from None

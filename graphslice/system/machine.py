@@ -1,8 +1,4 @@
-"""The machine and the installation: devices, cores, memory, and their description, stored with measurements.
-
-Also where numba keeps compiled kernels, and the removal of those of another version of the package; and the files of an
-installation (inside ``graphslice`` in a wheel, at the top level of a source checkout) and the user's cache.
-"""
+"""The machine: devices, cores, memory. The installation: compiled kernels, packaged files, the user's cache."""
 
 from __future__ import annotations
 
@@ -26,16 +22,16 @@ _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def default_device() -> str:
-    """Return ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``; never ``"mps"`` (the GPU of a Mac), which lacks
-    operators. Torch, which knows, is not imported on machines without the driver of a GPU."""
-    if "torch" not in sys.modules and not _has_gpu_driver():
+    """Return ``"cuda"`` if a CUDA GPU is available, else ``"cpu"``, for which torch is not imported; never ``"mps"``
+    (the GPU of a Mac), which lacks operators."""
+    if "torch" not in sys.modules and not has_gpu_driver():
         return "cpu"
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _has_gpu_driver() -> bool:
+def has_gpu_driver() -> bool:
     """True if the machine has the library of NVIDIA's driver or the device of AMD's, or runs Windows."""
     with suppress(OSError):
         ctypes.CDLL("libcuda.so.1")
@@ -44,11 +40,8 @@ def _has_gpu_driver() -> bool:
 
 
 def fast_dtype(capability: tuple[int, int] | None) -> str:
-    """Return the precision in which a device of this compute capability (None: no GPU) multiplies fastest.
-
-    GPUs compute natively with bfloat16 from compute capability 8.0 (A100, RTX 30). Earlier ones (V100, T4, RTX 20)
-    emulate it more slowly than float32, but support float16 from 7.0.
-    """
+    """Return the precision in which a device of this compute capability (None: no GPU) multiplies fastest: bfloat16 is
+    native from 8.0 (A100, RTX 30), float16 from 7.0 (V100, T4, RTX 20)."""
     if capability is None or capability < (7, 0):
         return "32"
     return "bf16" if capability >= (8, 0) else "16"
@@ -60,11 +53,10 @@ def device_name(device: torch.device | str = "cpu") -> str:
 
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
-    return name
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return found[1]
+    return platform.processor()
 
 
 def visible_gpus(accelerator: str) -> list[str]:
@@ -80,12 +72,12 @@ def visible_gpus(accelerator: str) -> list[str]:
 
 
 def allowed_cores() -> int:
-    """Return the number of cores on which this process may run, at most all of them at once."""
+    """Return the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, which a container or scheduler may limit."""
+    """Return the number of cores whose time this process may use, which a container may limit."""
     count = allowed_cores()
     with suppress(OSError, ValueError):  # no such file, or "max" where there is no limit
         quota, period = map(int, _CPU_QUOTA.read_text().split())
@@ -98,12 +90,8 @@ def hardware_info() -> dict[str, str | int | None]:
     import rdkit
     import torch
 
-    info: dict[str, str | int | None] = {
-        "machine": device_name(),
-        "cores": cores(),
-        "torch": torch.__version__,
-        "rdkit": rdkit.__version__,
-    }
+    info: dict[str, str | int | None] = {"machine": device_name(), "cores": cores()}
+    info |= {"torch": torch.__version__, "rdkit": rdkit.__version__}
     if torch.cuda.is_available():
         info["gpu"] = torch.cuda.get_device_name()
     return info
@@ -129,34 +117,22 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
 def remove_kernels_of_other_versions(package: Path, version: str) -> None:
     """Remove the compiled kernels in a package's folders, unless its ``__pycache__`` names this version.
 
-    Numba compiles a kernel again if its own file has changed, but not if the file of a function that it calls has. An
-    upgrade changes both kinds, and leaves the compiled kernels where they are. Nothing is done if the folder cannot be
-    written, since numba then writes elsewhere.
+    Numba compiles a kernel again if its own file has changed, but not if the file of a function that it calls has.
     """
-    folder = package / "__pycache__"
-    stamp = folder / "kernels"
-    with suppress(OSError):
-        if stamp.is_file() and stamp.read_text() == version:
-            return
-        folder.mkdir(exist_ok=True)
-        if os.access(folder, os.W_OK):
+    stamp = package / "__pycache__" / "kernels"
+    with suppress(OSError):  # where the folder cannot be written, numba writes elsewhere
+        if not stamp.is_file() or stamp.read_text() != version:
             for index in package.rglob("__pycache__/*.nb[ic]"):
                 index.unlink(missing_ok=True)
+            stamp.parent.mkdir(exist_ok=True)
             stamp.write_text(version)
 
 
-def choose_kernel_folder(package: Path) -> None:
-    """Let numba, not yet imported, keep kernels in a folder for temporary files if it can write to no other; if there
-    is none either, it raises an error where the first kernel is defined."""
-    if "NUMBA_CACHE_DIR" in os.environ or os.access(package, os.W_OK):
-        return
-    with suppress(OSError, RuntimeError):  # there may be no home
-        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        existing = next(folder for folder in (user, *user.parents) if folder.exists())
-        if os.access(existing, os.W_OK):
-            return
-    with suppress(OSError):
-        os.environ["NUMBA_CACHE_DIR"] = str(private_folder("graphslice-kernels-"))
+def choose_kernel_folder(package: Path, version: str) -> None:
+    """Let numba, not yet imported, keep kernels in the user's cache if the folder of the package cannot be written."""
+    if "NUMBA_CACHE_DIR" not in os.environ and not os.access(package, os.W_OK):
+        with suppress(OSError):
+            os.environ["NUMBA_CACHE_DIR"] = str(default_cache() / f"kernels-{version}")
 
 
 _PACKAGE = Path(__file__).parents[1]

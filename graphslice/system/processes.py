@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
@@ -16,12 +15,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from graphslice.errors import InputError
-from graphslice.system.machine import cores
+from graphslice.system.machine import cores, has_gpu_driver
 
 Key = TypeVar("Key")
 
-# Driver devices of NVIDIA and AMD GPUs on Linux, and of GPUs in the Windows Subsystem for Linux.
-_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 # Held while a process starts: a process forked meanwhile would inherit the pipe and keep it open.
 _starting = threading.Lock()
 
@@ -34,12 +31,11 @@ def is_first_process() -> bool:
 def in_processes(
     function: Callable[..., object], tasks: Mapping[Key, tuple[Any, ...]], jobs: int, gpus: Sequence[str] = ()
 ) -> Generator[tuple[Key, str | None], None, None]:
-    """Call a function with each of several arguments, each call in a process of its own, at most ``jobs`` in parallel.
+    """Call a function with each of several arguments, in processes of their own, at most ``jobs`` in parallel.
 
-    Yields each key when its call ends, with the error message if it failed, else None. If this generator is closed or
-    raises, Ctrl-C included, the running calls are interrupted (the function then raises KeyboardInterrupt) and no
-    further ones start. The cores are divided among the calls; each sees only one of the ``gpus``, named as in
-    ``CUDA_VISIBLE_DEVICES``, that with the fewest running calls.
+    Yields each key when its call ends, with the error message if it failed, else None. The calls share the cores, and
+    each sees one of the ``gpus``, named as in ``CUDA_VISIBLE_DEVICES``. If this generator is closed or raises, Ctrl-C
+    included, the running calls are interrupted, and no further ones start.
     """
     context, waiting = process_context(function.__module__), list(tasks.items())
     running: dict[Any, tuple[Key, Child, str | None]] = {}  # by pipe: key, process and GPU
@@ -61,7 +57,7 @@ def in_processes(
                     reason = child.result()
                     child.end()
                 except ChildDied as died:
-                    reason = f"its process ended with exit code {died.exitcode}: {_reason(died.exitcode)}"
+                    reason = str(died)
                 yield key, reason
     except BaseException:
         for _, child, _ in running.values():
@@ -72,11 +68,10 @@ def in_processes(
 
 
 class ChildDied(Exception):
-    """A child process crashed, exited or took too long. The message is the reason; ``exitcode`` is negative for a
-    signal, and None if it took too long."""
+    """A child process ended with ``exitcode``, negative for a signal, or took too long: then it is None."""
 
-    def __init__(self, reason: str, exitcode: int | None = None) -> None:
-        super().__init__(reason)
+    def __init__(self, exitcode: int | None) -> None:
+        super().__init__(f"its process ended with exit code {exitcode}: {_reason(exitcode)}")
         self.exitcode = exitcode
 
 
@@ -92,8 +87,7 @@ class Child:
         self, context: Any, share: Mapping[str, str] = MappingProxyType({}), interruptible: bool = True
     ) -> None:
         environment = None if context.get_start_method() == "fork" else {**os.environ, **share}
-        changes = {} if environment is None else {**share, "PYTHONSAFEPATH": "1"}
-        with _starting, _environment(changes), _interrupts_blocked():
+        with _starting, _interrupts_blocked():
             self.pipe, child_pipe = context.Pipe()
             process_args = child_pipe, environment, interruptible
             self._process = context.Process(target=_serve, args=process_args, daemon=not interruptible)
@@ -109,13 +103,11 @@ class Child:
         """Wait for the call's result, or raise its exception; :class:`ChildDied` if the process ended or timed out."""
         try:
             if not self.pipe.poll(seconds):
-                raise ChildDied(f"no result within {seconds:g} s")
+                raise ChildDied(None)
             result, error = self.pipe.recv()
         except (EOFError, OSError):
             self._process.join()
-            code = self._process.exitcode or 0
-            reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-            raise ChildDied(f"the process {reason}", code) from None
+            raise ChildDied(self._process.exitcode) from None
         if error is not None:
             raise error
         return result
@@ -138,8 +130,8 @@ class Child:
 
 def process_context(module: str) -> Any:
     """Return a multiprocessing context whose processes import a module. On Linux without a GPU, a server imports it
-    once and is forked for every call, in milliseconds; a process that has initialised a GPU cannot be forked."""
-    if sys.platform != "linux" or any(os.path.exists(driver) for driver in _DRIVERS):
+    once and is forked for every call; a process that has initialised a GPU cannot be forked."""
+    if sys.platform != "linux" or has_gpu_driver():
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload([module])
@@ -147,7 +139,7 @@ def process_context(module: str) -> Any:
 
 
 def error_of_call(function: Callable[..., object], *arguments: Any) -> str | None:
-    """Call a function; return None if it succeeds, else the first line of the error message."""
+    """Call a function; return None, or the first line of the error message if it fails."""
     try:
         function(*arguments)
     except InputError as error:
@@ -160,26 +152,12 @@ def error_of_call(function: Callable[..., object], *arguments: Any) -> str | Non
 
 def least_used_gpu(gpus: Sequence[str], taken: Sequence[str | None]) -> str | None:
     """Return the GPU that the fewest processes use, given the GPU of each; None if there is no GPU."""
-    counts = Counter(taken)
-    return min(gpus, key=lambda gpu: counts[gpu], default=None)
-
-
-@contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Context manager that sets environment variables, for processes started inside it."""
-    before = {**os.environ}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name in changes.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+    return min(gpus, key=list(taken).count, default=None)
 
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Context manager that blocks SIGINT; processes started inside it inherit the block until they remove it."""
+    """Context manager that blocks SIGINT in this process, and in those started inside it until they unblock it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

@@ -16,14 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_number, optional_packages
 
-try:
+with optional_packages("the engine ray", "ray"):
     import ray
     from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
     from ray.data.block import BlockMetadata
-except ImportError:
-    raise InputError("--engine ray needs the package ray: pip install 'graphslice[ray]'") from None
 
 Read = Callable[[Path, int], Iterator[pa.Table]]
 Work = Callable[[pa.Table], pa.Table]
@@ -43,12 +41,8 @@ def map_table(
     workers: int | None = None,  # None: one per GPU if on_gpu and the cluster has some, else one per core but one
     on_gpu: bool = False,  # True if the work benefits from a GPU
 ) -> Iterator[pa.Table]:
-    """Apply a function to all chunks of files, and yield the resulting tables in the order of the files and their rows.
-
-    Raises :class:`InputError` if ``workers`` is less than 1, or a worker raised it, for example for an unreadable file.
-    """
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, not {workers}")
+    """Apply a function to all chunks of files, and yield its tables in the order of the files and their rows."""
+    check_number("workers", workers, 1)
     with _cluster() as resources:
         gpus = int(resources.get("GPU", 0)) if on_gpu else 0
         workers = workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)

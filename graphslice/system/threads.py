@@ -29,8 +29,8 @@ _thread = _Thread()
 
 
 def cores() -> int:
-    """Return the cores for kernels of this thread: 1 in a task of :func:`map_one_core_each`; torch's threads before any
-    :func:`single_threaded_torch`; else ``OMP_NUM_THREADS``, from which torch would take it; else all."""
+    """Return the cores for kernels of this thread: 1 in a task of :func:`map_one_core_each`, else as many as torch uses
+    outside of :func:`single_threaded_torch`, or would use."""
     if _thread.cores is not None:
         return _thread.cores
     if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):  # not half imported
@@ -41,11 +41,8 @@ def cores() -> int:
 
 @contextmanager
 def single_threaded_torch() -> Iterator[None]:
-    """Run torch's own operations of this thread on one core inside the context; compiled kernels keep all cores.
-
-    Torch's threads spin for a while after each operation and so keep cores busy that the kernels could use. Where the
-    blocks run as a traced program, the operations left to torch are too small to benefit from several threads.
-    """
+    """Context manager that runs torch's operations of this thread on one core; compiled kernels keep all cores, which
+    torch's threads would keep busy for a while after each operation."""
     import torch
 
     before, _thread.cores = (torch.get_num_threads(), _thread.cores), cores()
@@ -59,7 +56,7 @@ def single_threaded_torch() -> Iterator[None]:
 
 def parallel_for(kernel: Callable[[int, int], None], count: int, values: int) -> None:
     """Call a kernel, compiled with ``nogil``, on chunks ``(begin, end)`` of ``range(count)``, in parallel if there are
-    enough ``values`` in total: each thread gets at least 2^17."""
+    enough ``values`` in total."""
     threads = max(1, min(cores(), count, values // _MIN_VALUES))
     call_in_parallel(kernel, list(pairwise(count * chunk // threads for chunk in range(threads + 1))))
 
@@ -80,7 +77,7 @@ def _thread_pool(threads: int) -> ThreadPoolExecutor:
 
 def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
-    Grad mode, autocast and random generators are per thread; the function must set them."""
+    Grad mode, autocast and random generators are those of another thread."""
     threads = cores()
     if threads == 1 or len(items) == 1:
         return [function(item) for item in items]

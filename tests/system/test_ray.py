@@ -105,5 +105,5 @@ def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
 
 
 def test_less_than_one_worker_is_rejected(lines, tmp_path):
-    with pytest.raises(InputError, match="--workers must be at least 1"):
+    with pytest.raises(InputError, match="workers must be at least 1"):
         list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=0))

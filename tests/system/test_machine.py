@@ -1,12 +1,22 @@
-"""Devices and memory, with mocked GPUs."""
+"""Devices and memory, with mocked GPUs; folders of compiled kernels."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from graphslice.system.machine import cores, default_device, device_name, hardware_info, peak_memory
+from graphslice.system.machine import (
+    choose_kernel_folder,
+    cores,
+    default_device,
+    device_name,
+    hardware_info,
+    peak_memory,
+    private_folder,
+    remove_kernels_of_other_versions,
+)
 
 
 @pytest.mark.parametrize(("limit", "count"), [("50000 100000\n", 1), ("max 100000\n", 8), (None, 8)])
@@ -29,7 +39,7 @@ def test_torch_is_asked_for_gpus_only_where_there_is_a_driver():
     code = (
         "import sys; from graphslice.system import machine\n"
         "for driver in (False, True):\n"
-        "    machine._has_gpu_driver = lambda: driver; machine.default_device(); print('torch' in sys.modules)"
+        "    machine.has_gpu_driver = lambda: driver; machine.default_device(); print('torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "True"]
 
@@ -54,3 +64,36 @@ def test_device_names(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     assert device_name(torch.device("cuda", 1)) == "GPU 1"
     assert device_name("cpu") == hardware_info()["machine"] != ""
+
+
+def test_kernels_of_another_version_are_removed_once(tmp_path):
+    kernels = [tmp_path / "__pycache__" / "a.py311.nbi", tmp_path / "chem" / "__pycache__" / "b.py311.nbc"]
+    for version in ("1.0", "1.1", "1.0"):
+        for removed in (True, False):
+            for file in kernels:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+            remove_kernels_of_other_versions(tmp_path, version)
+            assert not any(file.exists() == removed for file in kernels)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_kernels_are_kept_in_the_package_or_in_the_cache_of_the_user(writable, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "x")  # so that it is restored
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setattr("os.access", lambda *_: writable)
+    choose_kernel_folder(tmp_path, "1.0")
+    assert os.environ.get("NUMBA_CACHE_DIR") == (None if writable else str(tmp_path / "kernels-1.0"))
+
+
+def test_a_temporary_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = private_folder("kernels-")
+    assert folder.stat().st_mode & 0o077 == 0 and private_folder("kernels-") == folder
+    monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+    taken = tmp_path / f"kernels-{folder.stat().st_uid + 1}"
+    taken.mkdir()  # of another user
+    other = private_folder("kernels-")
+    assert other.parent == tmp_path and other.stat().st_mode & 0o077 == 0 and private_folder("kernels-") == other
+    assert other != taken

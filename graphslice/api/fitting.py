@@ -162,7 +162,7 @@ def base_config(
     base = read_preset(preset or "small")
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
-            raise InputError("init_from determines the model settings: leave out preset")
+            raise InputError("init_from sets the architecture: leave out preset")
         base = fine_tuning_preset(base, init_from)
     sections = nested(config or {})
     if init_from is not None:

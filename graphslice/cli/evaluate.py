@@ -8,7 +8,14 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_data_options, add_model, add_output_file, load_model
+from graphslice.cli.options import (
+    TABLE_FILES,
+    add_data_options,
+    add_device,
+    add_model,
+    add_output_file,
+    load_model,
+)
 from graphslice.system.hub import local_path
 
 MODULE = "graphslice.evaluation.evaluate"
@@ -20,8 +27,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_data_options(parser)
     default = "test; valid of PCQM4M-LSC; all where there are no splits"
     parser.add_argument("--split", help=f"train, valid, test or all (default: {default})")
-    add_output_file(parser, "CSV, TSV, Excel or Parquet file for the labels and predictions")
-    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+    add_output_file(parser, f"{TABLE_FILES} for the labels and predictions")
+    add_device(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_model
-from graphslice.errors import InputError
+from graphslice.cli.options import add_model, add_output_file
+from graphslice.errors import check_new
 
 MODULE = "graphslice.inference.onnx_export"
 
@@ -17,8 +17,7 @@ MODULE = "graphslice.inference.onnx_export"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
-    parser.add_argument("-o", "--out", required=True, help="ONNX file to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    add_output_file(parser, "ONNX file to write", required=True)
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
@@ -27,8 +26,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.runs.ensemble import read_calibration, read_checkpoints
 
     out = Path(options.out)
-    if out.exists() and not options.overwrite:
-        raise InputError(f"{out} already exists: choose another --out, or give --overwrite")
+    check_new(out, options.overwrite)
     checkpoints = read_checkpoints(options.model)
     notes = export_onnx(checkpoints, read_calibration(options.model, checkpoints), out)
     print(out)

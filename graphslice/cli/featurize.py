@@ -9,7 +9,14 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import add_engine_options, add_setting, file_progress
+from graphslice.cli.options import (
+    MOLECULE_FILES,
+    add_engine,
+    add_output_file,
+    add_setting,
+    add_workers,
+    file_progress,
+)
 from graphslice.config import DataConfig, GraphConfig
 
 MODULE = "graphslice.data.featurize"
@@ -17,18 +24,16 @@ MODULE = "graphslice.data.featurize"
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
-    parser.add_argument(
-        "dataset", help="demo, pcqm4m, pcqm4mv2, a CSV, TSV, Excel, Parquet, SDF or .smi file, or a folder of these"
-    )
-    parser.add_argument("-o", "--out", required=True, help="output file, NAME.arrow; an interrupted call is continued")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    parser.add_argument("dataset", help=f"demo, pcqm4m, pcqm4mv2, a {MOLECULE_FILES}, or a folder of these")
+    add_output_file(parser, "output file, NAME.arrow; an interrupted call is continued", required=True)
     add_setting(parser, "data.root", default="dataset")
     for name in ("smiles_column", "decimal", "features"):
         add_setting(parser, f"data.{name}")
     add_setting(parser, "data.targets", help="label columns, separated by commas (default: none)")
     add_setting(parser, "data.split", help="column with train, valid or test (default: split, if there is one)")
     add_setting(parser, "graph.standardize", "standardize")
-    add_engine_options(parser)
+    add_workers(parser)
+    add_engine(parser)
     parser.add_argument("--graph", type=GraphConfig)
 
 

@@ -7,9 +7,13 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import (
+    MOLECULE_FILES,
+    TABLE_FILES,
+    add_device,
     add_model,
+    add_molecules,
     add_output_file,
-    add_setting,
+    add_workers,
     file_progress,
     load_model,
     molecule_source,
@@ -23,13 +27,10 @@ MODULE = "graphslice.inference.files"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
-    parser.add_argument(
-        "molecules", nargs="+", help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, or SMILES"
-    )
-    add_output_file(parser, ".npy (the matrix only), CSV, TSV, Excel or Parquet file (default: standard output)")
-    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
-    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
-    parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
+    add_molecules(parser, f"{MOLECULE_FILES}, folder of these, or SMILES")
+    add_output_file(parser, f".npy (the matrix only), {TABLE_FILES} (default: standard output)")
+    add_device(parser)
+    add_workers(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:

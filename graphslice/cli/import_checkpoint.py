@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.errors import InputError
+from graphslice.errors import check_known
 
 MODULE = "graphslice.originals"
 
@@ -36,7 +36,6 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write a run directory and print what was converted; raise InputError for unusable input."""
-    from graphslice.errors import nearest
     from graphslice.originals import import_checkpoint
     from graphslice.originals.reading import PUBLISHED, download
     from graphslice.runs.checkpoint import write_run_directory
@@ -44,11 +43,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     path = Path(options.file)
     if not path.exists():
-        if options.file not in PUBLISHED:
-            raise InputError(
-                f"no checkpoint at {path}, and no published checkpoint of that name{nearest(options.file, PUBLISHED)}: "
-                f"give a file, a folder, or one of {', '.join(PUBLISHED)}"
-            )
+        check_known("file or published checkpoint", options.file, PUBLISHED)
         cache = Path(options.cache) if options.cache else default_cache()
         path = download(options.file, cache / "checkpoints", partial(print, file=sys.stderr))
     checkpoint = import_checkpoint(path, mixer=options.mixer, target=options.target, atom_rows=options.atom_rows)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_model, add_setting, load_model
-from graphslice.errors import InputError
+from graphslice.cli.options import MOLECULE_FILES, add_device, add_model, add_molecules, load_model
+from graphslice.errors import check_new
 from graphslice.runs.run_files import run_directory_of
 from graphslice.system.console import molecule_progress
 from graphslice.system.hub import is_hub_model
@@ -26,22 +26,17 @@ _REASONS = 5
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
-    parser.add_argument(
-        "molecules",
-        nargs="+",
-        help="SMILES, or CSV, TSV, Excel, Parquet, SDF or .smi files; the first 100 molecules are drawn",
-    )
+    add_molecules(parser, f"SMILES, or any {MOLECULE_FILES}; the first 100 molecules are drawn")
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")
     parser.add_argument("--overwrite", action="store_true", help="replace the files of an earlier call in --out")
     parser.add_argument("--target", help="target to draw, or part of its name (default: the first)")
-    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
     parser.add_argument(
         "--orders",
         type=int,
         default=256,
         help="number of sampled atom permutations (default: 256); more reduces the standard error",
     )
-    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+    add_device(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
@@ -50,8 +45,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     home = None if is_hub_model(options.model) else run_directory_of(options.model)
     out = Path(options.out) if options.out else (home or Path()) / "inspect"
-    if options.out and not options.overwrite and (out / TABLE).exists():
-        raise InputError(f"{out} holds an inspection already: choose another --out, or give --overwrite")
+    check_new(out / TABLE, options.overwrite or not options.out)
     predictor = load_model(options)
     console = Console(stderr=True)
     with molecule_progress("explaining", None, console) as advance:
@@ -99,9 +93,7 @@ def _print_summary(inspection: Inspection, targets: list[str]) -> None:
         print(f"left out {others:,} more that are not valid", file=sys.stderr)
     explanations = inspection.found[0].explanations[inspection.target]
     legend, up, down = explanations.legend, explanations.up, explanations.down
-    if (
-        len({one.explanations[inspection.target].quantity for one in inspection.found}) > 1
-    ):  # multiclass: one legend per class
+    if len({one.explanations[inspection.target].quantity for one in inspection.found}) > 1:
         legend, down, up = SEVERAL_CLASSES
     print(f"{legend}: red {up}, blue {down}" + "".join(f"; {note}" for note in explanations.notes))
     if explanations.warning:

@@ -68,9 +68,8 @@ _CONTINUED = (*_DISTRIBUTED, "tune", "compare")
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 if a check failed, 2 for unusable input, 130 after Ctrl-C.
 
-    SIGTERM ends it with exit code 143, but stops what can be continued as Ctrl-C does.
-
-    With ``--json`` one document goes to standard output, and everything else that the command prints to standard error.
+    SIGTERM ends it with exit code 143, but stops what can be continued as Ctrl-C does. With ``--json`` one document
+    goes to standard output, and everything else to standard error.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):  # encodings other than UTF-8 lack characters of names
@@ -84,7 +83,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_with_output(arguments: list[str]) -> int:
-    """Run a command, whose standard output is one document with ``--json``."""
     if "--json" not in arguments:
         return _run(arguments, None)
     from graphslice.system.processes import is_first_process
@@ -97,8 +95,6 @@ def _run_with_output(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str], output: JsonOutput | None) -> int:
-    """Run a command; with ``output`` write its document there."""
-
     def fail(message: str) -> int:
         message = " ".join(message.split())
         print(f"graphslice: {message}", file=sys.stderr)
@@ -136,8 +132,6 @@ def _run(arguments: list[str], output: JsonOutput | None) -> int:
         _discard(sys.stdout if output is None else output.file)
         return 0
     except RuntimeError as error:
-        if str(error).startswith("cannot cache function"):  # numba's
-            return fail("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can")
         if not any(text in str(error) for text in ("out of memory", "ALLOC_FAILED")):  # of several types
             raise
         return fail("out of GPU memory: train with a smaller --batch-size, predict with --device cpu")
@@ -196,14 +190,8 @@ class PlainHelp(DefaultHelpFormatter):
 
 
 def _load(module: str) -> None:
-    """Import a module with garbage collection off and Ctrl-C deferred.
-
-    Collections during imports scan a million objects and free none, and so would later ones. Half-loaded libraries turn
-    an interrupt into errors of their own.
-
-    Raises:
-        KeyboardInterrupt: after the import, if Ctrl-C was pressed.
-    """
+    """Import a module without garbage collection, which would scan a million objects and free none: a third of the time
+    of a short command. Ctrl-C waits until the end: half-loaded libraries turn it into errors of their own."""
     gc.disable()
     try:
         if module not in sys.modules:
@@ -215,10 +203,7 @@ def _load(module: str) -> None:
 
 
 def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, list[str]]:
-    """Build the parser; return it with the module of the called command, and all commands and options.
-
-    Other commands are listed, not imported.
-    """
+    """Build the parser; return it with the module of the called command, the only one imported, and all options."""
     formatter = DefaultHelpFormatter if HELP_ALL in arguments else PlainHelp
     parser = ArgumentParser(
         prog="graphslice",

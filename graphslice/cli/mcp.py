@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.errors import InputError
+from graphslice.errors import optional_packages
 
 MODULE = "graphslice.api.model"
 
@@ -28,12 +28,8 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Serve tools over standard input and output; raise InputError for unusable input."""
-    try:
+    with optional_packages("graphslice mcp", "mcp"):
         from graphslice.serve.mcp import model_path, serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("anyio", "mcp", "pydantic"):
-            raise
-        raise InputError("graphslice mcp needs the package mcp: pip install 'graphslice[mcp]'") from None
     # Relative names, and modules that Python looks for where it works, must not be found in the folder.
     folder, models = Path(options.folder).resolve(), [model_path(name) for name in options.model]
     with tempfile.TemporaryDirectory() as empty, chdir(empty):

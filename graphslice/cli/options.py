@@ -7,12 +7,12 @@ import atexit
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -29,7 +29,7 @@ from graphslice.config import (
     read_yaml,
 )
 from graphslice.config.reading import check_keys, meanings, merge_sections, nested, parse_value, read_preset
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_file
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerC
 _DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4mv2-slice"}
 # Endings of files that are no tables; a word with one of them is no SMILES.
 _OTHER_FILES = (".txt", ".mol", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
+
+#: The files that hold molecules, in help texts.
+MOLECULE_FILES = "CSV, TSV, Excel, Parquet, SDF or .smi file"
+#: The files that are written, in help texts.
+TABLE_FILES = "CSV, TSV, Excel or Parquet file"
 
 # Settings of the data by the title of their group.
 _DATA_OPTIONS = {
@@ -67,7 +72,7 @@ SHORT_OPTIONS = {
 
 
 def add_config_options(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add every option of a :class:`RunConfig`: data, preset, YAML file, and each setting of its sections."""
+    """Add every option of a :class:`RunConfig`."""
     for title, names in _DATA_OPTIONS.items():
         group = parser.add_argument_group(title)
         for name in names:
@@ -101,15 +106,8 @@ def add_settings(
 
 
 def add_setting(parser: Any, key: str, name: str = "", default: str = "", **settings: Any) -> None:
-    """Add the option of a setting such as ``data.targets`` under a short name, with what its class says about it.
-
-    Args:
-        parser: the parser, or an argument group.
-        key: section and name of the setting.
-        name: another name of the option.
-        default: says what its default is, where a command has another one than the class.
-        settings: arguments of ``add_argument``.
-    """
+    """Add the option of a setting such as ``data.targets`` under its name or another one, with the help of its class;
+    ``default`` is the help of its default, where a command has another one."""
     section, _, field = key.partition(".")
     kind = DataConfig if section == "data" else _SECTIONS[section]
     hint = get_type_hints(kind)[field]
@@ -128,7 +126,7 @@ def _option_strings(name: str) -> list[str]:
 
 
 def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:
-    """Hide options, and all settings of a section, from the help."""
+    """Hide options, or all settings of a section, from the help."""
     for action in parser._actions:
         if action.dest.split(".")[0] in names:
             action.help = argparse.SUPPRESS
@@ -148,7 +146,7 @@ def _hide_sections(parser: ArgumentParser) -> None:
 
 
 def build_config(options: Namespace) -> RunConfig:
-    """Build the configuration from the options of :func:`add_config_options` or :func:`add_settings`."""
+    """Build the configuration of a run from the options of :func:`add_config_options` or :func:`add_settings`."""
     config = _base_config(options.preset, options.config, options.get("dataset"), options.get("init_from"))
     names = [name for group in _DATA_OPTIONS.values() for name in group]
     given = {name: options[name] for name in names if options.get(name) is not None}
@@ -180,20 +178,26 @@ def check_only_resume(arguments: list[str]) -> None:
         raise InputError(f"--resume continues with its own settings: leave out {others[0]}")
 
 
-def last_start(folder: Path) -> int | None:
-    """Return when the run in a folder was started, as the time of its configuration; None if there is none."""
-    from graphslice.runs.run_files import CONFIG
+@contextmanager
+def stoppable(started: Path, command: str, console: Console, resumed: bool = False) -> Iterator[None]:
+    """Context manager of a run that Ctrl-C stops: it prints the command that continues the run, and exits.
 
-    return (folder / CONFIG).stat().st_mtime_ns if (folder / CONFIG).is_file() else None
-
-
-def exit_stopped(command: str, console: Console) -> NoReturn:
-    """Print the command that continues a run that the user stopped, and exit with code 130."""
+    A run that has not yet written its file ``started``, and is not ``resumed``, cannot be continued.
+    """
     from graphslice.system.processes import is_first_process
 
-    if is_first_process():
-        console.out(f"stopped; continue with: {command}", highlight=False)
-    raise SystemExit(130)
+    def written() -> int | None:
+        return started.stat().st_mtime_ns if started.is_file() else None
+
+    before = None if resumed else written()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if written() == before:
+            raise
+        if is_first_process():
+            console.out(f"stopped; continue with: {command}", highlight=False)
+        raise SystemExit(130) from None
 
 
 def add_data_options(parser: ArgumentParser) -> None:
@@ -210,7 +214,7 @@ def add_data_options(parser: ArgumentParser) -> None:
 def _base_config(
     preset: str | None, config: str | None, dataset: str | None, init_from: str | None = None
 ) -> RunConfig:
-    """Build the configuration before flags: preset, then the run that weights are taken from, then the YAML file."""
+    """Build the configuration without flags: the preset, the run that weights are taken from, then the YAML file."""
     from_file = nested(read_yaml(Path(config))) if config is not None else {}
     check_keys(from_file, RunConfig)
     if init_from is not None:  # the flag overrides the file
@@ -219,7 +223,7 @@ def _base_config(
     merged = read_preset(preset or _usual_preset(dataset))
     if init_from is not None and init_from != FROM_SCRATCH:
         if preset is not None:
-            raise InputError("--init-from sets the architecture: leave out --preset")
+            raise InputError("init_from sets the architecture: leave out preset")
         from graphslice.runs.checkpoint import fine_tuning_preset
 
         merged = fine_tuning_preset(merged, init_from)
@@ -236,9 +240,18 @@ def _usual_preset(dataset: object) -> str:
     return _DEFAULT_PRESETS.get(dataset, "small") if isinstance(dataset, str) else "small"
 
 
-def add_engine_options(parser: ArgumentParser) -> None:
-    """Add --workers and --engine."""
+def add_device(parser: ArgumentParser) -> None:
+    """Add --device."""
+    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+
+
+def add_workers(parser: ArgumentParser) -> None:
+    """Add --workers."""
     parser.add_argument("--workers", type=int | None, help="number of processes (default: one per core)")
+
+
+def add_engine(parser: ArgumentParser) -> None:
+    """Add --engine."""
     parser.add_argument(
         "--engine",
         choices=("local", "ray"),
@@ -248,24 +261,26 @@ def add_engine_options(parser: ArgumentParser) -> None:
 
 
 def add_model(parser: ArgumentParser) -> None:
-    """Add the model argument, which :func:`load_model` reads."""
+    """Add the argument ``model``, which :func:`load_model` reads."""
     parser.add_argument(
         "model", help=f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}"
     )
 
 
-def molecule_source(molecules: list[str]) -> Path | list[str]:
-    """Return the file or folder that holds the molecules, of ``-`` standard input; or the arguments if they are SMILES.
+def add_molecules(parser: ArgumentParser, what: str) -> None:
+    """Add the argument ``molecules``, ``what`` says its help, and the column of the SMILES."""
+    parser.add_argument("molecules", nargs="+", help=what)
+    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
 
-    Raises:
-        InputError: if a file is given together with other arguments.
-    """
+
+def molecule_source(molecules: list[str]) -> Path | list[str]:
+    """Return the file or folder of the molecules, for ``-`` standard input; or the arguments, if they are SMILES."""
     from graphslice.data.tables import is_table_name
 
     if len(molecules) == 1:
         name = _standard_input() if molecules[0] == "-" else molecules[0]
-        if name.lower().endswith(_OTHER_FILES) and not os.path.exists(name):
-            raise InputError(f"there is no file {name}")
+        if name.lower().endswith(_OTHER_FILES):
+            check_file(Path(name))
         return Path(name) if is_table_name(name) or os.path.exists(name) else molecules
     if files := [name for name in molecules if is_table_name(name) or os.path.isfile(name)]:
         raise InputError(
@@ -295,9 +310,9 @@ def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager
     return molecule_progress(what, count_rows(source) if console.is_terminal else None, console)
 
 
-def add_output_file(parser: ArgumentParser, text: str) -> None:
+def add_output_file(parser: ArgumentParser, text: str, required: bool = False) -> None:
     """Add --out with the help ``text``, and --overwrite."""
-    parser.add_argument("-o", "--out", help=text)
+    parser.add_argument("-o", "--out", required=required, help=text)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
@@ -307,35 +322,20 @@ def output_file(options: Namespace) -> Path | JsonOutput | None:
 
 
 def report_rows(options: Namespace, report: FileReport, failed: str, **more: Any) -> dict[str, Any]:
-    """Print the notes and failed rows of a command that wrote a table, and return its document without the rows.
-
-    Args:
-        options: options of the command.
-        report: what was written.
-        failed: says what the failed rows are.
-        more: further keys of the document.
-
-    Raises:
-        InputError: if all rows failed.
-    """
+    """Print the notes and failed rows of a command that wrote a table, and return its document without the rows."""
     sys.stdout.flush()
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     if report.failed == report.rows:
-        raise no_usable_row(report.first_error)
+        raise InputError(f"no row can be used; the first: {report.first_error}")
     if report.failed:
         print(f"{report.failed:,} of {report.rows:,} rows {failed}", file=sys.stderr)
     out = {} if options.out is None else {"out": options.out}
     return {**out, **more, "total": report.rows, "failed": report.failed, "notes": report.notes}
 
 
-def no_usable_row(reason: str | None) -> InputError:
-    """Return the error of a command that can use none of its input."""
-    return InputError(f"no row can be used; the first: {reason}")
-
-
 def reject_pretrained(model: str) -> None:
-    """Raise InputError for the packaged model that is for fine-tuning only."""
+    """Raise InputError for the packaged model that predicts no property."""
     if model == PRETRAINED_MODEL and is_packaged_model(model):
         raise InputError(f"{model} is a pretrained model for fine-tuning and predicts no property: use gap or adme")
 

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from graphslice.cli.options import (
-    add_engine_options,
+    MOLECULE_FILES,
+    TABLE_FILES,
+    add_device,
+    add_engine,
     add_model,
+    add_molecules,
     add_output_file,
-    add_setting,
+    add_workers,
     file_progress,
     load_model,
     molecule_source,
@@ -31,13 +35,8 @@ MODULE = "graphslice.inference.files"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
-    parser.add_argument(
-        "molecules",
-        nargs="+",
-        help="CSV, TSV, Excel, Parquet, SDF or .smi file, folder of these, preprocessed dataset, or SMILES",
-    )
-    add_output_file(parser, "CSV, TSV, Excel or Parquet file (default: standard output)")
-    add_setting(parser, "data.smiles_column", default="as in training, else detected by its name")
+    add_molecules(parser, f"{MOLECULE_FILES}, folder of these, preprocessed dataset, or SMILES")
+    add_output_file(parser, f"{TABLE_FILES} (default: standard output)")
     parser.add_argument(
         "--interval",
         type=float,
@@ -52,8 +51,9 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "percentile among the reference molecules of the model; --out and --json keep their form",
     )
     parser.add_argument("--nearest", action="store_true", help="add the most similar training molecule")
-    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
-    add_engine_options(parser)
+    add_device(parser)
+    add_workers(parser)
+    add_engine(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     source, interval = molecule_source(options.molecules), options.interval
     out: Path | TableSink | None = output_file(options)
     if options.summary and predictor.level != MOLECULE:
-        raise InputError("--summary needs molecule-level targets: leave it out")
+        raise InputError("summary needs molecule-level targets: leave it out")
     if options.summary and interval is None and predictor.calibration is not None:
         interval = 90.0
     columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, options.nearest)

@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_setting, add_settings, build_config, exit_stopped, last_start
+from graphslice.cli.options import add_setting, add_settings, build_config, stoppable
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.pretraining.run"
@@ -41,13 +41,11 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model on a corpus; raise InputError for unusable input."""
     from graphslice.data.columns import target_names
     from graphslice.pretraining.run import pretrain
-    from graphslice.runs.run_files import resume_command
+    from graphslice.runs.run_files import CONFIG, resume_command
 
-    console = Console(stderr=True, soft_wrap=True)
-    folder = Path(options.out)
-    before = last_start(folder)
-    try:
-        config = build_config(options)
+    console, folder = Console(stderr=True, soft_wrap=True), Path(options.out)
+    config = build_config(options)
+    with stoppable(folder / CONFIG, resume_command(folder), console):
         result = pretrain(
             [Path(table) for table in options.tables],
             config,
@@ -58,8 +56,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
             command=shell_command(["graphslice", *arguments]),
             console=console,
         )
-        return result.to_dict()
-    except KeyboardInterrupt:
-        if last_start(folder) == before:  # not yet begun
-            raise
-        exit_stopped(resume_command(folder), console)
+    return result.to_dict()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import reject_pretrained
-from graphslice.errors import InputError, check_number, check_positive
+from graphslice.cli.options import add_device, reject_pretrained
+from graphslice.errors import check_number, check_positive, file_errors, optional_packages
 from graphslice.system.machine import MODELS
 
 # Time limit in seconds for one SMILES: other requests wait for it.
@@ -29,21 +29,18 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
         "--max-molecules", type=int, default=1_000, help="largest number of molecules of a request (default: 1000)"
     )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for a request (default: 60)")
-    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+    add_device(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> None:
     """Serve models until the process is stopped; raise InputError for unusable input."""
-    check_number("--max-molecules", options.max_molecules, 1)
-    check_positive("--time-limit", options.time_limit)
-    try:
+    check_number("max_molecules", options.max_molecules, 1)
+    check_positive("time_limit", options.time_limit)
+    with optional_packages("graphslice serve", "serve"):
         import uvicorn
 
-        from graphslice.serve.app import Service, create_app
-    except ModuleNotFoundError as error:
-        raise InputError(f"graphslice serve needs the package {error.name}: pip install 'graphslice[serve]'") from None
+        from graphslice.serve.app import ServedModel, Service, create_app
     from graphslice.data.featurize import featurizer_pool
-    from graphslice.serve.app import ServedModel
 
     listener = _listen(options.host, options.port)
     with listener, featurizer_pool(workers=2, seconds=_ROW_SECONDS) as pool:
@@ -77,8 +74,5 @@ def _load_models(paths: list[str], device: str | None) -> list:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Bind a socket, before models are loaded, so that an occupied port is reported at once."""
-    try:
+    with file_errors("listen at", f"{host}:{port}", OverflowError):
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        reason = str(getattr(error, "strerror", None) or error).partition(" (")[0]
-        raise InputError(f"cannot listen at {host}:{port}: {reason}; choose another --port or --host") from None

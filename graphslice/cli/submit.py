@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from graphslice.cli.options import load_model
+from graphslice.cli.options import add_device, load_model
 
 MODULE = "graphslice.evaluation.submission"
 
@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     parser.add_argument("--root", help="directory of OGB's data, downloaded if missing (default: that of the training)")
     parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
-    parser.add_argument("--device", help="cpu, cuda or mps (default: a GPU if there is one)")
+    add_device(parser)
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:

@@ -8,14 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import (
-    add_config_options,
-    add_init_from,
-    build_config,
-    check_only_resume,
-    exit_stopped,
-    last_start,
-)
+from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, stoppable
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.training.train_run"
@@ -39,23 +32,21 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Train a model into a run directory, or resume one; raise InputError for unusable input."""
     from graphslice.report.write import report_after_training
-    from graphslice.runs.run_files import default_run_directory, resume_command
+    from graphslice.runs.run_files import CONFIG, default_run_directory, resume_command
     from graphslice.training.train_run import resume, train
 
     console = Console(stderr=True, soft_wrap=True)
-    folder, before = Path(options.resume) if options.resume else None, None
-    try:
-        if folder is not None:
-            check_only_resume(arguments)
+    if options.resume:
+        check_only_resume(arguments)
+        folder = Path(options.resume)
+    else:
+        config = build_config(options)
+        folder = Path(options.out) if options.out else default_run_directory(config.data)
+    with stoppable(folder / CONFIG, resume_command(folder), console, resumed=bool(options.resume)):
+        if options.resume:
             result = resume(folder, console=console)
         else:
-            config = build_config(options)
-            folder = Path(options.out) if options.out else default_run_directory(config.data)
-            command, before = shell_command(["graphslice", *arguments]), last_start(folder)
+            command = shell_command(["graphslice", *arguments])
             result = train(config, folder, overwrite=options.overwrite, command=command, console=console)
         report_after_training(result.folder, result.data, console)
-        return result.to_dict()
-    except KeyboardInterrupt:
-        if folder is None or last_start(folder) == before:  # not yet begun; what is there is another run
-            raise
-        exit_stopped(resume_command(folder), console)
+    return result.to_dict()

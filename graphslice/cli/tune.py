@@ -8,7 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, exit_stopped
+from graphslice.cli.options import add_config_options, add_init_from, build_config, check_only_resume, stoppable
 from graphslice.errors import shell_command
 
 MODULE = "graphslice.search.tune"
@@ -41,14 +41,17 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.search.tune import resume, tune
 
     console = Console(stderr=True, soft_wrap=True)
-    folder = Path(options.resume) if options.resume else None
-    try:
-        if folder is not None:
-            check_only_resume(arguments)
+    if options.resume:
+        check_only_resume(arguments)
+        folder = Path(options.resume)
+    else:
+        config = build_config(options)
+        folder = Path(options.out) if options.out else Path("tuned") / default_run_directory(config.data).name
+    command = shell_command(["graphslice", "tune", "--resume", str(folder)])
+    with stoppable(folder / STUDY, command, console, resumed=bool(options.resume)):
+        if options.resume:
             result = resume(folder, console=console)
         else:
-            config = build_config(options)
-            folder = Path(options.out) if options.out else Path("tuned") / default_run_directory(config.data).name
             result = tune(
                 config,
                 folder,
@@ -60,8 +63,4 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
                 console=console,
             )
         report_after_training(result.folder, result.data, console)
-        return {"search": str(folder), **result.to_dict()}
-    except KeyboardInterrupt:
-        if folder is None or not (folder / STUDY).is_file():
-            raise
-        exit_stopped(shell_command(["graphslice", "tune", "--resume", str(folder)]), console)
+    return {"search": str(folder), **result.to_dict()}

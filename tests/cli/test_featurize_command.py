@@ -31,14 +31,6 @@ def test_featurize_a_file(demo_store, demo_rows, cli, demo_csv, tmp_path):
     assert [row[0] for row in table["targets"]] == demo_rows["gap_ev"].tolist()
 
 
-def test_featurize_the_demo_set(cli, tmp_path, demo_smiles):
-    code, out, err = cli("featurize", "demo", "-o", tmp_path / "demo.arrow", "--workers", "1")
-    assert (code, err) == (0, "") and "demo.arrow: 4,573 rows" in out
-    found = GraphStore.open(tmp_path / "demo.arrow")
-    assert found.info.targets == ("gap_ev",) and found.errors == {}
-    assert found.sizes[::400].tolist() == [gs.smiles_to_graph(smiles).num_atoms for smiles in demo_smiles[::400]]
-
-
 def test_featurize_a_folder(cli, tmp_path, demo_rows):
     """With settings of the graphs, which the store keeps."""
     (tmp_path / "shards").mkdir()
@@ -63,19 +55,6 @@ def test_featurize_bad_rows(cli, tmp_path):
     errors = pd.read_feather(tmp_path / "s.arrow")["error"]
     assert errors.notna().tolist() == [False, True, True, False, True] and "'high'" in errors[2]
     assert errors[4] == "3 fields where the header has 2 (line 6 of t.csv)"
-
-
-def test_rows_with_one_label_of_several_are_usable(cli, tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,y,z\nCCO,1,no\nCCC,2,no\nCCCC,3,\nCCN,30 nm/s,yes\nC,40 nm/s,\n")
-    code, _, err = cli("featurize", tmp_path / "t.csv", "--targets", "y,z", "-o", tmp_path / "s.arrow")
-    assert code == 0 and err == "1 of 5 rows are not usable: see the reasons in column 'error'\n"
-
-
-def test_featurize_nothing_but_bad_rows(cli, tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,gap\noops,1\n*,2\n")
-    code, _, err = cli("featurize", tmp_path / "t.csv", "--targets", "gap", "-o", tmp_path / "s.arrow")
-    assert code == 2 and "no row can be used; the first: not a valid molecule" in err
-    assert len(err.splitlines()) == 1 and not (tmp_path / "s.arrow").exists()
 
 
 def test_featurize_replaces_nothing_unasked(cli, demo_csv, tmp_path):
@@ -114,14 +93,13 @@ def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, c
     assert own[1].removeprefix(str(demo_store)) == table[1].removeprefix(str(demo_csv))
 
 
-@pytest.mark.parametrize("split", ["random", None])
-def test_a_random_split_of_a_store_is_that_of_its_table(split, cli, demo_rows, tiny_flags, tmp_path):
+def test_a_random_split_of_a_store_is_that_of_its_table(cli, demo_rows, tiny_flags, tmp_path):
     """Also with rows that are left out."""
     table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
     table.loc[3, "smiles"], table.loc[8, "gap_ev"], table.loc[9, "gap_ev"] = "oops", "high", None
     (tmp_path / "t.csv").write_text(table.to_csv(index=False) + "CCO\n")
     assert cli("featurize", tmp_path / "t.csv", "--targets", "gap_ev", "-o", tmp_path / "t.arrow")[0] == 0
-    flags = [*tiny_flags, "--seed", "5", "--trainer.max_epochs=1", *(["--split", split] if split else [])]
+    flags = [*tiny_flags, "--seed", "5", "--trainer.max_epochs=1"]
     for suffix in ("csv", "arrow"):
         data = ["--dataset", tmp_path / f"t.{suffix}", "--targets", "gap_ev"]
         assert cli("train", *data, *flags, "-o", tmp_path / suffix)[0] == 0

@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
 from json_documents import document_of, parse
-from original_models import original
 from rdkit import Chem
 
 import graphslice as gs
@@ -79,13 +76,6 @@ def test_output_file_replaces_the_rows(run, run_directory, demo_csv, tmp_path):
         assert document["total"] == len(pd.read_csv(out)) == 60
 
 
-def test_embeddings(run, run_directory):
-    first, second = run("fingerprint", run_directory, "CCO", "C[N")["rows"]
-    values = [first[f"embedding_{i}"] for i in range(16)]
-    np.testing.assert_allclose(values, gs.load(run_directory, "cpu").embed(["CCO"])[0], rtol=1e-5)
-    assert second["embedding_0"] is None and second["error"]
-
-
 def test_rows_are_written_while_they_come():
     file = io.StringIO()
     output = JsonOutput(file)
@@ -108,13 +98,6 @@ def test_error_after_some_rows_completes_the_document(fail, run_directory, tmp_p
 
 
 # --- other commands -------------------------------------------------------------------------------
-
-
-def test_evaluate(run, run_directory):
-    document = run("evaluate", run_directory)
-    assert (document["split"], document["molecules"], document["unusable"]) == ("test", 6, 0)
-    expected = gs.load(run_directory, "cpu").metrics["test"]
-    assert document["mae"] == pytest.approx(expected["mae"], rel=1e-5) == document["targets"]["gap_ev"]["mae"]
 
 
 def test_evaluate_states_undefined_scores_and_failed_rows(run, run_directory, tmp_path):
@@ -153,20 +136,6 @@ def test_atom_level_run(run, demo_rows, tiny_flags, tmp_path):
     assert len(run("predict", tmp_path / "run", "CCO")["rows"][0]["size_pred"]) == 3
 
 
-def test_files_of_other_commands(run, run_directory, demo_csv, tmp_path, monkeypatch):
-    document = run("featurize", demo_csv, "-o", tmp_path / "d.arrow")
-    assert document["rows"] == 60 and document["bytes"] == (tmp_path / "d.arrow").stat().st_size
-    state, *_ = original("reference_checkpoint", "graphormer")
-    torch.save({"state_dict": state}, tmp_path / "original.pt")
-    imported = run("import-checkpoint", tmp_path / "original.pt", "-o", tmp_path / "run")
-    assert (imported["layers"], imported["dim"]) == (2, 32)
-    monkeypatch.setattr("graphslice.inference.onnx_export.export_onnx", lambda *_: ["a note"])
-    exported = run("export", tmp_path / "run", "-o", tmp_path / "x")
-    assert exported == {"files": [str(tmp_path / "x")], "notes": ["a note"]}
-    monkeypatch.setattr("graphslice.evaluation.submission.submit", lambda *_, **__: [tmp_path / "y.npz"])
-    assert run("submit", run_directory, "--dataset", "pcqm4m") == {"files": [str(tmp_path / "y.npz")]}
-
-
 # --- errors and streams ---------------------------------------------------------------------------
 
 
@@ -190,12 +159,6 @@ def test_messages_go_to_standard_error(cli, run_directory):
     assert parse(document[1])
 
 
-def test_only_the_first_process_of_a_run_writes_the_document(cli, monkeypatch):
-    monkeypatch.setenv("SLURM_PROCID", "1")
-    assert cli("train", "--dataset", "absent.csv", "--json")[:2] == (2, "")
-    assert "no model at" in parse(cli("predict", "absent", "CCO", "--json")[1])["error"]
-
-
 @pytest.mark.slow
 def test_nothing_else_reaches_standard_output(capfd, monkeypatch, demo_csv, tiny_flags, tmp_path):
     """Such as what LightGBM prints below Python."""
@@ -213,11 +176,3 @@ def test_full_disk_ends_in_one_sentence(run_directory):
         command = [sys.executable, "-m", "graphslice", "predict", str(run_directory), "CCO", "--json"]
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 2 and "No space left" in ended.stderr and ended.stderr.count("\n") == 1
-
-
-def test_closed_pipe_ends_quietly(start, run_directory, tmp_path):
-    (tmp_path / "in.csv").write_text("smiles,note\n" + f"C,{'x' * 100}\n" * 3000)
-    process = start("predict", run_directory, tmp_path / "in.csv", "--json")
-    assert process.stdout.readline() == '{"rows": [\n'
-    process.stdout.close()
-    assert (process.wait(300), process.stderr.read()) == (0, "")

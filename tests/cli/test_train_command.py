@@ -8,7 +8,6 @@ from jsonargparse import ArgumentParser
 
 import graphslice as gs
 from graphslice.cli.options import add_config_options, build_config
-from graphslice.runs.checkpoint import read_checkpoint
 
 
 @pytest.mark.slow
@@ -63,19 +62,6 @@ def test_the_start_that_is_given_beats_that_of_the_file(run_directory, tmp_path)
         assert build_config(parser.parse_args(flags)).init_from == start
 
 
-def test_a_column_of_descriptors_with_a_comma_in_its_name(demo_rows, cli, tiny_flags, tmp_path):
-    demo_rows[:60].assign(**{"temp,K": range(60)}).to_csv(tmp_path / "t.csv", index=False)
-    data = ("--dataset", tmp_path / "t.csv", "--targets", "gap_ev", "--features", '"temp,K"')
-    code, _, err = cli("train", *data, "-o", tmp_path / "run", *tiny_flags)
-    assert code == 0, err
-    assert read_checkpoint(tmp_path / "run").config.data.descriptors == ("temp,K",)
-    assert cli("evaluate", tmp_path / "run")[0] == 0
-    code, _, err = cli("featurize", *data[1:4], "-o", tmp_path / "without.arrow")
-    assert code == 0, err
-    code, _, err = cli("evaluate", tmp_path / "run", "--dataset", tmp_path / "without.arrow")
-    assert code == 2 and 'featurize --features "temp,K"' in err
-
-
 def test_short_options_set_the_settings_that_they_name(cli, training_of, demo_csv, tiny_flags):
     flags = [*tiny_flags, "--epochs", 1, "--batch-size", 7, "--lr", "3e-4", "--data.id_column", "split"]
     config = training_of(cli, "train", "--data.dataset", demo_csv, *flags).config
@@ -87,7 +73,6 @@ def test_short_options_set_the_settings_that_they_name(cli, training_of, demo_cs
     ("options", "message"),
     [
         (["--targets", "gap"], "has no column 'gap' (did you mean 'gap_ev'?)"),
-        (["--trainer.accelerator", "quantum"], "quantum"),
         (["--targets", "gap_ev", "--transform", "gap_ev=exp"], "data.transform cannot be 'exp'"),
         ([], "holds a run already: choose another --out"),
     ],

@@ -16,8 +16,9 @@ import pandas as pd
 
 from graphslice.chem.hashes import MoleculeHashes
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize_stream, molecule_keys
+from graphslice.data.featurize import molecule_keys, parse
 from graphslice.data.splits import SPLITS
+from graphslice.data.store import GraphStore
 from graphslice.pretraining.corpus import split_by_hash
 from split_check import check_split
 
@@ -37,7 +38,7 @@ def labelled(corpus: Path, held: list[Path], targets: list[str]) -> pd.DataFrame
 
 def keys_of_smiles(smiles: pd.Series) -> MoleculeHashes:
     """Return the hashes of molecules; all SMILES must be valid."""
-    store, _ = next(featurize_stream([smiles.tolist()], GraphConfig()))
+    store = GraphStore.from_arrays(*parse(smiles.tolist(), GraphConfig())[:2])
     return molecule_keys(store, np.arange(len(store)))
 
 

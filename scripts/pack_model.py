@@ -18,7 +18,7 @@ import pandas as pd
 
 from graphslice.calibration import Calibration
 from graphslice.config import DataConfig, GraphConfig
-from graphslice.data.featurize import featurize_stream, molecule_keys
+from graphslice.data.featurize import molecule_keys, parse
 from graphslice.data.store import GraphStore
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.runs.run_files import CORPUS
@@ -56,7 +56,7 @@ def elements(corpus: GraphStore) -> list[int]:
 def with_smiles(calibration: Calibration, corpus: GraphStore, table: Path) -> Calibration:
     """Add the SMILES of the training molecules, which are rows of the corpus, to a calibration."""
     texts = pd.read_csv(table, usecols=["smiles"])["smiles"].tolist()
-    store, _ = next(featurize_stream([texts], GraphConfig()))
+    store = GraphStore.from_arrays(*parse(texts, GraphConfig())[:2])
     known = dict(zip(molecule_keys(store, np.arange(len(store))).identity.tolist(), texts, strict=True))
     wanted = molecule_keys(corpus, calibration.domain.rows).identity.tolist()
     return replace(calibration, domain=replace(calibration.domain, smiles=tuple(known[one] for one in wanted)))

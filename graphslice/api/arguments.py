@@ -13,7 +13,7 @@ from graphslice.config import join_names
 from graphslice.data.columns import check_unique
 from graphslice.data.loaders import as_table, is_frame
 from graphslice.errors import InputError
-from graphslice.inference.inputs import as_molecules, frame_molecules, is_graph
+from graphslice.inference.inputs import as_molecules, frame_smiles, is_graph
 
 
 def as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
@@ -59,7 +59,7 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     Raises:
         InputError: if the numbers of labels and SMILES differ, or those of names and targets.
     """
-    molecules = frame_molecules(smiles, None, ())[0] if is_frame(smiles) else as_molecules(smiles)
+    molecules = frame_smiles(smiles) if is_frame(smiles) else as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):
         raise InputError("labels belong to SMILES: graphslice.train(config, out, data=graphs) trains on PyG graphs")
     try:

@@ -25,7 +25,7 @@ from graphslice.config.reading import nested
 from graphslice.data.loaders import column_names, is_frame
 from graphslice.errors import InputError, check_choice, quoted_list
 from graphslice.inference.files import compute_embeddings, embedding_column
-from graphslice.inference.inputs import as_molecules, frame_molecules
+from graphslice.inference.inputs import as_molecules, frame_rows
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 # Fields of the section data that fit sets.
@@ -88,7 +88,7 @@ class _Estimator(_SmilesInput):
         table = labelled_table(smiles, labels, names)
         first, *targets = table.column_names
         for name, values in columns.items():
-            table = table.append_column(name, pa.array(values))
+            table = table.append_column(name, values)
         split = next(name for name in ("split", "SPLIT", "the split") if name not in table.column_names)
         table = table.append_column(split, pa.array(["train"] * len(table)))
         weights = None
@@ -137,7 +137,7 @@ class _Estimator(_SmilesInput):
                 "level"
             ) from None
 
-    def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, np.ndarray]]:
+    def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, pa.ChunkedArray]]:
         """Return the molecules and the feature columns of ``X``."""
         wanted = feature_column_names(split_words(name_setting(features) or ""))
         molecules, columns = _read(X, self._column, wanted)
@@ -151,7 +151,10 @@ class _Estimator(_SmilesInput):
     def _predict_with_errors(self, X: Any) -> tuple[np.ndarray, list[str | None]]:
         check_is_fitted(self, "model_")
         molecules, columns = self._molecules_and_columns(X, self.model_.config.data.descriptors)
-        predictions = self.model_.predict(molecules, columns=columns, details=True)
+        if columns:
+            smiles = self.model_.config.data.smiles_column
+            molecules = pa.table({smiles: pa.array(molecules, pa.string()), **columns})
+        predictions = self.model_.predict(molecules, details=True)
         return predictions.values.astype(np.float64), predictions.errors
 
 
@@ -295,12 +298,17 @@ class GraphSliceTransformer(TransformerMixin, _SmilesInput):
         return tags
 
 
-def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tuple[list, dict[str, np.ndarray]]:
+def _read(X: Any, column: str | None = None, features: Sequence[str] = ()) -> tuple[list, dict[str, pa.ChunkedArray]]:
     """Return the molecules of ``X``, and those of the feature columns that it has; raise InputError without molecules.
 
     The molecules of a frame are in ``column``, if it has one of this name.
     """
-    molecules, columns = frame_molecules(X, column, features) if is_frame(X) else (as_molecules(X), {})
+    if is_frame(X):
+        rows, smiles = frame_rows(X, column, features)
+        molecules = rows.smiles(smiles)
+        columns = {name: rows.table.column(name) for name in features if name in rows.table.column_names}
+    else:
+        molecules, columns = as_molecules(X), {}
     if not molecules:
         raise InputError("X has no molecules (0 samples): at least one is needed")
     return molecules, columns

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from graphslice.data.tables import binary_array, decode_text, file_columns, is_text, malformed_rows, texts
+from graphslice.data.tables import Rows, binary_array, decode_text, is_text, texts
 from graphslice.errors import shown
 
 # Contents of empty cells, in lower case: marks of missing values, dashes, and errors of spreadsheets.
@@ -22,9 +23,9 @@ _NO_VALUE = {
 _MAX_EXACT_INTEGER = 2.0**53
 
 
-def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parse numbers, but no booleans: ``float64 [R]``, nan without one; ``bool [R]``, true where empty or malformed."""
-    cells = chunk.column(column)
+def parse_number_column(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Parse numbers, but no booleans: ``float64 [R]``, nan without one; ``bool [R]``, true where empty or at fault."""
+    cells = rows.table.column(column)
     if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
         numbers = cells.cast(pa.float64(), safe=False).to_numpy()
         empty = np.isnan(numbers)
@@ -36,9 +37,9 @@ def parse_number_column(chunk: pa.Table, column: str) -> tuple[np.ndarray, np.nd
         words = texts(cells)
         numbers = np.array([parse_number(word) for word in words], dtype=np.float64)[word_of]
         empty = np.array([is_empty(word) for word in words], bool)[word_of]
-    if malformed := list(malformed_rows(chunk)):
+    if faults := list(rows.faults):
         numbers = numbers.copy()
-        numbers[malformed], empty[malformed] = np.nan, True
+        numbers[faults], empty[faults] = np.nan, True
     return numbers, empty
 
 
@@ -87,9 +88,9 @@ def is_empty(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _NO_VALUE)
 
 
-def column_cells(chunk: pa.Table, column: str) -> list[object]:
-    """Return the cells of a column of a chunk as Python objects: lists, texts, None, or other types."""
-    cells = chunk.column(column).to_pylist()
+def column_cells(rows: Rows, column: str) -> list[object]:
+    """Return the cells of a column as Python objects: lists, texts, None, or other types."""
+    cells = rows.table.column(column).to_pylist()
     return [decode_text(cell) if isinstance(cell, bytes) else cell for cell in cells]
 
 
@@ -145,15 +146,16 @@ def has_comma(cell: str) -> bool:
     return _ANY_COMMA.fullmatch(cell) is not None
 
 
-def plain_numbers(chunk: pa.Table, decimal: str | None, columns: Collection[str] | None = None) -> pa.Table:
+def plain_numbers(rows: Rows, decimal: str | None, columns: Collection[str] | None = None) -> Rows:
     """Convert numbers with a decimal comma in all text columns, or some, if ``decimal`` is not None."""
     if decimal is None:
-        return chunk
-    for i, field in enumerate(file_columns(chunk).schema):
+        return rows
+    table = rows.table
+    for i, field in enumerate(table.schema):
         if is_text(field.type) and (columns is None or field.name in columns):
-            encoded = binary_array([_convert(cell).encode() for cell in texts(chunk.column(i))])
-            chunk = chunk.set_column(i, field.name, encoded)
-    return chunk
+            encoded = binary_array([_convert(cell).encode() for cell in texts(table.column(i))])
+            table = table.set_column(i, field.name, encoded)
+    return replace(rows, table=table)
 
 
 def _convert(cell: str) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
 from graphslice.data.cells import COMMA_ADVICE, cell_text, has_comma, parse_number_column, plain_numbers
-from graphslice.data.tables import texts
+from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError, NoSmilesColumnError, nearest, pluralize, quoted_list
 from graphslice.tasks import Task
 
@@ -144,43 +143,47 @@ def check_feature_columns(values: np.ndarray, names: Sequence[str], name: str) -
             raise InputError(f"{name}: the column {column!r} of data.features has no number in any row")
 
 
-def _feature_cells(chunk: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Apply :func:`parse_number_column` to a descriptor column, which may hold true and false."""
-    numbers, empty = parse_number_column(chunk, name)
+def _feature_cells(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Apply :func:`parse_number_column` to a feature column, which may hold true and false."""
+    numbers, empty = parse_number_column(rows, name)
     words = np.flatnonzero(~empty & np.isnan(numbers))
     if len(words):
-        cells, numbers = texts(chunk.column(name)), numbers.copy()
+        cells, numbers = texts(rows.table.column(name)), numbers.copy()
         numbers[words] = [_TRUTH.get(cells[row].strip().lower(), np.nan) for row in words.tolist()]
     return numbers, empty
 
 
-class FeatureColumns:
-    """Parser of K descriptor columns that counts problems; ``ranges``: ``float32 [2, K]``, the limits in training."""
+class InputColumns:
+    """The columns of a table that a model reads: the SMILES, and K feature columns whose problems are counted."""
 
-    def __init__(self, names: Sequence[str], decimal: str | None = None, ranges: np.ndarray | None = None) -> None:
-        self.names, self.decimal, self.ranges, self._rows = names, decimal, ranges, 0
+    def __init__(
+        self,
+        smiles: str,
+        features: Sequence[str] = (),
+        decimal: str | None = None,  # how numbers are written, as in data.decimal
+        ranges: np.ndarray | None = None,  # float32 [2, K], the limits of the features in training
+    ) -> None:
+        self.smiles, self.features, self.decimal, self.ranges, self._rows = smiles, features, decimal, ranges, 0
         # Number of cells with a problem, and the first of them, by problem and column.
         self._found: dict[tuple[str, str], tuple[int, str]] = {}
 
-    def parse(self, chunk: pa.Table) -> np.ndarray:
-        """Parse the columns of the next chunk: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
-        chunk = plain_numbers(chunk, self.decimal, self.names)
-        parsed = [_feature_cells(chunk, name) for name in self.names]
-        for name, (numbers, empty) in zip(self.names, parsed, strict=True):
+    def parse_features(self, rows: Rows) -> np.ndarray:
+        """Parse the features of the next rows: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
+        if not self.features:
+            return np.empty((len(rows), 0), np.float32)
+        rows = plain_numbers(rows, self.decimal, self.features)
+        parsed = [_feature_cells(rows, name) for name in self.features]
+        for name, (numbers, empty) in zip(self.features, parsed, strict=True):
             if (wrong := ~empty & ~np.isfinite(numbers)).any():
-                cell = cell_text(chunk.column(name), int(wrong.argmax()))
+                cell = cell_text(rows.table.column(name), int(wrong.argmax()))
                 self._count("unknown", name, wrong, repr(cell), f" ({COMMA_ADVICE})" if has_comma(cell) else "")
         values = as_descriptors([numbers for numbers, _ in parsed])
-        self.count_outside(values)
-        self._rows += len(chunk)
-        return values
-
-    def count_outside(self, values: np.ndarray) -> None:
-        """Count the values of the next chunk, ``float32 [R, K]``, that are outside the ranges."""
         if self.ranges is not None:
-            for name, column, low, high in zip(self.names, values.T, *self.ranges, strict=True):
+            for name, column, low, high in zip(self.features, values.T, *self.ranges, strict=True):
                 if (outside := (column < low) | (column > high)).any():
                     self._count("outside", name, outside, f"{column[outside.argmax()]:g}")
+        self._rows += len(rows)
+        return values
 
     def _count(self, problem: str, name: str, rows: np.ndarray, cell: str, advice: str = "") -> None:
         row = self._rows + int(rows.argmax()) + 1
@@ -188,9 +191,9 @@ class FeatureColumns:
         self._found[problem, name] = count + int(rows.sum()), first
 
     def notes(self) -> list[str]:
-        """Return a warning for each column with cells that are neither empty nor a number, or outside its range."""
+        """Return a warning for each feature with cells that are neither empty nor a number, or outside its range."""
         notes = []
-        for n, name in enumerate(self.names):
+        for n, name in enumerate(self.features):
             if (found := self._found.get(("unknown", name))) is not None:
                 notes.append(
                     f"{found[0]:,} cells of the column {name!r} of data.features are not numbers, the first is "

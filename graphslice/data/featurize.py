@@ -3,14 +3,14 @@ processes; if one crashes or hangs, only the row that it was reading is lost."""
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar, Union
 
@@ -23,7 +23,9 @@ from graphslice.chem.hashes import MoleculeHashes, hash_molecules, hash_scaffold
 from graphslice.chem.molecule import ORDER_DTYPE, MolArrays, read_smiles
 from graphslice.chem.parse import standardize_all
 from graphslice.config import MOLECULE, GraphConfig
+from graphslice.data.columns import InputColumns
 from graphslice.data.store import GraphStore, StoreInfo
+from graphslice.data.tables import Rows
 from graphslice.errors import InputError
 from graphslice.system.machine import cores
 from graphslice.system.processes import Child, ChildDied
@@ -36,17 +38,18 @@ _TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
 #: Processes from :func:`featurizer_pool`; None if this process does the work itself.
 Pool: TypeAlias = Union["Workers", None]
 
-# Molecules, for each None or the reason why it is invalid, the order of atoms or bonds, and descriptors by kind.
-_Parsed: TypeAlias = tuple[MolArrays, list[str | None], np.ndarray, dict[str, np.ndarray]]
+#: Molecules, for each None or the reason why it is invalid, the order of atoms or bonds, and descriptors by kind.
+Parsed: TypeAlias = tuple[MolArrays, list[str | None], np.ndarray, dict[str, np.ndarray]]
+_Label = TypeVar("_Label")
 # Results of one task of a pool.
-_Futures: TypeAlias = Future[list[tuple[_Parsed, str | None]]]
+_Futures: TypeAlias = Future[list[tuple[Parsed, str | None]]]
 
 
 @contextmanager
 def featurizer_pool(
     rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = (), seconds: float = _ROW_SECONDS
 ) -> Iterator[Pool]:
-    """Start a pool for :func:`featurize_stream`; yield None for few ``rows``, with one worker or in a daemon process.
+    """Start a pool for :func:`featurize_rows`; yield None for few ``rows``, with one worker or in a daemon process.
 
     A SMILES that crashes a process or exceeds ``seconds`` fails only its row. Without a pool it crashes this process;
     :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
@@ -72,22 +75,30 @@ def featurizer_pool(
         pool.close()
 
 
-def featurize_stream(
-    chunks: Iterable[Sequence[str]],
+def featurize_rows(
+    chunks: Iterable[Rows],
+    inputs: InputColumns,
     config: GraphConfig,
     *,
     pool: Pool = None,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
-    columns: Iterable[Mapping[str, np.ndarray]] | None = None,  # by chunk and name float32 [R], of a table
     level: str = MOLECULE,
-) -> Iterator[tuple[GraphStore, list[str | None]]]:
-    """Parse SMILES into stores in memory by chunk; also yield, for every row, None or why it has no molecule.
+) -> Iterator[tuple[Rows, GraphStore]]:
+    """Read the molecules of a table into stores in memory, chunk by chunk; the faults of the rows become complete.
     ``prefetch`` parses the next chunk meanwhile: faster if the caller works on a GPU, slower if on the same cores."""
-    chunk_columns = itertools.repeat({}) if columns is None else columns
-    parsed = _parse_chunks(chunks, config, level, pool, prefetch=prefetch, kinds=kinds)
-    for (arrays, reasons, order, descriptors), values in zip(parsed, chunk_columns, strict=False):
-        yield GraphStore.from_arrays(arrays, reasons, {**descriptors, **values}, order, level), reasons
+    texts = ((rows, rows.smiles(inputs.smiles)) for rows in chunks)
+    for rows, parsed in _parse_chunks(texts, config, level, pool, prefetch=prefetch, kinds=kinds):
+        yield with_store(rows, inputs, parsed, level)
+
+
+def with_store(rows: Rows, inputs: InputColumns, parsed: Parsed, level: str) -> tuple[Rows, GraphStore]:
+    """Add the reasons of invalid molecules to the faults of rows, and store the molecules with their features."""
+    arrays, reasons, order, descriptors = parsed
+    features = dict(zip(inputs.features, inputs.parse_features(rows).T, strict=True))
+    invalid = {row: reason for row, reason in enumerate(reasons) if reason is not None}
+    rows = replace(rows, faults=invalid | rows.faults)
+    return rows, GraphStore.from_arrays(arrays, rows.errors, descriptors | features, order, level)
 
 
 def parse(
@@ -97,13 +108,13 @@ def parse(
     progress: Callable[[int], None] | None = None,
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
-) -> _Parsed:
-    """Parse SMILES as :func:`featurize_stream`: the result of :func:`read_smiles`, and descriptors by kind."""
-    (parsed,) = _parse_chunks([smiles], config, level, pool, progress, kinds=kinds)
+) -> Parsed:
+    """Parse SMILES: the result of :func:`read_smiles`, and descriptors by kind."""
+    ((_, parsed),) = _parse_chunks([(None, smiles)], config, level, pool, progress, kinds=kinds)
     return parsed
 
 
-def _parse_task(smiles: Sequence[str], config: GraphConfig | StoreInfo, level: str, kinds: Sequence[str]) -> _Parsed:
+def _parse_task(smiles: Sequence[str], config: GraphConfig | StoreInfo, level: str, kinds: Sequence[str]) -> Parsed:
     max_atoms = config.max_atoms
     smiles, faults = standardize_all(smiles, config.standardize, max_atoms)
     arrays, reasons, order = read_smiles(smiles, level, atom_order=config.atom_order, max_atoms=max_atoms)
@@ -115,33 +126,39 @@ def _parse_task(smiles: Sequence[str], config: GraphConfig | StoreInfo, level: s
 
 
 def _parse_chunks(
-    chunks: Iterable[Sequence[str]],
+    chunks: Iterable[tuple[_Label, Sequence[str]]],  # SMILES, with anything that stays beside them
     config: GraphConfig | StoreInfo,
     level: str,
     pool: Pool,
     progress: Callable[[int], None] | None = None,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
-) -> Iterator[_Parsed]:
+) -> Iterator[tuple[_Label, Parsed]]:
     work = partial(_parse_task, config=config, level=level, kinds=tuple(kinds))
     if pool is None:
-        for chunk in chunks:
-            yield _join((work(task) for task in _tasks(chunk, kinds)), kinds, progress)
+        for label, smiles in chunks:
+            yield label, _join((work(task) for task in _tasks(smiles, kinds)), kinds, progress)
         return
-    pending: deque[list[_Futures]] = deque()
+    pending: deque[tuple[_Label, list[_Futures]]] = deque()
     try:
-        for chunk in chunks:
-            pending.append([pool.submit(work, task) for task in _tasks(chunk, kinds)])
+        for label, smiles in chunks:
+            pending.append((label, [pool.submit(work, task) for task in _tasks(smiles, kinds)]))
             if len(pending) > prefetch:
-                yield _join(_results(pending.popleft()), kinds, progress)
+                yield _finish(*pending.popleft(), kinds, progress)
         while pending:
-            yield _join(_results(pending.popleft()), kinds, progress)
+            yield _finish(*pending.popleft(), kinds, progress)
     finally:
-        for future in (future for futures in pending for future in futures):
+        for future in (future for _, futures in pending for future in futures):
             future.cancel()
 
 
-def _results(futures: Iterable[_Futures]) -> Iterator[_Parsed]:
+def _finish(
+    label: _Label, futures: list[_Futures], kinds: Sequence[str], progress: Callable[[int], None] | None
+) -> tuple[_Label, Parsed]:
+    return label, _join(_results(futures), kinds, progress)
+
+
+def _results(futures: Iterable[_Futures]) -> Iterator[Parsed]:
     for future in futures:
         for (arrays, reasons, order, descriptors), reason in future.result():
             yield arrays, reasons if reason is None else [reason], order, descriptors
@@ -156,7 +173,7 @@ def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str
     return (smiles[start : start + size] for start in range(0, len(smiles), size))
 
 
-def _join(results: Iterable[_Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> _Parsed:
+def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
     orders = [np.empty((0, 2), ORDER_DTYPE)]

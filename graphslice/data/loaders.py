@@ -19,7 +19,7 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.cells import number_key, plain_numbers
 from graphslice.data.columns import (
     MAX_MAGNITUDE,
-    FeatureColumns,
+    InputColumns,
     LabelColumns,
     check_feature_columns,
     check_unique,
@@ -34,7 +34,7 @@ from graphslice.data.ogb import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.rows import LabelledRows, parse_chunks
 from graphslice.data.splits import SPLIT_METHODS, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import TABLE_SUFFIXES, malformed_rows, open_table, reject_other_atom_order, texts
+from graphslice.data.tables import TABLE_SUFFIXES, Rows, open_table, reject_other_atom_order, texts
 from graphslice.data.targets import infer_target, infer_tasks, infer_tasks_from_values
 from graphslice.errors import InputError, first_line, nearest, quoted_list
 from graphslice.feature_dims import BOND_DIMS
@@ -143,19 +143,19 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
 
 
 def dataset_from_chunks(
-    chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
+    chunks: Sequence[Rows], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
     """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`."""
-    malformed = [reason for chunk in chunks for reason in malformed_rows(chunk).values()]
+    malformed = [reason for rows in chunks for reason in rows.faults.values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
-    written, chunks = chunks, [plain_numbers(chunk, columns.decimal) for chunk in chunks]
+    written, chunks = chunks, [plain_numbers(rows, columns.decimal) for rows in chunks]
     if not columns.targets:
         columns = replace(columns, targets=[infer_target(chunks, columns, config, name)])
     tasks = rename_tasks(columns.targets, tasks)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
-    columns, features = replace(columns, tasks=tuple(tasks)), FeatureColumns(columns.descriptors)
-    rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, features)))
+    columns, inputs = replace(columns, tasks=tuple(tasks)), InputColumns(columns.smiles, columns.descriptors)
+    rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, inputs)))
     if rows.columns is not None:
         check_feature_columns(rows.columns, columns.descriptors, name)
     rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
@@ -168,9 +168,10 @@ def dataset_from_chunks(
         {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected},
         decode_splits(rows.split, usable_mask(len(rows), rejected)) if columns.split is not None else None,
         columns=rows.columns,
-        notes=tuple(features.notes()),
+        notes=tuple(inputs.notes()),
         identifiers={
-            one: [text for chunk in written for text in texts(chunk.column(one))] for one in columns.identifiers
+            column: [text for chunk in written for text in texts(chunk.table.column(column))]
+            for column in columns.identifiers
         },
     )
 
@@ -185,7 +186,7 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     if not len(table):
         raise InputError(f"{NAME} has no rows")
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
-    dataset = dataset_from_chunks([table], columns, config, NAME, tasks)
+    dataset = dataset_from_chunks([Rows(table)], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
     used += [*columns.descriptors, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))

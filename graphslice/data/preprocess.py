@@ -29,7 +29,7 @@ from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.rows import LabelledRows, labelled_rows, parse_chunk, rechunk
 from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
-from graphslice.data.tables import open_table, read_chunks, table_files
+from graphslice.data.tables import Rows, open_table, read_chunks, table_files
 from graphslice.data.targets import infer_tasks
 from graphslice.errors import InputError
 from graphslice.system.files import atomic_write
@@ -260,16 +260,16 @@ def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
         )
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
-        chunks = (plain_numbers(chunk, data.decimal) for chunk in table.chunks)
+        chunks = (plain_numbers(rows, data.decimal) for rows in table.chunks)
         return replace(columns, tasks=tuple(infer_tasks(chunks, columns.targets, data, str(path), columns.smiles)))
 
 
-def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[pa.Table], pa.Table]:
+def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[Rows], pa.Table]:
     columns, info = shared
 
-    def featurize_chunk(chunk: pa.Table) -> pa.Table:
-        rows = parse_chunk(plain_numbers(chunk, columns.decimal), columns)
-        return pa.Table.from_batches([to_record_batch(rows, info)]).replace_schema_metadata(None)
+    def featurize_chunk(rows: Rows) -> pa.Table:
+        labelled = parse_chunk(plain_numbers(rows, columns.decimal), columns)
+        return pa.Table.from_batches([to_record_batch(labelled, info)]).replace_schema_metadata(None)
 
     return featurize_chunk
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +24,12 @@ from graphslice.data.cells import (
     parse_number_list,
     plain_numbers,
 )
-from graphslice.data.columns import MAX_MAGNITUDE, FeatureColumns, LabelColumns
+from graphslice.data.columns import MAX_MAGNITUDE, InputColumns, LabelColumns
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.splits import NO_SPLIT, SPLITS
-from graphslice.data.tables import malformed_rows, open_table, texts
+from graphslice.data.tables import Rows, open_table, texts
 from graphslice.errors import InputError, pluralize
 from graphslice.tasks import REGRESSION, UNBOUNDED, Task, parse_bound
-
-if TYPE_CHECKING:
-    pass
 
 # Names of the splits in a split column.
 _SPLIT_WORDS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
@@ -42,83 +39,82 @@ _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items
 def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
     """Read the labelled rows of a table, chunk by chunk."""
     with open_table(path) as table:
-        yield from parse_chunks((plain_numbers(chunk, columns.decimal) for chunk in table.chunks), columns, str(path))
+        yield from parse_chunks((plain_numbers(rows, columns.decimal) for rows in table.chunks), columns, str(path))
 
 
 def parse_chunks(
-    chunks: Iterable[pa.Table], columns: LabelColumns, name: str, features: FeatureColumns | None = None
+    chunks: Iterable[Rows], columns: LabelColumns, name: str, inputs: InputColumns | None = None
 ) -> Iterator[LabelledRows]:
     """Apply :func:`parse_chunk` to all chunks of the table ``name``, which is added to the message of an error."""
     first_row = 0
     try:
-        for chunk in chunks:
-            yield parse_chunk(chunk, columns, first_row, features)
-            first_row += len(chunk)
+        for rows in chunks:
+            yield parse_chunk(rows, columns, first_row, inputs)
+            first_row += len(rows)
     except InputError as error:
         raise error if name in str(error) else InputError(f"{name}: {error}") from None
 
 
 def parse_chunk(
-    chunk: pa.Table, columns: LabelColumns, first_row: int = 0, features: FeatureColumns | None = None
+    rows: Rows, columns: LabelColumns, first_row: int = 0, inputs: InputColumns | None = None
 ) -> LabelledRows:
     """Parse the cells of a chunk from row ``first_row``; a malformed row is rejected. A label is invalid unless empty,
     a finite number, a bound (``>5``) or a class; of atoms and bonds a list of numbers."""
-    smiles = texts(chunk.column(columns.smiles))
-    labels, invalid_labels = _parse_labels(chunk, columns)
+    labels, invalid_labels = _parse_labels(rows, columns)
     rejected: dict[int, str] = {}
     if columns.weights is not None:
-        weights, unweighted = _parse_weights(chunk, columns.weights)
+        weights, unweighted = _parse_weights(rows, columns.weights)
         known = labels.known()
         rejected = {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
         labels = replace(labels, weights=weights)
-    for row, reason in malformed_rows(chunk).items():
-        smiles[row], rejected[row] = "", reason
-    split = np.full(len(chunk), NO_SPLIT, np.int8)
+    rejected |= rows.faults
+    split = np.full(len(rows), NO_SPLIT, np.int8)
     if columns.split is not None:
         # The split of a row without a label is not used: it may be empty, or any word.
-        needed = labels.known() if columns.targets else np.ones(len(chunk), bool)
+        needed = labels.known() if columns.targets else np.ones(len(rows), bool)
         needed[list(rejected)] = False
-        split = parse_splits(texts(chunk.column(columns.split)), columns.split, needed, first_row)
-    values = (features or FeatureColumns(columns.descriptors)).parse(chunk) if columns.descriptors else None
-    return LabelledRows(smiles, labels, split, rejected, values, invalid_labels)
+        split = parse_splits(texts(rows.table.column(columns.split)), columns.split, needed, first_row)
+    inputs = inputs or InputColumns(columns.smiles, columns.descriptors)
+    values = inputs.parse_features(rows) if columns.descriptors else None
+    return LabelledRows(rows.smiles(columns.smiles), labels, split, rejected, values, invalid_labels)
 
 
-def _parse_weights(chunk: pa.Table, column: str) -> tuple[np.ndarray, dict[int, str]]:
+def _parse_weights(rows: Rows, column: str) -> tuple[np.ndarray, dict[int, str]]:
     """Return weights, ``float64 [R]``, 0 where there is none; and the reason by row for rows without a weight."""
-    weights, _ = parse_number_column(chunk, column)
+    weights, _ = parse_number_column(rows, column)
     valid = (weights >= 0) & (weights <= MAX_MAGNITUDE)
     reasons = dict.fromkeys(np.flatnonzero(weights == 0).tolist(), ZERO_WEIGHT)
     reasons |= dict.fromkeys(np.flatnonzero(~valid).tolist(), f"no weight from 0 to 1e18 in the column {column!r}")
     return np.where(valid, weights, 0.0), reasons
 
 
-def _parse_labels(chunk: pa.Table, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
+def _parse_labels(rows: Rows, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
     """Return the labels, nan where there is none; and the reason by row for rows with an invalid label."""
     tasks = columns.tasks or tuple(map(Task, columns.targets))
     if columns.level != MOLECULE:
-        labels, rejected = parse_lists(chunk, columns.targets)
+        labels, rejected = parse_lists(rows, columns.targets)
         return _encode_classes(replace(labels, level=columns.level), tasks, rejected)
-    values = np.empty((len(chunk), len(columns.targets)), dtype=np.float64)
+    values = np.empty((len(rows), len(columns.targets)), dtype=np.float64)
     bounds = np.full((*values.shape, 2), UNBOUNDED)
     rejected = {}
     for t, (target, task) in enumerate(zip(columns.targets, tasks, strict=True)):
         if task.kind == REGRESSION:
-            values[:, t], bounds[:, t], reasons = _parse_values(chunk, target)
+            values[:, t], bounds[:, t], reasons = _parse_values(rows, target)
         else:
-            values[:, t], reasons = _parse_classes(chunk, target, task)
+            values[:, t], reasons = _parse_classes(rows, target, task)
         rejected = {row: f"target {target!r} {reason}" for row, reason in reasons.items()} | rejected
     return Labels.of_molecules(values, bounds), rejected
 
 
-def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+def _parse_values(rows: Rows, target: str) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """Return numbers, ``float64 [R]``, nan where there is none; bounds ``[R, 2]``; and the reason by invalid row."""
-    numbers, empty = parse_number_column(chunk, target)
+    numbers, empty = parse_number_column(rows, target)
     bounds = np.full((len(numbers), 2), UNBOUNDED)
     wrong = ~empty & ~np.isfinite(numbers)
     huge = np.abs(numbers) > MAX_MAGNITUDE
     reasons = {}
     for row in np.flatnonzero(wrong | huge).tolist():
-        cell = cell_text(chunk.column(target), row)
+        cell = cell_text(rows.table.column(target), row)
         if wrong[row] and (bound := parse_bound(cell)) is not None:
             bounds[row] = bound
             if np.abs(bound).min() > MAX_MAGNITUDE:  # also of one that float64 does not hold
@@ -130,27 +126,27 @@ def _parse_values(chunk: pa.Table, target: str) -> tuple[np.ndarray, np.ndarray,
     return np.where(wrong | huge, np.nan, numbers), bounds, reasons
 
 
-def _parse_classes(chunk: pa.Table, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
+def _parse_classes(rows: Rows, target: str, task: Task) -> tuple[np.ndarray, dict[int, str]]:
     """Return class indices, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
     indices = class_indices(task.classes)
-    _, empty = parse_number_column(chunk, target)
-    keys = [class_key(cell) for cell in texts(chunk.column(target))]
+    _, empty = parse_number_column(rows, target)
+    keys = [class_key(cell) for cell in texts(rows.table.column(target))]
     values = np.array([indices.get(key, np.nan) for key in keys])  # also of "-", which may be a class or empty
-    values[list(malformed_rows(chunk))] = np.nan
+    values[list(rows.faults)] = np.nan
     reasons = {}
     for row in np.flatnonzero(~empty & np.isnan(values)).tolist():
-        reasons[row] = f"is none of its {len(task.classes)} classes: {cell_text(chunk.column(target), row)!r}"
+        reasons[row] = f"is none of its {len(task.classes)} classes: {cell_text(rows.table.column(target), row)!r}"
     return values, reasons
 
 
-def parse_lists(chunk: pa.Table, targets: Sequence[str]) -> tuple[Labels, dict[int, str]]:
+def parse_lists(rows: Rows, targets: Sequence[str]) -> tuple[Labels, dict[int, str]]:
     """Parse columns of lists of numbers; also return the reason, by row, for lists that are invalid."""
     parts: list[np.ndarray] = [np.empty((0, len(targets)))]
     rejected: dict[int, str] = {}
-    malformed, columns = malformed_rows(chunk), [column_cells(chunk, target) for target in targets]
+    columns = [column_cells(rows, target) for target in targets]
     for row, cells in enumerate(zip(*columns, strict=True)):
         try:
-            parts.append(parts[0] if row in malformed else _parse_label_row(cells, targets))
+            parts.append(parts[0] if row in rows.faults else _parse_label_row(cells, targets))
         except ValueError as reason:
             rejected[row] = str(reason)
             parts.append(parts[0])

@@ -1,4 +1,4 @@
-"""Tables of molecules as streams: read in chunks and written atomically; conversion to and from Arrow arrays.
+"""Tables of molecules as streams of :class:`Rows`, written atomically; conversion to and from Arrow arrays.
 
 ``pyarrow.array`` and ``to_numpy`` are avoided because they import pandas to check whether the argument is a Series,
 which takes longer than the prediction of a few molecules.
@@ -13,10 +13,11 @@ import itertools
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,19 +52,44 @@ TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 READABLE = TABLE_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 
-# Name of the last column of a chunk, which holds the reasons for malformed rows. They are stored as a column so that
-# they stay with the rows, also when these are sent to other machines.
-_MALFORMED = "graphslice: malformed"
 # Cells that are converted to texts at once.
 _CELLS_AS_TEXT = 1_000_000
 
 
 @dataclass
+class Rows:
+    """Rows of a table of molecules as they were read, and why some of them cannot be used."""
+
+    table: pa.Table  # texts, or types of Parquet; a malformed row has its first cells
+    faults: dict[int, str] = field(default_factory=dict)  # reason by row, from 0
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @classmethod
+    def of_smiles(cls, smiles: Sequence[str], numbers: Mapping[str, np.ndarray] = MappingProxyType({})) -> Rows:
+        """Rows of a column ``smiles`` and columns of numbers."""
+        return cls(pa.table({"smiles": text_array(smiles)} | {n: number_array(v) for n, v in numbers.items()}))
+
+    @property
+    def errors(self) -> list[str | None]:
+        """The reason of each row, None for a row without a fault."""
+        return [self.faults.get(row) for row in range(len(self))]
+
+    def smiles(self, column: str) -> list[str]:
+        """Return the SMILES; empty in rows with a fault, whose cells may belong to other columns."""
+        found = texts(self.table.column(column))
+        for row in self.faults:
+            found[row] = ""
+        return found
+
+
+@dataclass
 class TableStream:
-    """Table read chunk by chunk: texts, or types of Parquet. A last column is added for :func:`malformed_rows`."""
+    """A table that is read chunk by chunk."""
 
     columns: list[str]
-    chunks: Iterator[pa.Table]
+    chunks: Iterator[Rows]
     estimated_rows: int
     named: bool = True  # the file names its columns; otherwise "smiles" holds the SMILES
     notes: list[str] = field(default_factory=list)  # for the user; complete when all chunks are read
@@ -85,14 +111,14 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
             return
         notes: list[str] = []
 
-        def chunks() -> Iterator[pa.Table]:
+        def chunks() -> Iterator[Rows]:
             schema: pa.Schema = None
             for file in files:
                 with _open_file(file, rows) as table:
                     notes.extend(table.notes)
                     for chunk in table.chunks:
-                        schema = schema or chunk.schema
-                        if chunk.schema != schema:
+                        schema = schema or chunk.table.schema
+                        if chunk.table.schema != schema:
                             raise InputError(
                                 f"{file} has other columns than {files[0].name}, or of other types: the files of a "
                                 "folder must have the same columns and types"
@@ -104,7 +130,7 @@ def open_table(path: Path, rows: int = 8192) -> Iterator[TableStream]:
         yield TableStream(first.columns, chunks(), estimated_rows, first.named, notes)
 
 
-def read_chunks(path: Path, rows: int) -> Iterator[pa.Table]:
+def read_chunks(path: Path, rows: int) -> Iterator[Rows]:
     """Yield the chunks of :func:`open_table` and close the file after the last one."""
     with open_table(path, rows) as table:
         yield from table.chunks
@@ -122,19 +148,6 @@ def reject_other_atom_order(table: TableStream, path: Path) -> None:
             f"{path}: labels of atoms and bonds need a table with SMILES: those made from an SDF file have another "
             "order of atoms than its records"
         )
-
-
-def malformed_rows(chunk: pa.Table) -> dict[int, str]:
-    """Return the reasons, by row, for rows of a chunk that do not match the header."""
-    if chunk.column_names[-1:] != [_MALFORMED] or chunk.columns[-1].null_count == len(chunk):
-        return {}
-    return {row: reason for row, reason in enumerate(chunk.columns[-1].to_pylist()) if reason is not None}
-
-
-def file_columns(chunk: pa.Table) -> pa.Table:
-    """Return a chunk with only the columns of its file; a malformed row has its first cells there."""
-    last = chunk.num_columns - 1
-    return chunk.remove_column(last) if chunk.column_names[-1:] == [_MALFORMED] else chunk
 
 
 def table_files(path: Path) -> list[Path]:
@@ -211,10 +224,10 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if file.metadata.num_rows == 0:
         raise EmptyTableError(f"{path} has no rows")
 
-    def chunks() -> Iterator[pa.Table]:
+    def chunks() -> Iterator[Rows]:
         with _convert_read_errors(path):
             for batch in file.iter_batches(rows):
-                yield _with_malformed(pa.Table.from_batches([batch]), {})
+                yield Rows(pa.Table.from_batches([batch]))
 
     return TableStream(list(file.schema_arrow.names), chunks(), file.metadata.num_rows)
 
@@ -244,11 +257,11 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     return TableStream(columns, _text_chunks(columns, first, chunks, path), estimated_rows, named, notes)
 
 
-def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[pa.Table]:
+def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[Rows]:
     with _convert_read_errors(path):
         for rows, faults in itertools.chain([first], others):
             arrays = [binary_array(_utf8(cells), pa.string()) for cells in zip(*rows, strict=True)]
-            yield _with_malformed(pa.Table.from_arrays(arrays, names=columns), faults)
+            yield Rows(pa.Table.from_arrays(arrays, names=columns), faults)
 
 
 def _utf8(cells: Sequence[str]) -> list[bytes]:
@@ -256,10 +269,6 @@ def _utf8(cells: Sequence[str]) -> list[bytes]:
         return [cell.encode() for cell in cells]
     except UnicodeEncodeError:  # bytes that are not UTF-8 but Latin-1
         return [decode_text(encode_text(cell)).encode() for cell in cells]
-
-
-def _with_malformed(chunk: pa.Table, faults: dict[int, str]) -> pa.Table:
-    return chunk.append_column(_MALFORMED, text_array([faults.get(row) for row in range(len(chunk))]))
 
 
 def texts(column: pa.ChunkedArray) -> list[str]:

@@ -1,6 +1,6 @@
 """Inference of the target column, its level and its task (regression, binary or multiclass) from its cells.
 
-In all functions ``chunks`` are all rows of a table, and ``name`` is its name, for messages.
+In all functions ``chunks`` hold all rows of a table, and ``name`` is its name, for messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphslice.data.cells import (
 )
 from graphslice.data.columns import LabelColumns, check_unique
 from graphslice.data.rows import parse_lists
-from graphslice.data.tables import file_columns, texts
+from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError, pluralize, quoted_list
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_bound, parse_per_target
 
@@ -36,7 +36,7 @@ _FEW_COMMAS = 0.1
 
 
 def infer_tasks(
-    chunks: Iterable[pa.Table], targets: Sequence[str], config: DataConfig, name: str, smiles: str | None = None
+    chunks: Iterable[Rows], targets: Sequence[str], config: DataConfig, name: str, smiles: str | None = None
 ) -> list[Task]:
     """Infer the task of each target: from ``config.task``, else from its values (for atoms and bonds of all lists).
 
@@ -57,7 +57,7 @@ def infer_tasks(
 
 def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
     """Run :func:`infer_tasks` on numeric labels, ``float64 [R, T]``, nan where unknown."""
-    return infer_tasks([pa.table(list(labels.T), names=list(targets))], targets, config, name)
+    return infer_tasks([Rows(pa.table(list(labels.T), names=list(targets)))], targets, config, name)
 
 
 def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
@@ -119,10 +119,10 @@ def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Ta
     return replace(task, transform=transform)
 
 
-def infer_target(chunks: Sequence[pa.Table], columns: LabelColumns, config: DataConfig, name: str) -> str:
+def infer_target(chunks: Sequence[Rows], columns: LabelColumns, config: DataConfig, name: str) -> str:
     """Infer the target column if the user names none: the only one that can be a target, or the only other column."""
     used = (columns.smiles, columns.split, columns.weights, *columns.descriptors, *columns.identifiers)
-    names = file_columns(chunks[0]).column_names
+    names = chunks[0].table.column_names
     others = [column for column in names if column not in used and column.strip().lower() != "split"]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines
         others = [column for column in others if column]
@@ -159,7 +159,7 @@ class ColumnContents:
     names: dict[str, str] = field(default_factory=dict)  # bounds and words by class_key, until too many
     firsts: dict[str, tuple[int, str]] = field(default_factory=dict)  # first cell of a kind: word, comma, none
 
-    def add(self, chunk: pa.Table, column: str, first_row: int, ignored: np.ndarray) -> None:
+    def add(self, chunk: Rows, column: str, first_row: int, ignored: np.ndarray) -> None:
         """Add the cells of a chunk that begins with a row, counted from 0; those of ``ignored`` rows count as empty."""
         numbers, empty = parse_number_column(chunk, column)
         numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
@@ -168,7 +168,7 @@ class ColumnContents:
         if len(self.values) <= MOST_CLASSES:
             self.values |= set(np.unique(numbers[np.isfinite(numbers)])[: MOST_CLASSES + 1].tolist())
         for row in np.flatnonzero(~empty & ~is_number).tolist():
-            cell = cell_text(chunk.column(column), row)
+            cell = cell_text(chunk.table.column(column), row)
             if parse_bound(cell) is not None:
                 self.bounds += 1
             else:
@@ -180,7 +180,7 @@ class ColumnContents:
             if len(self.names) <= MOST_CLASSES:
                 self.names.setdefault(class_key(cell), cell.strip())
         if self.numbers <= self.words and empty.any():
-            for row, cell in enumerate(texts(chunk.column(column))):
+            for row, cell in enumerate(texts(chunk.table.column(column))):
                 if class_key(cell) == "none":
                     self.firsts.setdefault("none", (first_row + row + 1, cell))
 
@@ -202,14 +202,14 @@ class ColumnContents:
         return numbers > self.words - self.commas or (self.are_classes and 1 < len(self.names) < self.words)
 
 
-def scan_columns(chunks: Iterable[pa.Table], columns: Sequence[str], smiles: str | None = None) -> list[ColumnContents]:
+def scan_columns(chunks: Iterable[Rows], columns: Sequence[str], smiles: str | None = None) -> list[ColumnContents]:
     """Summarise some columns of a table, without the rows of no SMILES, such as a line of units or of sums."""
     contents = [ColumnContents() for _ in columns]
     first_row = 0
     for chunk in chunks:
         ignored = np.zeros(len(chunk), bool)
         if smiles is not None:
-            ignored = np.array([is_empty(cell) for cell in texts(chunk.column(smiles))], bool)
+            ignored = np.array([is_empty(cell) for cell in texts(chunk.table.column(smiles))], bool)
         if ignored.all():  # the empty SMILES are reported, rather than an empty target
             ignored[:] = False
         for column_contents, column in zip(contents, columns, strict=True):
@@ -255,19 +255,19 @@ class ListLengths:
         )
 
 
-def list_cells(chunk: pa.Table, column: str) -> dict[int, np.ndarray]:
+def list_cells(chunk: Rows, column: str) -> dict[int, np.ndarray]:
     """Return the cells of a column that are lists of numbers, by row."""
-    if pa.types.is_primitive(chunk.schema.field(column).type):
+    if pa.types.is_primitive(chunk.table.schema.field(column).type):
         return {}
     cells = [cell if not isinstance(cell, str) or "[" in cell else None for cell in column_cells(chunk, column)]
     lists = {row: list_or_none(cell) for row, cell in enumerate(cells)}
     return {row: numbers for row, numbers in lists.items() if numbers is not None}
 
 
-def numbers_of_lists(chunks: Sequence[pa.Table], targets: Sequence[str], name: str) -> pa.Table:
-    """Return the numbers of all lists, one per cell of a table; raise :class:`InputError` if there are none."""
+def numbers_of_lists(chunks: Sequence[Rows], targets: Sequence[str], name: str) -> Rows:
+    """Return the numbers of all lists, one per cell; raise :class:`InputError` if there are none."""
     rows = [parse_lists(chunk, targets)[0].values for chunk in chunks]
     values = np.concatenate([np.empty((0, len(targets))), *rows])
     if not len(values):
         raise InputError(f"{name}: no row of {', '.join(targets)} has a list of numbers, such as [0.1, -0.2, 0.1]")
-    return pa.table(list(values.T), names=list(targets))
+    return Rows(pa.table(list(values.T), names=list(targets)))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig, join_names
-from graphslice.data.columns import target_names
+from graphslice.data.columns import InputColumns, target_names
 from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.formats import split_sheet
@@ -19,7 +19,7 @@ from graphslice.data.labels import pointers
 from graphslice.data.loaders import absolute_dataset, is_dataset_name, load_dataset
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import is_table_name, list_array, number_array, open_table, text_array, write_table
+from graphslice.data.tables import Rows, is_table_name, list_array, number_array, open_table, text_array, write_table
 from graphslice.errors import InputError, quoted_list
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
@@ -181,10 +181,12 @@ def predict_rows(
     """Predict rows ``int64 [R]`` of a dataset; ``interval``: coverage in percent of prediction intervals, or None."""
     if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
-    smiles = [dataset.smiles[row] for row in rows]
-    columns = None if dataset.columns is None else [dataset.columns[rows]]
+    features = predictor.feature_columns
+    columns = {} if dataset.columns is None else dict(zip(features, dataset.columns[rows].T, strict=True))
+    chunk = Rows.of_smiles([dataset.smiles[row] for row in rows], columns)
     with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
-        return next(predictor.predict_stream([smiles], pool, columns, interval=interval))
+        ((_, predictions),) = predictor.predict_rows([chunk], InputColumns("smiles", features), pool, interval=interval)
+        return predictions
 
 
 def evaluate(

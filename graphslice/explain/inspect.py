@@ -16,11 +16,11 @@ from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import is_table_name, malformed_rows, open_table, texts
+from graphslice.data.tables import is_table_name, texts
 from graphslice.errors import InputError
 from graphslice.explain.attribution import Explanation, explain_targets, graph_of, match_target, require_molecule_level
 from graphslice.explain.pictures import draw_atoms, draw_overview
-from graphslice.inference.files import input_columns
+from graphslice.inference.files import open_molecules
 from graphslice.inference.predictor import Predictor
 
 #: Maximum number of molecules that are explained and drawn.
@@ -160,15 +160,12 @@ def read_input_molecules(
             for row, smiles in enumerate(store.smiles):
                 yield InputMolecule(smiles, error=None if smiles else store.errors.get(row))
             continue
-        with open_table(path) as table:
-            column, features = input_columns(predictor, table, smiles_column, str(path))
-            names = predictor.feature_columns
-            for chunk in table.chunks:
-                values = features.parse(chunk) if names else np.empty((len(chunk), 0), np.float32)
-                errors = malformed_rows(chunk)
-                for row, smiles in enumerate(texts(chunk.column(column))):
-                    columns = dict(zip(names, values[row, :, None], strict=True))
-                    yield InputMolecule(smiles, columns, errors.get(row))
+        with open_molecules(predictor, path, smiles_column) as (table, inputs):
+            for rows in table.chunks:
+                values = inputs.parse_features(rows)
+                for row, smiles in enumerate(texts(rows.table.column(inputs.smiles))):
+                    columns = dict(zip(inputs.features, values[row, :, None], strict=True))
+                    yield InputMolecule(smiles, columns, rows.faults.get(row))
 
 
 def _valid_molecules(

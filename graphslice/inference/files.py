@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,20 @@ from numpy.lib.format import write_array_header_1_0
 
 from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.config import MOLECULE
-from graphslice.data.columns import FeatureColumns, check_unique, find_smiles_column
+from graphslice.data.columns import InputColumns, check_unique, find_smiles_column
 from graphslice.data.featurize import Pool, featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     WRITABLE,
+    Rows,
     TableSink,
     TableStream,
-    file_columns,
     holds_sdf,
-    malformed_rows,
     number_array,
     open_table,
     read_chunks,
     table_files,
     text_array,
-    texts,
     write_table,
 )
 from graphslice.errors import InputError, nearest, quoted_list
@@ -94,7 +91,6 @@ def predict_file(
     predictor.check_calibrated(interval, nearest)
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
     check_output(source, out, overwrite)
-    new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
     if isinstance(source, Path) and source.name.endswith(STORE_SUFFIX):
         if smiles_column is not None:
             raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out data.smiles_column")
@@ -104,59 +100,41 @@ def predict_file(
             f"{source}: predictions of {predictor.level}s are in the order of a SMILES, and the records of an SDF file "
             "have another: give a table of SMILES"
         )
-    if isinstance(source, Path) and engine == "ray":
-        with open_table(source) as table:
-            column, _ = input_columns(predictor, table, smiles_column, str(source), new_columns)
-        return write_rows(_predict_on_ray(predictor, source, column, workers, options), out, progress)
-
-    with featurized_table(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
-        predicted = (with_predictions(chunk, predictor.predict_featurized(store, **options)) for chunk, store in chunks)
-        report = write_rows(predicted, out, progress)
-        return replace(report, notes=notes())
+    new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
+    with open_molecules(predictor, source, smiles_column, new_columns) as (table, inputs):
+        if isinstance(source, Path) and engine == "ray":
+            return write_rows(_predict_on_ray(predictor, source, inputs.smiles, workers, options), out, progress)
+        with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
+            predicted = predict_tables(predictor, table.chunks, inputs, pool, **options)
+            report = write_rows(predicted, out, progress)
+    return replace(report, notes=[*table.notes, *inputs.notes()])
 
 
 @contextmanager
-def featurized_table(
+def open_molecules(
     predictor: Predictor,
     source: Path | Sequence[str],
-    smiles_column: str | None,
-    new_columns: Iterable[str],
-    workers: int | None,
-) -> Iterator[tuple[Iterator[tuple[pa.Table, GraphStore]], Callable[[], list[str]]]]:
-    """Yield the chunks of a table with their featurized rows, and a function that returns the notes at the end."""
+    smiles_column: str | None = None,
+    new_columns: Iterable[str] = (),
+) -> Iterator[tuple[TableStream, InputColumns]]:
+    """Open a file, a folder or a list of SMILES, and find the columns that a model reads. InputError: one is missing or
+    occurs twice, or one of ``new_columns`` exists."""
     if isinstance(source, Path):
-        opened: AbstractContextManager[TableStream] = open_table(source)
-    elif smiles_column is not None:
+        with open_table(source) as table:
+            yield table, _input_columns(predictor, table, str(source), smiles_column, new_columns)
+        return
+    if smiles_column is not None:
         raise InputError("data.smiles_column names a column of a table, but the input is SMILES: leave it out")
-    else:
-        opened = nullcontext(TableStream(["smiles"], iter([pa.table({"smiles": text_array(source)})]), len(source)))
-    with opened as table:
-        name = str(source) if isinstance(source, Path) else "the list of SMILES"
-        column, features = input_columns(predictor, table, smiles_column, name, new_columns)
-        with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
-            chunks = _featurize_chunks(predictor, table.chunks, column, features, pool)
-            yield chunks, lambda: [*table.notes, *features.notes()]
+    table = TableStream(["smiles"], iter([Rows.of_smiles(source)]), len(source))
+    yield table, _input_columns(predictor, table, "the list of SMILES", None, new_columns)
 
 
-def _featurize_chunks(
-    predictor: Predictor, chunks: Iterator[pa.Table], column: int, features: FeatureColumns, pool: Pool = None
-) -> Iterator[tuple[pa.Table, GraphStore]]:
-    """Featurize the rows of a table; the errors of a store are also the reasons for malformed rows."""
-    copies = 3 if features.names else 2  # an unused copy of the iterator would keep all chunks in memory
-    originals, for_smiles, *for_features = itertools.tee(chunks, copies)
-    columns = map(features.parse, for_features[0]) if features.names else None
-    smiles = (_chunk_smiles(chunk, column) for chunk in for_smiles)
-    for chunk, store in zip(originals, predictor.featurize_chunks(smiles, pool, columns), strict=True):
-        store.errors.update(malformed_rows(chunk))
-        yield chunk, store
-
-
-def _chunk_smiles(chunk: pa.Table, column: int) -> list[str]:
-    """Return the SMILES of a chunk; empty for malformed rows, whose cells may belong to other columns."""
-    smiles = texts(chunk.column(column))
-    for row in malformed_rows(chunk):
-        smiles[row] = ""
-    return smiles
+def predict_tables(
+    predictor: Predictor, chunks: Iterable[Rows], inputs: InputColumns, pool: Pool = None, **options: Any
+) -> Iterator[pa.Table]:
+    """Yield each chunk of a table with the columns of its predictions; ``options`` as of Predictor.predict_rows."""
+    for rows, predictions in predictor.predict_rows(chunks, inputs, pool, **options):
+        yield with_predictions(rows.table, predictions)
 
 
 def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | None, overwrite: bool) -> None:
@@ -169,13 +147,11 @@ def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | No
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
 
 
-def input_columns(
-    predictor: Predictor, table: TableStream, smiles_column: str | None, name: str, new_columns: Iterable[str] = ()
-) -> tuple[int, FeatureColumns]:
-    """Return the index of the SMILES column (by default the training column, if the file has a header), and its feature
-    columns. InputError: a column is missing or occurs twice, or one of ``new_columns`` exists."""
-    columns, trained_column = table.columns, predictor.config.data.smiles_column if table.named else None
-    column = find_smiles_column(columns, smiles_column, name, trained_column)
+def _input_columns(
+    predictor: Predictor, table: TableStream, name: str, smiles_column: str | None, new_columns: Iterable[str]
+) -> InputColumns:
+    columns, data = table.columns, predictor.config.data
+    smiles = find_smiles_column(columns, smiles_column, name, data.smiles_column if table.named else None)
     if taken := [new_column for new_column in new_columns if new_column in columns]:
         several = f"the columns {quoted_list(taken)}: rename them first"
         one = f"a column {taken[0]!r}: rename it first"
@@ -186,9 +162,8 @@ def input_columns(
                 f"{name} has no column {feature!r}, a feature column of the model{nearest(feature, columns)}; it has "
                 f"{quoted_list(columns)}"
             )
-    check_unique(columns, [column, *predictor.feature_columns], name)
-    decimal = predictor.config.data.decimal
-    return columns.index(column), FeatureColumns(predictor.feature_columns, decimal, predictor.feature_ranges)
+    check_unique(columns, [smiles, *predictor.feature_columns], name)
+    return InputColumns(smiles, predictor.feature_columns, data.decimal, predictor.feature_ranges)
 
 
 def write_rows(
@@ -221,12 +196,11 @@ def interval_notes(predictor: Predictor, interval: float | None) -> list[str]:
 # --- chunks of a table with their predictions -----------------------------------------------------
 
 
-def with_predictions(chunk: pa.Table, predictions: Predictions) -> pa.Table:
-    """Append the columns of :func:`~graphslice.inference.predictions.output_columns` to a chunk of a table."""
-    chunk = file_columns(chunk)
+def with_predictions(table: pa.Table, predictions: Predictions) -> pa.Table:
+    """Append the columns of :func:`~graphslice.inference.predictions.output_columns` to a table."""
     for name, column in output_arrays(predictions).items():
-        chunk = chunk.append_column(name, column)
-    return chunk
+        table = table.append_column(name, column)
+    return table
 
 
 def _predict_store(
@@ -236,19 +210,16 @@ def _predict_store(
     store = GraphStore.open(path)
     store.check_descriptors(predictor.feature_columns)
     chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
-    tables = (_identifying_table(store, rows) for rows in chunks)
     if predictor.can_read(store):
-        predicted = (predictor.predict_store_rows(store, rows, **options) for rows in chunks)
-        yield from map(with_predictions, tables, predicted)
+        for rows in chunks:
+            predictions = predictor.predict_store_rows(store, rows, **options)
+            yield with_predictions(_identifying_table(store, rows), predictions)
         return
-    smiles = (store.smiles[rows[0] : rows[-1] + 1] for rows in chunks)
-    columns = (store.descriptors(rows, predictor.feature_columns) for rows in chunks)
+    inputs = InputColumns("smiles", predictor.feature_columns)
     with featurizer_pool(len(store), workers, predictor.kinds) as pool:
-        parsed = predictor.predict_stream(smiles, pool, columns, **options)
-        for table, rows, found in zip(tables, chunks, parsed, strict=True):
-            errors = zip(rows.tolist(), found.errors, strict=True)
-            found = replace(found, errors=[error and store.errors.get(row, error) for row, error in errors])
-            yield with_predictions(table, found)
+        again = (_stored_rows(store, rows, predictor.feature_columns) for rows in chunks)
+        for parsed, predictions in predictor.predict_rows(again, inputs, pool, **options):
+            yield with_predictions(parsed.table.select(["smiles"]), predictions)
 
 
 def _identifying_table(store: GraphStore, rows: np.ndarray) -> pa.Table:
@@ -258,30 +229,33 @@ def _identifying_table(store: GraphStore, rows: np.ndarray) -> pa.Table:
     return pa.table({"smiles": text_array(store.smiles[rows[0] : rows[-1] + 1])})
 
 
+def _stored_rows(store: GraphStore, rows: np.ndarray, features: Sequence[str]) -> Rows:
+    """Return the SMILES and feature columns of consecutive rows of a store; a row without SMILES keeps its fault."""
+    smiles, first = store.smiles[rows[0] : rows[-1] + 1], int(rows[0])
+    read = Rows.of_smiles(smiles, dict(zip(features, store.descriptors(rows, features).T, strict=True)))
+    read.faults |= {row: store.errors[first + row] for row, text in enumerate(smiles) if not text}
+    return read
+
+
 def _predict_on_ray(
-    predictor: Predictor, source: Path, column: int, workers: int | None, options: dict[str, Any]
+    predictor: Predictor, source: Path, smiles: str, workers: int | None, options: dict[str, Any]
 ) -> Iterator[pa.Table]:
     from graphslice.system.ray import map_table
 
-    shared = predictor.checkpoints, predictor.calibration, predictor.folder, column, options
+    shared = predictor.checkpoints, predictor.calibration, predictor.folder, smiles, options
     return map_table(table_files(source), read_chunks, _make_chunk_predictor, shared, workers=workers, on_gpu=True)
 
 
 def _make_chunk_predictor(
-    shared: tuple[list[Checkpoint], Calibration | None, Path | None, int, dict[str, Any]], gpu: bool
-) -> Callable[[pa.Table], pa.Table]:
+    shared: tuple[list[Checkpoint], Calibration | None, Path | None, str, dict[str, Any]], gpu: bool
+) -> Callable[[Rows], pa.Table]:
     import torch
 
-    checkpoints, calibration, folder, column, options = shared
+    checkpoints, calibration, folder, smiles, options = shared
     torch.set_num_threads(2 if gpu else 1)
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
-
-    def predict_chunk(chunk: pa.Table) -> pa.Table:
-        features = FeatureColumns(predictor.feature_columns, predictor.config.data.decimal)
-        ((_, store),) = _featurize_chunks(predictor, iter([chunk]), column, features)
-        return with_predictions(chunk, predictor.predict_featurized(store, **options))
-
-    return predict_chunk
+    inputs = InputColumns(smiles, predictor.feature_columns, predictor.config.data.decimal)
+    return lambda rows: next(predict_tables(predictor, [rows], inputs, **options))
 
 
 #: Suffix of an output file that holds only the embedding matrix.
@@ -313,12 +287,16 @@ def embed_file(
     if matrix is None and isinstance(out, Path) and not out.name.lower().endswith(WRITABLE):
         raise InputError(f"cannot write {out}: its name must end in {', '.join((MATRIX_SUFFIX, *WRITABLE))}")
     new_columns = [] if matrix else [*map(embedding_column, range(predictor.networks.width)), "error"]
-    with featurized_table(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
+    with (
+        open_molecules(predictor, source, smiles_column, new_columns) as (table, inputs),
+        featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool,
+    ):
+        chunks = predictor.featurize_rows(table.chunks, inputs, pool)
         if matrix is not None:
             report = _write_matrix(predictor, chunks, matrix, progress)
         else:
-            report = write_rows((_append_embeddings(predictor, *one) for one in chunks), out, progress)
-        return replace(report, notes=notes())
+            report = write_rows((_with_embeddings(predictor, *chunk) for chunk in chunks), out, progress)
+    return replace(report, notes=[*table.notes, *inputs.notes()])
 
 
 def embedding_column(number: int) -> str:
@@ -326,35 +304,31 @@ def embedding_column(number: int) -> str:
     return f"embedding_{number}"
 
 
-def _append_embeddings(predictor: Predictor, chunk: pa.Table, store: GraphStore) -> pa.Table:
-    chunk = file_columns(chunk)
+def _with_embeddings(predictor: Predictor, rows: Rows, store: GraphStore) -> pa.Table:
+    table = rows.table
     for c, values in enumerate(compute_embeddings(predictor, store).T):
-        chunk = chunk.append_column(embedding_column(c), number_array(values, np.isfinite(values)))
-    return chunk.append_column("error", text_array(_row_errors(store)))
+        table = table.append_column(embedding_column(c), number_array(values, np.isfinite(values)))
+    return table.append_column("error", text_array(rows.errors))
 
 
 def _write_matrix(
     predictor: Predictor,
-    chunks: Iterable[tuple[pa.Table, GraphStore]],
+    chunks: Iterable[tuple[Rows, GraphStore]],
     out: Path,
     progress: Callable[[int], None] | None,
 ) -> FileReport:
     report, rows = FileReport(), 0
     with atomic_write(out) as temporary, temporary.open("wb") as file:
-        for chunk, store in chunks:
+        for molecules, store in chunks:
             embeddings = np.ascontiguousarray(compute_embeddings(predictor, store))
             header = {"descr": embeddings.dtype.str, "fortran_order": False, "shape": (rows, embeddings.shape[1])}
             if not rows:
                 write_array_header_1_0(file, header)
             embeddings.tofile(file)
             rows += len(embeddings)
-            report.add(_row_errors(store))
+            report.add(molecules.errors)
             if progress:
-                progress(len(chunk))
+                progress(len(molecules))
         file.seek(0)  # NumPy leaves room for the number of rows
         write_array_header_1_0(file, header | {"shape": (rows, embeddings.shape[1])})
     return report
-
-
-def _row_errors(store: GraphStore) -> list[str | None]:
-    return [store.errors.get(row) for row in range(len(store))]

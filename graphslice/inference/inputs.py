@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +14,11 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.columns import FeatureColumns, as_descriptors, check_unique, find_smiles_column
-from graphslice.data.featurize import parse
+from graphslice.data.columns import InputColumns, as_descriptors, check_unique, find_smiles_column
+from graphslice.data.featurize import Parsed, parse, with_store
 from graphslice.data.loaders import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
-from graphslice.data.tables import READABLE
+from graphslice.data.tables import READABLE, Rows, number_array
 from graphslice.errors import InputError, quoted_list
 
 #: Numbers by column name, None or nan where unknown.
@@ -62,24 +63,20 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
     return [_molecule(one) for one in listed]
 
 
-def frame_molecules(
-    frame: Any, smiles: str | None, feature_columns: Sequence[str], decimal: str | None = None
-) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """Read molecules and feature columns (``float32 [R]``, nan: no number; missing ones left out) of a frame. The
-    SMILES column is ``smiles`` if it exists, else a single column or detected by name."""
+def frame_rows(frame: Any, smiles: str | None = None, features: Sequence[str] = ()) -> tuple[Rows, str]:
+    """Read the SMILES of a data frame, and those of the feature columns that it has; also return the name of the SMILES
+    column: ``smiles`` if it exists, else a single column or one detected by its name."""
     names = column_names(frame)
     column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
-    present = [name for name in feature_columns if name in names]
-    check_unique(names, [column, *present], NAME)
-    cells = as_table(frame, [names.index(column)]).column(0).to_pylist()
-    columns = {}
-    if present:
-        features = FeatureColumns(present, decimal)
-        numbers = features.parse(as_table(frame, [names.index(name) for name in present]))
-        columns = dict(zip(present, numbers.T, strict=True))
-        for note in features.notes():
-            warnings.warn(note, stacklevel=2)
-    return [_molecule(cell) for cell in cells], columns
+    used = [column, *(name for name in features if name in names)]
+    check_unique(names, used, NAME)
+    return Rows(as_table(frame, [names.index(name) for name in used])), column
+
+
+def frame_smiles(frame: Any) -> list[str]:
+    """Return the SMILES of a data frame, found as by :func:`frame_rows`."""
+    rows, column = frame_rows(frame)
+    return rows.smiles(column)
 
 
 def _molecule(value: Any) -> Any:
@@ -107,42 +104,61 @@ def is_graph(molecule: object) -> bool:
     return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
 
 
-def to_store(inputs: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str]) -> GraphStore:
+def to_store(
+    inputs: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str], ranges: np.ndarray | None = None
+) -> GraphStore:
     """Featurize what :func:`as_molecules` accepts, or a data frame, with descriptors of ``kinds``; invalid molecules
     keep an error message. InputError as there, or if feature columns are missing."""
-    level, columns = config.model.level, dict(columns or {})
+    level, features = config.model.level, feature_column_names(config.data.descriptors)
+    graphs: dict[int, MolGraph] = {}
     if is_frame(inputs):
         if level != MOLECULE:
             reject_molecules(inputs)
-        molecules, frame_columns = frame_molecules(
-            inputs, config.data.smiles_column, feature_column_names(config.data.descriptors), config.data.decimal
-        )
-        columns = {**frame_columns, **columns}
+        in_frame = [name for name in features if name not in (columns or {})]
+        rows, smiles = frame_rows(inputs, config.data.smiles_column, in_frame)
     else:
-        molecules = as_molecules(inputs, level)
-    if kinds and any(map(is_graph, molecules)):
+        (rows, graphs), smiles = _read_molecules(as_molecules(inputs, level), config.graph.max_atoms), "smiles"
+    if kinds and graphs:
         raise InputError(
             f"the model reads {', '.join(kinds)}, which are computed from SMILES: give SMILES instead of graphs"
         )
-    features = as_feature_columns(feature_column_names(config.data.descriptors), columns, len(molecules))
-    texts = [one if isinstance(one, str) else "" for one in molecules]
-    arrays, errors, order, descriptors = parse(texts, config.graph, kinds=kinds, level=level)
-    graphs = [arrays.graph(row) for row in range(len(arrays))]
+    given = as_feature_columns([f for f in features if f not in rows.table.column_names], columns or {}, len(rows))
+    for name, values in given.items():
+        rows = replace(rows, table=rows.table.append_column(name, number_array(values)))
+    read = InputColumns(smiles, features, config.data.decimal, ranges)
+    parsed = parse(rows.smiles(smiles), config.graph, kinds=kinds, level=level)
+    store = with_store(rows, read, _with_graphs(parsed, graphs, level) if graphs else parsed, level)[1]
+    for note in read.notes():
+        warnings.warn(note, stacklevel=4)
+    return store
+
+
+def _read_molecules(molecules: Sequence[Any], max_atoms: int) -> tuple[Rows, dict[int, MolGraph]]:
+    """Return the SMILES among molecules of :func:`as_molecules`, with faults, and the graphs by row."""
+    rows, graphs = Rows.of_smiles([one if isinstance(one, str) else "" for one in molecules]), {}
     for row, molecule in enumerate(molecules):
-        if isinstance(molecule, MoleculeError):
-            errors[row] = str(molecule)
-        elif is_graph(molecule):
-            try:
-                graphs[row], errors[row] = _check_input_graph(molecule, config.graph.max_atoms), None
-            except MoleculeError as error:
-                errors[row] = str(error)
-    if level != MOLECULE:  # graphs keep their own order
+        try:
+            if isinstance(molecule, MoleculeError):
+                raise molecule
+            if is_graph(molecule):
+                graphs[row] = _check_input_graph(molecule, max_atoms)
+        except MoleculeError as error:
+            rows.faults[row] = str(error)
+    return rows, graphs
+
+
+def _with_graphs(parsed: Parsed, graphs: Mapping[int, MolGraph], level: str) -> Parsed:
+    """Put graphs in the place of rows without a SMILES; their atoms and bonds keep their order."""
+    arrays, reasons, order, descriptors = parsed
+    molecules = [graphs.get(row) or arrays.graph(row) for row in range(len(arrays))]
+    reasons = [None if row in graphs else reason for row, reason in enumerate(reasons)]
+    if level != MOLECULE:
         written = np.split(order, (arrays.atom_ptr if level == ATOM else arrays.bond_ptr)[1:-1])
-        for row in (row for row, one in enumerate(molecules) if is_graph(one)):
-            size = graphs[row].num_atoms if level == ATOM else graphs[row].num_bonds
+        for row, graph in graphs.items():
+            size = graph.num_atoms if level == ATOM else graph.num_bonds
             written[row] = np.stack([np.arange(size, dtype=order.dtype)] * 2, axis=1)
         order = np.concatenate([order[:0], *written])
-    return GraphStore.from_arrays(MolArrays.from_graphs(graphs), errors, descriptors | features, order, level)
+    return MolArrays.from_graphs(molecules), reasons, order, descriptors
 
 
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +22,11 @@ from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.chem.descriptors import descriptor_kinds, descriptor_width, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
-from graphslice.data.columns import FeatureColumns
-from graphslice.data.featurize import Pool, featurize_stream, fingerprint_rows, graph_input_rows, parse
+from graphslice.data.columns import InputColumns
+from graphslice.data.featurize import Pool, featurize_rows, fingerprint_rows, graph_input_rows, parse
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
+from graphslice.data.tables import Rows
 from graphslice.errors import InputError
 from graphslice.inference.compiled_networks import Networks, load_networks
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
@@ -200,13 +200,7 @@ class Predictor:
 
     def featurize_molecules(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
         """Featurize molecules for the model, row by row; arguments and errors as in :meth:`predict`."""
-        store = to_store(molecules, columns, self.config, self.kinds)
-        if names := self.feature_columns:
-            features = FeatureColumns(names, ranges=self.feature_ranges)
-            features.count_outside(store.descriptors(np.arange(len(store)), names))
-            for note in features.notes():
-                warnings.warn(note, stacklevel=3)
-        return store
+        return to_store(molecules, columns, self.config, self.kinds, self.feature_ranges)
 
     def check_calibrated(self, interval: float | None, nearest: bool) -> None:
         """Raise :class:`InputError` if the interval is invalid, or a calibration is needed but missing."""
@@ -265,45 +259,32 @@ class Predictor:
         computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
-    def featurize_chunks(
-        self, chunks: Iterable[Sequence[str]], pool: Pool = None, columns: Iterable[np.ndarray] | None = None
-    ) -> Iterator[GraphStore]:
-        """Featurize SMILES for the model chunk by chunk, in the processes of a pool.
-
-        Args:
-            chunks: lists of SMILES.
-            pool: of :func:`featurizer_pool`; None featurizes in this process.
-            columns: for every chunk ``float32 [R, K]``, the values of ``feature_columns``.
-
-        Raises:
-            InputError: if the model reads feature columns and ``columns`` is None.
-        """
-        on_gpu, names = self._device != "cpu", self.feature_columns
-        if names and columns is None:
-            as_feature_columns(names, {}, 0)
-        by_name = None if not names or columns is None else (dict(zip(names, c.T, strict=True)) for c in columns)
-        featurized = featurize_stream(
-            chunks, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, columns=by_name, level=self.level
+    def featurize_rows(
+        self, chunks: Iterable[Rows], inputs: InputColumns, pool: Pool = None
+    ) -> Iterator[tuple[Rows, GraphStore]]:
+        """Featurize a table for the model chunk by chunk, in the processes of a pool of :func:`featurizer_pool`."""
+        on_gpu = self._device != "cpu"
+        return featurize_rows(
+            chunks, inputs, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, level=self.level
         )
-        return (store for store, _ in featurized)
 
-    def predict_stream(
+    def predict_rows(
         self,
-        chunks: Iterable[Sequence[str]],
+        chunks: Iterable[Rows],
+        inputs: InputColumns,
         pool: Pool = None,
-        columns: Iterable[np.ndarray] | None = None,
         *,
         interval: float | None = None,
         nearest: bool = False,
-    ) -> Iterator[Predictions]:
-        """Predict SMILES chunk by chunk: :meth:`featurize_chunks`, then :meth:`predict_featurized`."""
-        for store in self.featurize_chunks(chunks, pool, columns):
-            yield self.predict_featurized(store, interval=interval, nearest=nearest)
+    ) -> Iterator[tuple[Rows, Predictions]]:
+        """Predict a table chunk by chunk: :meth:`featurize_rows`, then :meth:`predict_featurized`."""
+        for rows, store in self.featurize_rows(chunks, inputs, pool):
+            yield rows, self.predict_featurized(store, interval=interval, nearest=nearest)
 
     def predict_featurized(
         self, store: GraphStore, *, interval: float | None = None, nearest: bool = False
     ) -> Predictions:
-        """Predict all rows of a store of :meth:`featurize_chunks`, atoms and bonds in the order of the SMILES."""
+        """Predict all rows of a store of :meth:`featurize_rows`, atoms and bonds in the order of the SMILES."""
         rows = np.arange(len(store))
         predictions = self.predict_store_rows(store, rows, interval=interval, nearest=nearest)
         return predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))

@@ -18,7 +18,6 @@ from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -31,11 +30,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graphslice._version import __version__
 from graphslice.api.model import Model, explain_molecule
 from graphslice.chem.parse import MoleculeError, parse_molecule
+from graphslice.data.columns import InputColumns
 from graphslice.data.featurize import Pool
-from graphslice.data.tables import plain_rows
+from graphslice.data.tables import Rows, plain_rows
 from graphslice.errors import InputError, nearest
+from graphslice.inference.files import predict_tables
 from graphslice.inference.inputs import Columns, as_feature_columns
-from graphslice.inference.predictions import output_arrays
 from graphslice.report.drawing import draw_molecule
 from graphslice.runs.run_files import without_nan
 
@@ -398,10 +398,9 @@ class ServedModel:
             For every molecule its SMILES and the columns that ``graphslice predict`` writes; None where there is no
             prediction, and for bounds that are infinite.
         """
-        matrix = [np.stack(list(columns.values()), axis=1)] if columns else None
-        (predictions,) = self.model.predict_stream([smiles], self._pool, matrix, interval=interval, nearest=nearest)
-        rows = plain_rows(pa.table(output_arrays(predictions)))
-        return [{"smiles": text} | row for text, row in zip(smiles, rows, strict=True)]
+        rows, inputs = Rows.of_smiles(smiles, columns), InputColumns("smiles", list(columns))
+        (table,) = predict_tables(self.model, [rows], inputs, self._pool, interval=interval, nearest=nearest)
+        return [*plain_rows(table.drop_columns(list(columns)))]
 
     @cached_property
     def _explained(self) -> Model:

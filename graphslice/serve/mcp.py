@@ -23,7 +23,6 @@ from typing import Annotated, Any, get_type_hints
 
 import anyio
 import anyio.to_thread
-import pyarrow as pa
 from mcp import types
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
@@ -33,9 +32,9 @@ from pydantic_core import ArgsKwargs
 from graphslice._version import __version__
 from graphslice.api.model import Model, load
 from graphslice.data.formats import split_sheet
-from graphslice.data.tables import plain_rows, text_array
+from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError, nearest, shown
-from graphslice.inference.files import interval_notes, with_predictions
+from graphslice.inference.files import interval_notes, open_molecules, predict_tables
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
 from graphslice.serve.documents import Description, Evaluation, Explanations, Rows, Run
@@ -117,14 +116,15 @@ class Tools:
     ) -> Rows:
         """Predict the properties of molecules. A row without a prediction says why in `error`."""
         predictor = self.load(model)
-        predictions = predictor.predict(smiles, details=True, interval=interval, nearest=nearest)
-        table = with_predictions(pa.table({"smiles": text_array(smiles)}), predictions)
+        predictor.check_calibrated(interval, nearest)
+        with open_molecules(predictor, smiles) as (source, inputs):
+            (table,) = predict_tables(predictor, source.chunks, inputs, interval=interval, nearest=nearest)
         columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, nearest)
         return {
             "rows": [*plain_rows(table)],
             "columns": columns,
             "total": len(smiles),
-            "failed": len(smiles) - predictions.errors.count(None),
+            "failed": len(smiles) - table["error"].null_count,
             "notes": interval_notes(predictor, interval),
         }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,8 +24,8 @@ with optional_packages("the engine ray", "ray"):
     from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-Read = Callable[[Path, int], Iterator[pa.Table]]
-Work = Callable[[pa.Table], pa.Table]
+Read = Callable[[Path, int], Iterator[Any]]
+Work = Callable[[Any], pa.Table]
 
 # Number of rows that a worker processes at a time.
 _CHUNK_ROWS = 4096
@@ -34,7 +35,7 @@ _BLOCK_BYTES = 1 << 20
 
 def map_table(
     files: list[Path],  # paths that every machine can read
-    read: Read,  # read(file, rows) yields the tables of a file, of at most rows rows each
+    read: Read,  # read(file, rows) yields chunks of a file, of at most rows rows each, of a type that can be pickled
     make: Callable[[Any, bool], Work],  # make(shared, gpu), called once per worker, returns the function of a chunk
     shared: Any,  # sent to every worker once
     *,
@@ -50,7 +51,7 @@ def map_table(
         dataset = ray.data.read_datasource(_Files([file.resolve() for file in files], read)).map_batches(
             _Worker,
             fn_constructor_args=(make, [reference], gpus > 0),
-            batch_size=_CHUNK_ROWS,
+            batch_size=1,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=workers),
             num_gpus=1 if gpus else None,
@@ -64,8 +65,8 @@ class _Worker:
     def __init__(self, make: Callable[[Any, bool], Work], shared: list[ray.ObjectRef], gpu: bool) -> None:
         self.work = make(ray.get(shared[0]), gpu)
 
-    def __call__(self, chunk: pa.Table) -> pa.Table:
-        return self.work(chunk)
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        return self.work(pickle.loads(batch["chunk"][0].as_py()))
 
 
 class _Files(Datasource):
@@ -83,9 +84,14 @@ class _Files(Datasource):
             read = self.read
             size, files = file.stat().st_size, [str(file)]
             metadata = BlockMetadata(num_rows=None, size_bytes=size, input_files=files, exec_stats=None)
-            return ReadTask(lambda: read(file, _CHUNK_ROWS), metadata)
+            return ReadTask(lambda: map(_as_row, read(file, _CHUNK_ROWS)), metadata)
 
         return [task(file) for file in self.files]
+
+
+def _as_row(chunk: Any) -> pa.Table:
+    """Return a chunk as the row of a table, which is what Ray moves between processes."""
+    return pa.table({"chunk": pa.array([pickle.dumps(chunk)], pa.large_binary())})
 
 
 def _iterate_in_order(dataset: ray.data.Dataset) -> Iterator[pa.Table]:

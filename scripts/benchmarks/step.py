@@ -25,7 +25,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batch_loader import collate_rows
 from graphslice.data.batch_samplers import TrainBatches
-from graphslice.data.featurize import featurize_stream
+from graphslice.data.featurize import parse
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor
 from graphslice.nn import GraphTransformer
@@ -96,7 +96,7 @@ def model_config(mixer: str, options: argparse.Namespace) -> ModelConfig:
 
 def demo_of(atoms: int) -> tuple[GraphStore, np.ndarray]:
     """The demo set, and its rows that have so many atoms."""
-    store, _ = next(featurize_stream([pd.read_csv(DEMO_CSV)["smiles"].tolist()], GraphConfig()))
+    store = GraphStore.from_arrays(*parse(pd.read_csv(DEMO_CSV)["smiles"].tolist(), GraphConfig())[:2])
     rows = np.flatnonzero(store.sizes == atoms)
     if not len(rows):
         raise SystemExit(f"no molecule of the demo set has {atoms} atoms: choose another --atoms")

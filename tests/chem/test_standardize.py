@@ -5,7 +5,7 @@ from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError, parent_smiles, standardize_all
 from graphslice.config import GraphConfig
-from graphslice.data.featurize import featurize_stream
+from graphslice.data.featurize import parse
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_molecule_that_rdkit_cannot_standardize_is_invalid(monkeypatch):
         raise RuntimeError("boom")
 
     monkeypatch.setattr(rdMolStandardize, "FragmentParent", fail)
-    ((store, reasons),) = featurize_stream([["CCN.Cl", "CC"]], GraphConfig(standardize="parent"))
-    assert reasons == ["RDKit cannot standardize it: boom", None] and store.sizes.tolist() == [0, 2]
+    arrays, reasons, *_ = parse(["CCN.Cl", "CC"], GraphConfig(standardize="parent"))
+    assert reasons == ["RDKit cannot standardize it: boom", None] and arrays.atom_ptr.tolist() == [0, 0, 2]
 
 
 def test_nothing_is_standardized_by_default():

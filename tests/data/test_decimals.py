@@ -9,7 +9,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.cells import has_comma, parse_number, plain_numbers
 from graphslice.data.loaders import dataset_from_frame, load_dataset
 from graphslice.data.preprocess import featurize_dataset
-from graphslice.data.tables import texts
+from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError
 
 
@@ -25,14 +25,14 @@ from graphslice.errors import InputError
     ],
 )
 def test_numbers_with_decimal_commas_are_converted(cell, plain):
-    assert texts(plain_numbers(pa.table({"y": [cell]}), "comma")["y"]) == [plain]
+    assert texts(plain_numbers(Rows(pa.table({"y": [cell]})), "comma").table["y"]) == [plain]
 
 
 @pytest.mark.parametrize(
     "cell", ["1.234", "1.234,5", "1,234,567", "12,34.5", "C1,2", "1,5 mg", ",", "\u0661,5", "[1,5]", "1.234.567"]
 )
 def test_other_cells_do_not_become_numbers(cell):
-    (plain,) = texts(plain_numbers(pa.table({"y": [cell]}), "comma")["y"])
+    (plain,) = texts(plain_numbers(Rows(pa.table({"y": [cell]})), "comma").table["y"])
     assert np.isnan(parse_number(plain))
 
 
@@ -43,10 +43,11 @@ def test_commas_of_numbers_are_recognised():
 
 def test_other_columns_types_and_cells_stay_as_they_are():
     chunk = pa.table({"y": ["1,5", "a", None], "n": [1.5, 2, 3], "z": [b"1,5", b"\xff", b""]})
-    plain = plain_numbers(chunk, "comma", ["y", "n"])
+    rows = Rows(chunk)
+    plain = plain_numbers(rows, "comma", ["y", "n"]).table
     assert texts(plain["y"]) == ["1.5", "a", ""] and plain["n"] == chunk["n"] and plain["z"] == chunk["z"]
-    assert texts(plain_numbers(chunk, "comma")["z"]) == ["1.5", "\xff", ""]
-    assert plain_numbers(chunk, None) is chunk
+    assert texts(plain_numbers(rows, "comma").table["z"]) == ["1.5", "\xff", ""]
+    assert plain_numbers(rows, None) is rows
 
 
 GERMAN = 'smiles;y;x\nC;1,5;"1000,5"\nCC;">1000,5";0,5\nCCC;-;7\nCCCC;2;"1.234"\nCCCCC;"1.234";2\n'

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.tables import Rows
 from graphslice.data.targets import infer_tasks, infer_tasks_from_values
 from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, Task
@@ -18,7 +19,7 @@ from graphslice.tasks import TASK_KINDS, Task
 def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
     """Infer the task of a column y with these cells, divided into ``chunks`` chunks."""
     size = -(-len(cells) // chunks)
-    tables = [pa.table({"y": pa.array(cells[i : i + size])}) for i in range(0, len(cells), size)]
+    tables = [Rows(pa.table({"y": pa.array(cells[i : i + size])})) for i in range(0, len(cells), size)]
     (task,) = infer_tasks(tables, ["y"], DataConfig(**config), "t.csv")
     return task
 
@@ -94,13 +95,13 @@ def test_unusable_columns_are_rejected(cells, config, reason):
 def test_rows_without_smiles_do_not_decide_the_task(last):
     """Such as a line of units below the header, or of sums at the end."""
     table = pa.table({"smiles": ["", *["C", "CC"] * 4, " "], "y": ["unit", *["0", "1"] * 4, last]})
-    (task,) = infer_tasks([table], ["y"], DataConfig(), "t.csv", "smiles")
+    (task,) = infer_tasks([Rows(table)], ["y"], DataConfig(), "t.csv", "smiles")
     assert task == Task("y", "binary", ("0", "1"))
 
 
 def test_log_transform_applies_to_regression_only():
     table = pa.table({"a": ["1", "2"], "b": ["yes", "no"]})
-    tasks = infer_tasks([table], ["a", "b"], DataConfig(transform="log"), "t.csv")
+    tasks = infer_tasks([Rows(table)], ["a", "b"], DataConfig(transform="log"), "t.csv")
     assert [task.transform for task in tasks] == ["log", "none"]
 
 

@@ -20,6 +20,7 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.loaders import dataset_from_frame, load_dataset
 from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.tables import Rows
 from graphslice.errors import InputError
 
 
@@ -89,8 +90,8 @@ def test_cells_of_all_text_types():
     """Some Parquet writers store string views."""
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary()):
         cells = ["[1]", None, "2"] if kind != pa.binary() else [b"[1]", None, b"2"]
-        chunk = pa.table({"y": pa.array(cells, kind)})
-        assert column_cells(chunk, "y") == ["[1]", None, "2"]
+        rows = Rows(pa.table({"y": pa.array(cells, kind)}))
+        assert column_cells(rows, "y") == ["[1]", None, "2"]
 
 
 def test_means_ignore_unknown_labels():

@@ -19,6 +19,7 @@ from graphslice.data.cells import parse_number_column
 from graphslice.data.columns import LabelColumns, find_columns, find_smiles_column, target_names
 from graphslice.data.loaders import load_dataset
 from graphslice.data.rows import labelled_rows, parse_chunk, parse_chunks, parse_splits
+from graphslice.data.tables import Rows
 from graphslice.data.targets import infer_target
 from graphslice.errors import InputError
 from graphslice.tasks import TASK_KINDS, parse_per_target
@@ -135,7 +136,7 @@ def test_repeated_unused_column_is_allowed():
 def target_of(*chunks: dict, split: str | None = None, **settings) -> str:
     config = DataConfig(**settings, split=split)
     columns = find_columns(list(chunks[0]), config, "t.csv", METHODS)
-    return infer_target([pa.table(chunk) for chunk in chunks], columns, config, "t.csv")
+    return infer_target([Rows(pa.table(chunk)) for chunk in chunks], columns, config, "t.csv")
 
 
 def test_only_numeric_column_is_target():
@@ -156,7 +157,7 @@ def test_number_in_later_chunk_makes_column_numeric():
 def test_columns_without_names_are_not_targets():
     """Spreadsheets write additional commas at the ends of lines."""
     table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
-    assert infer_target([table], LabelColumns("smiles", [], None), DataConfig(), "t.csv") == "y"
+    assert infer_target([Rows(table)], LabelColumns("smiles", [], None), DataConfig(), "t.csv") == "y"
 
 
 def test_numbers_beside_classes_are_ambiguous():
@@ -187,7 +188,7 @@ def test_ambiguous_target_is_rejected(table):
 
 def parsed(cells: list, kind: pa.DataType | None = None) -> tuple[list, list]:
     """Parse a column: numbers (None instead of nan), and rows of empty cells."""
-    numbers, empty = parse_number_column(pa.table({"y": pa.array(cells, kind)}), "y")
+    numbers, empty = parse_number_column(Rows(pa.table({"y": pa.array(cells, kind)})), "y")
     assert numbers.dtype == np.float64 and empty.dtype == bool
     return [None if np.isnan(number) else number for number in numbers], np.flatnonzero(empty).tolist()
 
@@ -254,19 +255,21 @@ def test_rows_without_needed_split_may_have_one():
 
 
 def test_reason_names_first_invalid_target():
-    rows = parse_chunk(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]}), LabelColumns("smiles", ["z", "y"], None))
+    rows = parse_chunk(
+        Rows(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]})), LabelColumns("smiles", ["z", "y"], None)
+    )
     assert rows.invalid_labels == {0: "target 'z' is not a finite number: 'b'"}
 
 
 def test_too_large_label_is_invalid():
     cells = ["1e300", "1e17", "-1e19", "0"]
-    rows = parse_chunk(pa.table({"smiles": ["C"] * 4, "y": cells}), LabelColumns("smiles", ["y"], None))
+    rows = parse_chunk(Rows(pa.table({"smiles": ["C"] * 4, "y": cells})), LabelColumns("smiles", ["y"], None))
     assert rows.invalid_labels == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
     np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
 
 
 def test_table_without_labels_and_splits():
-    rows = parse_chunk(pa.table({"mol": ["C", None], "y": [1, 2]}), LabelColumns("mol", [], None))
+    rows = parse_chunk(Rows(pa.table({"mol": ["C", None], "y": [1, 2]})), LabelColumns("mol", [], None))
     assert rows.smiles == ["C", ""] and rows.rejected == {} and rows.split.tolist() == [-1, -1]
     assert rows.targets.shape == (2, 0)
 
@@ -278,24 +281,24 @@ def test_labelled_rows_of_smi_file(tmp_path):
 
 
 def test_split_of_unlabelled_row_is_ignored():
-    chunk = pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]})
+    chunk = Rows(pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}))
     assert parse_chunk(chunk, LabelColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
 
 
 def test_every_row_needs_split_if_there_are_no_targets():
-    chunk = pa.table({"smiles": ["C", "N"], "split": ["train", ""]})
+    chunk = Rows(pa.table({"smiles": ["C", "N"], "split": ["train", ""]}))
     with pytest.raises(InputError, match="row 2: 'split' is ''"):
         parse_chunk(chunk, LabelColumns("smiles", [], "split"))
 
 
 def test_row_numbers_continue_across_chunks():
-    chunks = [pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]}) for word in ("test", "nowhere")]
+    chunks = [Rows(pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]})) for word in ("test", "nowhere")]
     with pytest.raises(InputError, match=r"t\.csv: row 6: 'split' is 'nowhere'"):
         list(parse_chunks(chunks, LabelColumns("smiles", [], "split"), "t.csv"))
 
 
 def test_invalid_utf8_is_decoded_as_latin1():
-    chunk = pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]})
+    chunk = Rows(pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]}))
     rows = parse_chunk(chunk, LabelColumns("smiles", ["y"], None))
     assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.invalid_labels[0]
 
@@ -406,7 +409,7 @@ def test_number_columns_of_all_text_types_are_parsed():
     categories = pa.chunked_array([pa.array(words[:3]).dictionary_encode(), pa.array(words[3:]).dictionary_encode()])
     columns = [pa.array(words, kind) for kind in (pa.string(), pa.large_string(), pa.string_view())]
     for column in (categories, *columns, pa.chunked_array([], pa.string())):
-        numbers, empty = parse_number_column(pa.table({"y": column}), "y")
+        numbers, empty = parse_number_column(Rows(pa.table({"y": column})), "y")
         expected = [1.5, np.nan, np.nan, np.nan, 1.5, -2][: len(column)]
         np.testing.assert_array_equal(numbers, expected)
         assert empty.tolist() == [False, True, False, True, False, False][: len(column)]

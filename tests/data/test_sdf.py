@@ -10,7 +10,7 @@ from whole_tables import read_table
 
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
-from graphslice.data.tables import count_rows, malformed_rows, open_table
+from graphslice.data.tables import count_rows, open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
 from graphslice.pretraining.corpus import read_label_lists
@@ -128,7 +128,7 @@ def test_other_encodings_and_line_ends_are_read(tmp_path):
         (tmp_path / "t.sdf").write_bytes(data)
         with open_table(tmp_path / "t.sdf") as table:
             assert table.columns[:2] == ["smiles", "name"] and "größe" in table.columns[2]
-            assert not malformed_rows(next(table.chunks))
+            assert not next(table.chunks).faults
 
 
 def test_labels_are_those_of_the_same_csv(tmp_path):

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from whole_tables import read_table
 
-from graphslice.data.tables import count_rows, file_columns, is_table_name, open_table, table_files, write_table
+from graphslice.data.tables import count_rows, is_table_name, open_table, table_files, write_table
 from graphslice.errors import InputError
 
 
 def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
     """Read columns and rows, and check the sizes and columns of the chunks."""
     with open_table(path, rows) as table:
-        chunks = [file_columns(chunk) for chunk in table.chunks]
+        chunks = [rows.table for rows in table.chunks]
     assert all(chunk.column_names == table.columns for chunk in chunks)
     assert all(len(chunk) == rows for chunk in chunks[:-1]) and 0 < len(chunks[-1]) <= rows
     columns, cells, malformed = read_table(path, rows)
@@ -27,7 +27,7 @@ def read(path, rows: int = 8192) -> tuple[list[str], list[list[str]]]:
 def copy(source, out, rows: int = 2) -> None:
     with open_table(source, rows) as table, write_table(out) as sink:
         for chunk in table.chunks:
-            sink.write(file_columns(chunk))
+            sink.write(chunk.table)
 
 
 ROWS = [

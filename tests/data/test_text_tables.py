@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from whole_tables import read_table
 from graphslice.config import DataConfig
 from graphslice.data import formats as text_tables
 from graphslice.data.loaders import dataset_from_table
-from graphslice.data.tables import file_columns, malformed_rows, open_table, write_table
+from graphslice.data.tables import open_table, write_table
 from graphslice.errors import InputError
 
 MALFORMED = {
@@ -100,14 +99,6 @@ def test_malformed_rows_of_folder_name_file(tmp_path):
     }
 
 
-def test_malformed_rows_of_slice(tmp_path):
-    """The reasons stay with the rows when these are distributed."""
-    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nN\nO,2\n")
-    with open_table(tmp_path / "t.csv") as table:
-        chunk = pa.concat_tables(table.chunks)
-    assert list(malformed_rows(chunk.slice(1))) == [0] and malformed_rows(chunk.slice(2)) == {}
-
-
 # --- arbitrary tables and bytes -------------------------------------------------------------------
 
 # Characters with a special meaning in CSV files.
@@ -148,7 +139,7 @@ def test_well_formed_tables_are_read_and_written(rows, delimiter, end, size):
         first_read = read_table(path, size)
         with open_table(path) as table, write_table(path.with_name("again.csv")) as sink:
             for chunk in table.chunks:
-                sink.write(file_columns(chunk))
+                sink.write(chunk.table)
         assert first_read == read_table(path.with_name("again.csv")) == (header, rows, {})
 
 
@@ -198,7 +189,6 @@ def test_first_line_of_excel_names_the_separator(line, separator, tmp_path):
     rows = [["smiles", "a;b,c"], ["CCO", "1"], ["C", "2", "3"]]
     text = "\n".join(separator.join(f'"{cell}"' for cell in row) for row in rows)
     (tmp_path / "t.csv").write_text(f"{line}\r\n{text}\n")
-    with open_table(tmp_path / "t.csv") as table:
-        (chunk,) = table.chunks
-    assert table.columns == rows[0] and chunk.column("smiles").to_pylist() == ["CCO", "C"]
-    assert "3 fields where the header has 2 (line 4 of t.csv)" in malformed_rows(chunk)[1]
+    columns, cells, malformed = read_table(tmp_path / "t.csv")
+    assert columns == rows[0] and [row[0] for row in cells] == ["CCO", "C"]
+    assert malformed == {1: "3 fields where the header has 2 (line 4 of t.csv)"}

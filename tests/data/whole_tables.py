@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphslice.data.tables import file_columns, malformed_rows, open_table, texts
+from graphslice.data.tables import open_table, texts
 
 
 def read_table(path: Path | str, rows: int = 8192) -> tuple[list[str], list[list[str]], dict[int, str]]:
@@ -13,6 +13,6 @@ def read_table(path: Path | str, rows: int = 8192) -> tuple[list[str], list[list
     malformed: dict[int, str] = {}
     with open_table(Path(path), rows) as table:
         for chunk in table.chunks:
-            malformed |= {len(cells) + row: reason for row, reason in malformed_rows(chunk).items()}
-            cells += map(list, zip(*map(texts, file_columns(chunk).columns), strict=True))
+            malformed |= {len(cells) + row: reason for row, reason in chunk.faults.items()}
+            cells += map(list, zip(*map(texts, chunk.table.columns), strict=True))
         return table.columns, cells, malformed

@@ -16,7 +16,8 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batches import batch_arrays
-from graphslice.data.featurize import featurize_stream
+from graphslice.data.featurize import parse
+from graphslice.data.store import GraphStore
 from graphslice.explain.attribution import activations, attribute
 from graphslice.inference import compiled_networks
 from graphslice.inference.compiled_networks import CompiledNetworks, embedding_width, head_shapes
@@ -270,7 +271,7 @@ def test_predictions_import_no_torch(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4 * len(commands)
-    store, _ = next(featurize_stream([smiles], read_checkpoint("gap").config.graph))
+    store = GraphStore.from_arrays(*parse(smiles, read_checkpoint("gap").config.graph)[:2])
     expected = {"predict": by_torch.predict(store, np.arange(2))[0], "fingerprint": by_torch.embed(store, np.arange(2))}
     for number, (name, _) in enumerate(commands):
         header, *rows, rejected = lines[4 * number : 4 * number + 4]
@@ -295,7 +296,7 @@ def test_programs_of_the_cache_compute_what_modules_compute(mixer, settings, dem
     program = load_program(config)
     if program is None and mixer not in COMPILED:
         pytest.skip("its operations cannot be traced")
-    store, _ = next(featurize_stream([[*demo_smiles[:20], "C", "[Na+].[Cl-]"]], GraphConfig()))
+    store = GraphStore.from_arrays(*parse([*demo_smiles[:20], "C", "[Na+].[Cl-]"], GraphConfig())[:2])
     rows = np.flatnonzero(store.sizes)
     inputs = batch_arrays(store, rows, bonds=config.bond_messages)
     parameters = {name: value.numpy() for name, value in model.state_dict().items()}

@@ -14,8 +14,10 @@ import graphslice as gs
 from graphslice import InputError
 from graphslice.chem.descriptors import compute_descriptors, descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
+from graphslice.data.columns import InputColumns
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.preprocess import featurize_dataset
+from graphslice.data.tables import Rows
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.explain.attribution import activations, attribute
 from graphslice.explain.inspect import inspect, read_input_molecules
@@ -93,8 +95,6 @@ def test_feature_columns_in_python(demo_smiles):
     ]:
         with pytest.raises(InputError, match=message):
             model.predict(["CCO", "CC"], columns=columns)
-    with pytest.raises(InputError, match="the model needs the feature column"):
-        next(model.predict_stream([["CCO"]]))
 
 
 def test_smiles_descriptors_reject_graphs(demo_smiles):
@@ -146,7 +146,7 @@ def test_parallel_matches_serial(demo_smiles):
     smiles = demo_smiles[:300]
     with featurizer_pool(300, 2, model.kinds) as pool:
         assert pool is not None
-        (streamed,) = model.predict_stream([smiles], pool)
+        ((_, streamed),) = model.predict_rows([Rows.of_smiles(smiles)], InputColumns("smiles"), pool)
     np.testing.assert_allclose(streamed.values, model.predict(smiles), rtol=1e-5)
 
 

@@ -284,7 +284,7 @@ def test_very_long_cells(predictor, tmp_path):
     (tmp_path / "in.csv").write_text(f"smiles,note\nCC,{'x' * 200_000}\n{'C' * 200_000},\n")
     assert predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv").failed == 1
     with open_table(tmp_path / "out.csv") as table:
-        (chunk,) = table.chunks
+        (chunk,) = (rows.table for rows in table.chunks)
     assert chunk.column("error").to_pylist()[1].startswith("200000 atoms, more than the limit")
     assert len(chunk.column("note")[0].as_py()) == 200_000
 

@@ -10,7 +10,8 @@ import pytest
 from invariance import check_batch_independence
 
 import graphslice as gs
-from graphslice.data.featurize import featurize_stream
+from graphslice.data.featurize import parse
+from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictions, load
 from graphslice.nn.mixers import MIXERS
 
@@ -141,7 +142,8 @@ def test_predictions_are_reproducible(run_directory):
 
 def test_store_rows_match_smiles(predictor):
     smiles = [*MOLECULES, "oops", *MOLECULES[::-1]]
-    store, messages = next(featurize_stream([smiles], predictor.config.graph))
+    arrays, messages, *_ = parse(smiles, predictor.config.graph)
+    store = GraphStore.from_arrays(arrays, messages)
     rows = np.array([3, 13, 0, 26, 3])
     predictions = predictor.predict_store_rows(store, rows)
     expected = predictor.predict([smiles[i] for i in rows], details=True)

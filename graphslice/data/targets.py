@@ -1,6 +1,7 @@
 """Inference of the target column, its level and its task (regression, binary or multiclass) from its cells.
 
-In all functions ``chunks`` hold all rows of a table, and ``name`` is its name, for messages.
+The rule for the task is :attr:`ColumnContents.kind`. In all functions ``chunks`` are all rows of a table, and ``name``
+is its name, for messages.
 """
 
 from __future__ import annotations
@@ -31,25 +32,95 @@ from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError, pluralize, quoted_list
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_bound, parse_per_target
 
-# Up to this ratio of cells with commas to numbers, the commas are taken for errors in single rows.
-_FEW_COMMAS = 0.1
+#: Maximal number of classes.
+MOST_CLASSES = 100
+# Number of rows from which the level (atom or bond) of a column of lists is inferred.
+_SAMPLE_ROWS = 50
+
+
+@dataclass
+class ColumnContents:
+    """Summary of the cells of a target column that are not empty, accumulated chunk by chunk."""
+
+    numbers: int = 0  # cells with numbers
+    bounds: int = 0  # cells with bounds of a number, such as >5
+    words: int = 0  # other cells
+    values: set[float] = field(default_factory=set)  # different finite numbers, until too many for classes
+    names: dict[str, str] = field(default_factory=dict)  # bounds and words by class_key, until too many
+    first_word: tuple[int, str] = (0, "")  # row, from 1, and cell
+    unclear: tuple[int, str] | None = None  # first list of numbers, or number with a comma
+
+    def add(self, chunk: Rows, column: str, first_row: int, ignored: np.ndarray) -> None:
+        """Add the cells of a chunk that begins with a row, counted from 0; those of ``ignored`` rows count as empty."""
+        numbers, empty = parse_number_column(chunk, column)
+        numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
+        is_number = ~np.isnan(numbers)
+        self.numbers += int(is_number.sum())
+        if len(self.values) <= MOST_CLASSES:
+            self.values |= set(np.unique(numbers[np.isfinite(numbers)])[: MOST_CLASSES + 1].tolist())
+        for row in np.flatnonzero(~empty & ~is_number).tolist():
+            cell = cell_text(chunk.table.column(column), row)
+            if self.unclear is None and (has_comma(cell) or list_or_none(cell) is not None):
+                self.unclear = first_row + row + 1, cell
+            if parse_bound(cell) is not None:
+                self.bounds += 1
+            else:
+                self.first_word = self.first_word if self.words else (first_row + row + 1, cell)
+                self.words += 1
+            if len(self.names) <= MOST_CLASSES:
+                self.names.setdefault(class_key(cell), cell.strip())
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of task of the column, None if it has none.
+
+        A column with at least as many numbers (or bounds) as words is binary if its numbers are 0 and 1, else
+        regression: words are invalid labels. A column of words is of classes if these are two, of which one is
+        repeated, or at most 100 with three rows each on average. A column with a list of numbers, or with a number that
+        has a comma, has no task.
+        """
+        if self.unclear is not None:
+            return None
+        if self.numbers + self.bounds >= max(1, self.words):
+            return BINARY if self.values == {0.0, 1.0} and not self.bounds else REGRESSION
+        cells, classes = self.numbers + self.bounds + self.words, len(self.names) + len(self.values)
+        is_repeated = classes < cells and (classes == 2 or 3 * classes <= cells)
+        return MULTICLASS if 1 < classes <= MOST_CLASSES and is_repeated else None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The different numbers, ascending, of a column of numbers; else also the words, in alphabetical order."""
+        keys = {number_key(value): number_key(value) for value in sorted(self.values)}
+        if self.numbers < self.bounds + self.words:
+            keys = dict(sorted((keys | self.names).items()))
+        return tuple(keys.values())
+
+
+def scan_columns(chunks: Iterable[Rows], columns: Sequence[str], smiles: str | None = None) -> list[ColumnContents]:
+    """Summarise some columns of a table, without the rows of no SMILES, such as a line of units or of sums."""
+    contents = [ColumnContents() for _ in columns]
+    first_row = 0
+    for chunk in chunks:
+        ignored = np.zeros(len(chunk), bool)
+        if smiles is not None:
+            ignored = np.array([is_empty(cell) for cell in texts(chunk.table.column(smiles))], bool)
+        for column_contents, column in zip(contents, columns, strict=True):
+            column_contents.add(chunk, column, first_row, ignored)
+        first_row += len(chunk)
+    return contents
 
 
 def infer_tasks(
     chunks: Iterable[Rows], targets: Sequence[str], config: DataConfig, name: str, smiles: str | None = None
 ) -> list[Task]:
     """Infer the task of each target: from ``config.task``, else from its values (for atoms and bonds of all lists).
-
-    Numbers are regression; only 0 and 1, or exactly two words, are binary (the second word in alphabetical order is the
-    positive class, as in scikit-learn); at most 100 words with, on average, at least three rows each are multiclass.
-    Anything else is an error. Rows without a SMILES are left out, if ``smiles`` names that column.
-    """
+    Rows without a SMILES are left out, if ``smiles`` names that column."""
     if config.level != MOLECULE:
         chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
     kinds = parse_per_target(config.task, targets, TASK_KINDS, "data.task")
     transforms = parse_per_target(config.transform, targets, TRANSFORMS, "data.transform")
     tasks = [
-        _infer_task(target, contents, kinds.get(target), f"{name}: the target {target!r}")
+        _make_task(target, contents, kinds.get(target, contents.kind), f"{name}: the target {target!r}")
         for target, contents in zip(targets, scan_columns(chunks, targets, smiles), strict=True)
     ]
     return [_with_transform(task, transforms, config.transform in TRANSFORMS) for task in tasks]
@@ -60,53 +131,30 @@ def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: 
     return infer_tasks([Rows(pa.table(list(labels.T), names=list(targets)))], targets, config, name)
 
 
-def _infer_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
-    """Return the task of a column; ``kind`` is the configured one, ``label`` names the column in messages."""
-    if not contents.numbers + contents.bounds + contents.words:
-        raise InputError(f"{label} is empty in every row: leave it out, or write its labels")
-    row, cell = contents.firsts.get("word", (0, ""))
-    if list_or_none(cell) is not None:
-        raise InputError(
-            f"{label} holds lists of numbers (row {row}): to train on atom-level targets give graphslice train "
-            "data.level atom, on bond-level targets data.level bond"
-        )
-    # Where they separate thousands only large numbers have them: a model would be trained on small values only.
-    others = contents.words - contents.commas
-    if contents.commas > max(contents.numbers * _FEW_COMMAS, others) and kind in (None, REGRESSION):
-        row, cell = contents.firsts["comma"]
-        raise InputError(f"{label} has numbers with commas, such as {cell!r} in row {row}: {COMMA_ADVICE}")
-    is_flag = contents.values == {0.0, 1.0} and contents.is_numeric and not contents.bounds
-    if kind in (BINARY, MULTICLASS) or (kind is None and (is_flag or contents.are_classes)):
-        return _classification_task(target, contents, kind or MULTICLASS, label)
-    if contents.is_numeric or (kind == REGRESSION and contents.numbers):
+def _make_task(target: str, contents: ColumnContents, kind: str | None, label: str) -> Task:
+    """Return the task of a column of a kind; ``label`` names the column in messages."""
+    classes, as_classes = contents.classes, quote_setting(target, MULTICLASS)
+    if kind == REGRESSION and contents.unclear is None and contents.numbers + contents.bounds:
         return Task(target)
-    raise InputError(
-        f"{label} is not numeric (row {row} is {cell!r}): write plain numbers, without units; or, if these are "
-        f"classes, give data.task {quote_setting(target, MULTICLASS)}"
-    )
-
-
-def _classification_task(target: str, contents: ColumnContents, kind: str, label: str) -> Task:
-    """Return a classification task with the numbers as classes, or with the words (and numbers among them)."""
-    keys = {number_key(value): number_key(value) for value in sorted(contents.values)}
-    if contents.numbers < contents.words + contents.bounds:
-        if "none" in contents.firsts:
-            row, cell = contents.firsts["none"]
+    if kind != REGRESSION and len(classes) < 2 and contents.unclear is None:
+        found = repr(classes[0]) if classes else "empty"
+        raise InputError(f"{label} is {found} in every row with a SMILES: there is nothing to learn, leave it out")
+    if kind in (BINARY, MULTICLASS):
+        most = MOST_CLASSES if kind == MULTICLASS else 2
+        if len(classes) > most:
             raise InputError(
-                f"{label} is {cell!r} in row {row}, among words: leave cells with unknown values empty, or write "
-                "another word if it is a class"
+                f"{label} has more than {most} different values, such as {classes[-1]!r}: leave cells with unknown "
+                f"values empty, or give data.task {as_classes if kind == BINARY else quote_setting(target, REGRESSION)}"
             )
-        keys = dict(sorted((keys | contents.names).items()))
-    names = tuple(keys.values())
-    if len(names) == 1:
-        raise InputError(f"{label} is {names[0]!r} in every row with a label: there is nothing to learn, leave it out")
-    most = MOST_CLASSES if kind == MULTICLASS else 2
-    if len(names) > most:
-        raise InputError(
-            f"{label} has more than {most} different values, such as {names[-1]!r}: leave cells with unknown values "
-            f"empty, or give data.task {quote_setting(target, MULTICLASS if kind == BINARY else REGRESSION)}"
-        )
-    return Task(target, BINARY if len(names) == 2 else MULTICLASS, names)
+        return Task(target, BINARY if len(classes) == 2 else MULTICLASS, classes)
+    row, cell = contents.unclear or contents.first_word
+    if contents.unclear is None:
+        advice = f"write plain numbers, without units; or, if these are classes, give data.task {as_classes}"
+    elif has_comma(cell):
+        advice = COMMA_ADVICE
+    else:
+        advice = f"for targets of atoms give data.level {ATOM}, of bonds data.level {BOND}"
+    raise InputError(f"{label} is not numeric (row {row} is {cell!r}): {advice}")
 
 
 def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Task:
@@ -120,7 +168,7 @@ def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Ta
 
 
 def infer_target(chunks: Sequence[Rows], columns: LabelColumns, config: DataConfig, name: str) -> str:
-    """Infer the target column if the user names none: the only one that can be a target, or the only other column."""
+    """Infer the target column if the user names none: the only other column, or the only one of these with a task."""
     used = (columns.smiles, columns.split, columns.weights, *columns.descriptors, *columns.identifiers)
     names = chunks[0].table.column_names
     others = [column for column in names if column not in used and column.strip().lower() != "split"]
@@ -130,8 +178,8 @@ def infer_target(chunks: Sequence[Rows], columns: LabelColumns, config: DataConf
     if config.level != MOLECULE:
         possible = [column for column in others if any(list_cells(chunk, column) for chunk in chunks)]
     else:
-        contents = dict(zip(others, scan_columns(chunks, others), strict=True))
-        possible = [column for column in others if contents[column].can_be_target]
+        contents = scan_columns(chunks, others)
+        possible = [column for column, found in zip(others, contents, strict=True) if found.kind is not None]
     found = possible if len(possible) == 1 else others
     if len(found) == 1:
         return found[0]  # also a column of other words: infer_tasks says what is wrong with it
@@ -141,118 +189,6 @@ def infer_target(chunks: Sequence[Rows], columns: LabelColumns, config: DataConf
         f"{name}: which columns are the targets? Name them with data.targets; the columns are "
         f"{quoted_list(others, quote=quote_item)}"
     )
-
-
-#: Maximal number of classes.
-MOST_CLASSES = 100
-
-
-@dataclass
-class ColumnContents:
-    """Summary of the cells ``(row from 1, text)`` of a target column, accumulated chunk by chunk."""
-
-    numbers: int = 0  # cells with numbers
-    bounds: int = 0  # cells with bounds of a number, such as >5
-    words: int = 0  # other cells that are not empty
-    commas: int = 0  # of these, numbers with commas
-    values: set[float] = field(default_factory=set)  # different finite ones, until too many for classes
-    names: dict[str, str] = field(default_factory=dict)  # bounds and words by class_key, until too many
-    firsts: dict[str, tuple[int, str]] = field(default_factory=dict)  # first cell of a kind: word, comma, none
-
-    def add(self, chunk: Rows, column: str, first_row: int, ignored: np.ndarray) -> None:
-        """Add the cells of a chunk that begins with a row, counted from 0; those of ``ignored`` rows count as empty."""
-        numbers, empty = parse_number_column(chunk, column)
-        numbers, empty = np.where(ignored, np.nan, numbers), empty | ignored
-        is_number = ~np.isnan(numbers)
-        self.numbers += int(is_number.sum())
-        if len(self.values) <= MOST_CLASSES:
-            self.values |= set(np.unique(numbers[np.isfinite(numbers)])[: MOST_CLASSES + 1].tolist())
-        for row in np.flatnonzero(~empty & ~is_number).tolist():
-            cell = cell_text(chunk.table.column(column), row)
-            if parse_bound(cell) is not None:
-                self.bounds += 1
-            else:
-                self.words += 1
-                self.firsts.setdefault("word", (first_row + row + 1, cell))
-                if has_comma(cell):
-                    self.commas += 1
-                    self.firsts.setdefault("comma", (first_row + row + 1, cell))
-            if len(self.names) <= MOST_CLASSES:
-                self.names.setdefault(class_key(cell), cell.strip())
-        if self.numbers <= self.words and empty.any():
-            for row, cell in enumerate(texts(chunk.table.column(column))):
-                if class_key(cell) == "none":
-                    self.firsts.setdefault("none", (first_row + row + 1, cell))
-
-    @property
-    def is_numeric(self) -> bool:
-        """True for a column of numbers and bounds, in which single words are errors."""
-        return self.numbers + self.bounds >= self.words
-
-    @property
-    def are_classes(self) -> bool:
-        """True for a column of two words, or of at most 100 with three rows each on average."""
-        classes, rows = len(self.names) + len(self.values), self.words + self.bounds + self.numbers
-        return not self.is_numeric and classes <= max(2, min(MOST_CLASSES, rows // 3))
-
-    @property
-    def can_be_target(self) -> bool:
-        """True for a column of numbers, or of classes that are repeated."""
-        numbers = self.numbers + self.bounds + self.commas
-        return numbers > self.words - self.commas or (self.are_classes and 1 < len(self.names) < self.words)
-
-
-def scan_columns(chunks: Iterable[Rows], columns: Sequence[str], smiles: str | None = None) -> list[ColumnContents]:
-    """Summarise some columns of a table, without the rows of no SMILES, such as a line of units or of sums."""
-    contents = [ColumnContents() for _ in columns]
-    first_row = 0
-    for chunk in chunks:
-        ignored = np.zeros(len(chunk), bool)
-        if smiles is not None:
-            ignored = np.array([is_empty(cell) for cell in texts(chunk.table.column(smiles))], bool)
-        if ignored.all():  # the empty SMILES are reported, rather than an empty target
-            ignored[:] = False
-        for column_contents, column in zip(contents, columns, strict=True):
-            column_contents.add(chunk, column, first_row, ignored)
-        first_row += len(chunk)
-    return contents
-
-
-# Number of rows from which the level (atom or bond) of a column of lists is inferred.
-_SAMPLE_ROWS = 50
-
-
-@dataclass
-class ListLengths:
-    """Lengths of the lists of a column and sizes of their molecules, from which the level is inferred."""
-
-    sizes: list[tuple[int, int, int]] = field(default_factory=list)  # list length, atoms and bonds of each sample
-
-    def look(self, smiles: Iterable[object], lists: Iterable[np.ndarray]) -> None:
-        """Add lists and their SMILES to the sample, unless it is large enough to infer the level."""
-        with rdkit_messages_blocked():
-            for text, numbers in zip(smiles, lists, strict=True):
-                if len(self.sizes) >= _SAMPLE_ROWS and len(self.levels) == 1:
-                    return
-                with suppress(MoleculeError):
-                    mol = parse_molecule(str(text), MAX_ATOMS)
-                    self.sizes.append((len(numbers), mol.GetNumAtoms(), mol.GetNumBonds()))
-
-    @property
-    def levels(self) -> list[str]:
-        """Levels that fit most of the lists (single lists may be wrong): atom, bond, both or neither."""
-        fits = {level: sum(n[0] == n[column] for n in self.sizes) for level, column in ((ATOM, 1), (BOND, 2))}
-        return [level for level, count in fits.items() if count and count == max(fits.values())]
-
-    def level(self, target: str) -> str:
-        """Return the level of the lists of a target; raise :class:`InputError` if it is not clear."""
-        if len(levels := self.levels) == 1:
-            return levels[0]
-        sizes = [f"{n} for {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}" for n, atoms, bonds in self.sizes]
-        raise InputError(
-            f"the lengths of the lists of {target!r} do not say whether it is a target of atoms or of bonds: the first "
-            f"is {sizes[0] if sizes else 'in a row without a valid SMILES'}"
-        )
 
 
 def list_cells(chunk: Rows, column: str) -> dict[int, np.ndarray]:
@@ -271,3 +207,25 @@ def numbers_of_lists(chunks: Sequence[Rows], targets: Sequence[str], name: str) 
     if not len(values):
         raise InputError(f"{name}: no row of {', '.join(targets)} has a list of numbers, such as [0.1, -0.2, 0.1]")
     return Rows(pa.table(list(values.T), names=list(targets)))
+
+
+def infer_level(target: str, smiles: Sequence[object], lists: Iterable[np.ndarray]) -> str:
+    """Return the level, atom or bond, that the lengths of most of the first lists of a target fit, given their SMILES;
+    raise :class:`InputError` if it is not clear."""
+    fits, first = {ATOM: 0, BOND: 0}, "is in a row without a valid SMILES"
+    for row, (text, numbers) in enumerate(zip(smiles, lists, strict=True)):
+        if row >= _SAMPLE_ROWS and fits[ATOM] != fits[BOND]:
+            break
+        with suppress(MoleculeError), rdkit_messages_blocked():
+            mol = parse_molecule(str(text), MAX_ATOMS)
+            atoms, bonds = mol.GetNumAtoms(), mol.GetNumBonds()
+            if row == 0:
+                first = f"is {len(numbers)} for {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
+            fits[ATOM] += len(numbers) == atoms
+            fits[BOND] += len(numbers) == bonds
+    if fits[ATOM] == fits[BOND]:
+        raise InputError(
+            f"the lengths of the lists of {target!r} do not say whether it is a target of atoms or of bonds: the first "
+            f"{first}"
+        )
+    return ATOM if fits[ATOM] > fits[BOND] else BOND

@@ -25,7 +25,7 @@ from graphslice.data.rows import LabelledRows, labelled_rows
 from graphslice.data.splits import SPLITS, random_subset
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, atom_bond_column, nested_lists
 from graphslice.data.tables import number_array, open_table, reject_other_atom_order, text_array
-from graphslice.data.targets import ListLengths, list_cells
+from graphslice.data.targets import infer_level, list_cells
 from graphslice.errors import InputError, nearest
 from graphslice.tasks import BINARY, Task
 
@@ -278,7 +278,7 @@ def read_label_lists(
     the labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list column
     has another value, or the lists of one level differ in length."""
     lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
-    lengths = {name: ListLengths() for name in names}
+    written: dict[str, list[object]] = {name: [] for name in names}  # the SMILES of the rows with a list
     rows, invalid = 0, set()
     for path in tables:
         with open_table(path) as table:
@@ -291,11 +291,11 @@ def read_label_lists(
                         continue
                     reject_other_atom_order(table, path)
                     molecules, others = column_cells(chunk, smiles), enumerate(column_cells(chunk, name))
-                    lengths[name].look((molecules[row] for row in cells), cells.values())
+                    written[name] += [molecules[row] for row in cells]
                     lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
                     invalid |= {rows + row for row, cell in others if row not in cells and not is_empty(cell)}
                 rows += len(chunk)
-    levels = {name: lengths[name].level(name) for name in names if lists[name]}
+    levels = {name: infer_level(name, written[name], lists[name].values()) for name in names if lists[name]}
     labels = {}
     for level in dict.fromkeys(levels.values()):
         columns = {name: lists[name] for name in names if levels.get(name) == level}

@@ -88,11 +88,6 @@ def test_empty_smiles_become_empty_texts(suffix, load):
     assert load({"smiles": ["C", None, np.nan], "y": [1, 2, 3]}, suffix).smiles == ["C", "", ""]
 
 
-def test_boolean_target_becomes_numeric(load):
-    dataset = load({"smiles": ["C", "N"], "y": [True, False]}, ".parquet")
-    np.testing.assert_array_equal(dataset.targets, [[1.0], [0.0]])
-
-
 def test_row_numbers_continue_across_chunks(load):
     words = ["train"] * 9_000 + ["valid"]
     dataset = load({"smiles": ["C"] * 9_001, "y": [*range(8_999), "oops", 7], "split": words})
@@ -234,15 +229,6 @@ def test_unlabelled_row_is_not_unreadable(load):
 def test_split_of_malformed_row_is_ignored(tmp_path):
     dataset = load_dataset(write(tmp_path / "t.csv", 'smiles,y,split\nC,1,train\nN,2,"a",b\nO,3,valid\n'))
     assert row_lists(dataset.splits) == {"train": [0], "valid": [2]} and set(dataset.rejected) == {1}
-
-
-def test_decimal_commas_are_rejected(tmp_path):
-    """Single labels are rejected by row; if several labels have commas, other numbers would remain, so it raises."""
-    dataset = load_dataset(write(tmp_path / "few.csv", "smiles;y\n" + "C;1.5\n" * 10 + "N;12,5\n"))
-    assert dataset.targets[:10, 0].tolist() == [1.5] * 10
-    assert "'12,5' (give data.decimal comma" in dataset.rejected[10]
-    with pytest.raises(InputError, match=r"most\.csv: the target 'y' has numbers with commas, such as '12,5' in row 2"):
-        load_dataset(write(tmp_path / "most.csv", "smiles;y\nC;3\nN;12,5\nO;-,5e3\n"))
 
 
 @pytest.mark.parametrize(

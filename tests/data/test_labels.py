@@ -185,15 +185,6 @@ def test_only_column_of_lists_is_target(tmp_path):
     assert load_dataset(DataConfig(dataset=path)).target_names == ["y"]
 
 
-def test_lists_without_level_are_rejected(tmp_path):
-    path = write_table(tmp_path / "t.csv", ["CCO"] * 8, ["[1, 2, 3]"] * 8)
-    data = DataConfig(dataset=path, targets="q")
-    with pytest.raises(InputError, match=r"holds lists of numbers .row 1.: to train on atom-level .* data.level atom"):
-        load_dataset(data)
-    with pytest.raises(InputError, match=r"holds lists .* data.level"):
-        featurize_dataset(data, RunConfig().graph, tmp_path / "s.arrow")
-
-
 def test_data_without_lists_is_rejected(tmp_path, demo_csv):
     with pytest.raises(InputError, match="list of numbers"):
         load_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev", level="atom"))

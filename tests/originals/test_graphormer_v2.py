@@ -64,17 +64,13 @@ def test_rows_of_distances_that_the_original_does_not_read_are_left_out(tmp_path
 @pytest.mark.parametrize("model", MODELS)
 def test_outputs_match_the_original(model, rows, tmp_path):
     folder = hugging_face_folder(tmp_path / "hf", model)
-    predictor = Predictor(import_checkpoint(folder, atom_rows=rows, target=TARGETS[model]))
+    checkpoint = import_checkpoint(folder, atom_rows=rows, target=TARGETS[model])
+    predictor, notes = Predictor(checkpoint), checkpoint.extra["notes"]
     batched = predictor.predict(SMILES)
     single = np.concatenate([predictor.predict(smiles) for smiles in SMILES])
     assert np.abs(batched - FIXTURE[f"{model}/output_{rows}"]).max() < 1e-4
     assert np.abs(batched - single).max() < 1e-5
-
-
-def test_notes_describe_the_conversion(tmp_path):
-    notes = import_checkpoint(hugging_face_folder(tmp_path / "hf", "pre_norm")).extra["notes"]
-    assert notes[0] == "Hugging Face checkpoint, pre-norm" and "never applies it" in notes[1]
-    assert "2 + 512 i + v" in notes[2] and "--atom-rows huggingface" in notes[2]
+    assert notes[0].startswith("Hugging Face checkpoint") and len(notes) == 2 + (model == "pre_norm")
 
 
 class Kind(enum.Enum):
@@ -101,22 +97,21 @@ def test_fairseq_files_are_read_without_running_code(model, tmp_path):
     assert checkpoint.extra["notes"][0].startswith("fairseq checkpoint")
 
 
-def test_data_parallel_names_and_bin_file_are_read(tmp_path):
+def test_data_parallel_names_and_bin_files_are_read(tmp_path):
     state = {f"module.{name}": value for name, value in fairseq_state("post_norm").items()}
     torch.save({"model": state}, tmp_path / "parallel.pt")
-    found = Predictor(import_checkpoint(tmp_path / "parallel.pt")).predict(SMILES)
     folder = hugging_face_folder(tmp_path / "hf", "post_norm", safe=False)
-    again = Predictor(import_checkpoint(folder)).predict(SMILES)
-    file = Predictor(import_checkpoint(folder / "pytorch_model.bin")).predict(SMILES)
-    assert (found == again).all() and (found == file).all()
+    files = tmp_path / "parallel.pt", folder, folder / "pytorch_model.bin"
+    first, *others = (Predictor(import_checkpoint(file)).predict(SMILES) for file in files)
+    assert all((first == other).all() for other in others)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"num_attention_heads": 8}, "num_attention_heads is 8, but the weights have 4"),
-        ({"pre_layernorm": True}, "pre_layernorm is True, but the weights have False"),
-        ({"edge_type": "single"}, "edge_type 'single', which is not supported"),
+        ({"num_attention_heads": 8}, "num_attention_heads 8, but its weights have 4"),
+        ({"pre_layernorm": True}, "pre_layernorm True, but its weights have False"),
+        ({"edge_type": "single"}, "edge_type 'single' is not supported"),
         ({"spatial_pos_max": 20}, "distance of 20"),
     ],
 )
@@ -132,9 +127,13 @@ def without(state: dict, part: str) -> dict:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: without(state, "layers.1"), "it names block 2 but has 2 blocks"),
+        (lambda state: without(state, "layers.1"), r"blocks\.1\.\S* is missing"),
         (lambda state: without(state, "layers.1.fc1"), r"blocks\.1\.ffn\.expand\.weight is missing"),
-        (lambda state: {"bert.embeddings.word": torch.ones(3, 3)}, "not a Graphormer"),
+        (lambda state: {"bert.embeddings.word": torch.ones(3, 3)}, "unknown names"),
+        (
+            lambda state: state | {"encoder.layer_norm.bias": torch.full((48,), torch.nan)},
+            r"head\.norm\.bias .*not finite",
+        ),
     ],
 )
 def test_incomplete_weights_are_rejected(change, message, tmp_path):
@@ -145,34 +144,22 @@ def test_incomplete_weights_are_rejected(change, message, tmp_path):
         import_checkpoint(folder)
 
 
-def test_incomplete_folder_is_rejected(tmp_path):
+def test_unsuitable_folders_and_options_are_rejected(tmp_path, run_directory):
     folder = hugging_face_folder(tmp_path / "hf", "post_norm")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"expected model\.safetensors or pytorch_model\.bin"):
-        import_checkpoint(folder)
-
-
-def test_non_finite_weights_and_own_runs_are_rejected(tmp_path, run_directory):
-    folder = hugging_face_folder(tmp_path / "hf", "post_norm")
-    with pytest.raises(InputError, match="--target is empty: give a column name for each of 1 outputs"):
-        import_checkpoint(folder / "config.json", atom_rows="fairseq", target="")
-    state = weights_of("post_norm")
-    state["encoder.layer_norm.bias"][3] = torch.nan
-    save_file(state, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"not finite, in head\.norm\.bias as GraphSlice names it"):
-        import_checkpoint(folder, atom_rows="fairseq")
-    with pytest.raises(InputError, match="is already a run of GraphSlice"):
-        import_checkpoint(run_directory)
+    for options, message in (
+        ({"target": ""}, "predicts 1 targets: --target must name as many"),
+        ({"mixer": "csp"}, "mixer of Graphormer v2 is softmax, not csp"),
+        ({"atom_rows": "hf"}, "--atom-rows must be fairseq or huggingface"),
+    ):
+        with pytest.raises(InputError, match=message):
+            import_checkpoint(folder / "config.json", **options)
     with pytest.raises(InputError, match="not a model of GraphSlice"):
         gs.load(folder)
-
-
-def test_unsuitable_options_are_rejected(tmp_path):
-    folder = hugging_face_folder(tmp_path / "hf", "post_norm")
-    with pytest.raises(InputError, match="whose mixer is softmax, not csp"):
-        import_checkpoint(folder, mixer="csp")
-    with pytest.raises(InputError, match="--atom-rows must be fairseq or huggingface"):
-        import_checkpoint(folder, atom_rows="hf")
+    with pytest.raises(InputError, match="unknown names"):
+        import_checkpoint(run_directory)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors or pytorch_model\.bin"):
+        import_checkpoint(folder)
 
 
 @pytest.mark.parametrize("model", MODELS[:2])

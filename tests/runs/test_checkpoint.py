@@ -146,7 +146,7 @@ def test_mixer_must_fit_the_weights(saved):
         (graphormer, {"mixer": "slice-ascend"}, "has queries and keys"),
         (sliceformer, {"mixer": "softmax"}, "has no queries and keys"),
         (graphormer, {"mixer": "slice-asend"}, "unknown mixer 'slice-asend'"),
-        (graphormer, {"target": "gap,logp"}, "predicts 1 targets, but --target names 2"),
+        (graphormer, {"target": "gap,logp"}, "predicts 1 targets: --target must name"),
     ):
         with pytest.raises(InputError, match=reason):
             import_checkpoint(path, **options)
@@ -227,7 +227,7 @@ def test_truncated_files_are_rejected(share, own, tmp_path):
     ids=repr,
 )
 def test_files_of_other_programs_are_rejected(contents, saved):
-    with pytest.raises(InputError, match=r"is not a Graphormer|does not hold"):
+    with pytest.raises(InputError, match=r"unknown names|does not hold"):
         import_checkpoint(saved(contents))
     with pytest.raises(InputError, match=r"not a model of GraphSlice"):
         read_checkpoint(saved(contents))

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from graphslice.data.dataset import LabelledDataset
 
 Progress = Callable[[int], None] | None
-Check = Callable[[GraphStore], None] | None
 
 
 def build_store(
@@ -49,12 +47,11 @@ def build_store(
     *,
     workers: int | None = None,
     progress: Progress = None,
-    check: Check = None,
 ) -> GraphStore:
-    """Featurize molecules into shards of :data:`~graphslice.data.store.BATCH_ROWS` rows, joined atomically. A repeated
-    call reuses shards of the same rows; an empty fingerprint becomes a hash; ``check`` may raise InputError."""
+    """Featurize molecules into shards of ``BATCH_ROWS`` rows, joined atomically; a repeated call reuses shards of the
+    same rows. An empty fingerprint becomes a hash."""
 
-    def shards(pool: Pool, folder: Path) -> Iterator[Path]:
+    def write_shards(folder: Path) -> Iterator[Path]:
         for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
             shard = folder / f"{number:06}.arrow"
             shard_info = replace(info, source="", fingerprint=rows.digest())  # the same rows under any name
@@ -65,33 +62,28 @@ def build_store(
                 progress(len(rows))
             yield shard
 
-    with _locked(path), featurizer_pool(None, workers, descriptor_kinds(info.descriptors)) as pool:
-        return _assemble(path, info, partial(shards, pool), check)
+    with featurizer_pool(None, workers, descriptor_kinds(info.descriptors)) as pool:
+        return _assemble(path, info, write_shards)
 
 
 def build_store_from_tables(
-    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None, check: Check = None
+    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None
 ) -> GraphStore:
     """Do the same as :func:`build_store` with rows that :func:`to_record_batch` converted elsewhere, as on a cluster;
     an interrupted call starts over. ``tables`` of any size have the columns of ``info.schema()``."""
-    schema = info.schema()
 
-    def cast() -> Iterator[pa.Table]:
-        for table in tables:
-            yield table.cast(schema)
-            if progress:
-                progress(len(table))
-
-    def shards(folder: Path) -> Iterator[Path]:
-        for number, table in enumerate(rechunk(cast(), BATCH_ROWS, pa.concat_tables)):
+    def write_shards(folder: Path) -> Iterator[Path]:
+        cast = (table.cast(info.schema()) for table in tables)
+        for number, table in enumerate(rechunk(cast, BATCH_ROWS, pa.concat_tables)):
             # combine_chunks would not copy a table of one chunk, a view whose buffers hold other rows too. Cutting it
             # in two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
             table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
-            _write(folder / f"{number:06}.arrow", schema, table.to_batches())
+            _write(folder / f"{number:06}.arrow", info.schema(), table.to_batches())
+            if progress:
+                progress(len(table))
             yield folder / f"{number:06}.arrow"
 
-    with _locked(path):
-        return _assemble(path, info, shards, check)
+    return _assemble(path, info, write_shards)
 
 
 def to_record_batch(
@@ -133,24 +125,24 @@ def _existing_store(path: Path, info: StoreInfo) -> GraphStore | None:
     return None
 
 
-def _assemble(path: Path, info: StoreInfo, shards: Callable[[Path], Iterable[Path]], check: Check) -> GraphStore:
-    """Join shards into the file, which is replaced atomically; ``shards(folder)`` writes them to a folder."""
+def _assemble(path: Path, info: StoreInfo, write_shards: Callable[[Path], Iterable[Path]]) -> GraphStore:
+    """Join the shards that ``write_shards(folder)`` writes into the file, which is replaced atomically."""
     folder = path.with_name(f".{path.name}.parts")
-    try:
-        folder.mkdir(exist_ok=True)
-        written = list(shards(folder))
-        if not info.fingerprint:
-            info = replace(info, fingerprint=_digest(_batches(written)))
-        with atomic_write(path) as temporary:
-            _write(temporary, info.schema(), _batches(written))
-            try:
-                if check is not None:
-                    check(GraphStore.open(temporary))
-            finally:
+    with _locked(path):
+        try:
+            folder.mkdir(exist_ok=True)
+            shards = list(write_shards(folder))
+            if not info.fingerprint:
+                info = replace(info, fingerprint=_digest(_batches(shards)))
+            with atomic_write(path) as temporary:
+                _write(temporary, info.schema(), _batches(shards))
                 shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        with suppress(OSError):
-            folder.rmdir()  # succeeds only if there are no shards to resume from
+                store = GraphStore.open(temporary)
+                if len(store) and len(store.unusable_rows()) == len(store):
+                    raise InputError(f"no row can be used; the first: {store.errors[0]}")
+        finally:
+            with suppress(OSError):
+                folder.rmdir()  # succeeds only if there are no shards to resume from
     return GraphStore.open(path)
 
 
@@ -179,7 +171,7 @@ def cached_store(
     dataset: LabelledDataset,
     config: GraphConfig,
     cache: Path | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
     descriptors: Sequence[str] = (),
 ) -> GraphStore:
     """Return the store of a dataset, one row for each of its rows, from the cache if possible. A dataset of a store is
@@ -220,7 +212,7 @@ def featurize_dataset(
     workers: int | None = None,
     engine: str = "local",
     overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
 ) -> GraphStore:
     """Preprocess a dataset, streaming tables; labelled ones are read twice, since the first pass infers the tasks. With
     ``engine="ray"`` every machine must be able to read the files; an interrupted Ray run starts over."""
@@ -229,39 +221,30 @@ def featurize_dataset(
         raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
-    info = StoreInfo(data.dataset, descriptors=data.descriptors, **graph_settings(graph))
-    if data.dataset in OGB_FOLDERS or data.dataset == "demo":
-        if data.split is not None:
-            raise InputError(f"{data.dataset} has its own split: use data.split {data.split} when training")
-        if engine != "local":
-            raise InputError(f"--engine {engine} shares the files of a folder, not {data.dataset}")
-        dataset = load_dataset(data)
-        info = replace(info, targets=tuple(dataset.target_names))
-        return build_store(out, dataset.chunks(), info, workers=workers, progress=progress, check=_check_usable)
-    path = dataset_path(data.dataset)
-    columns = _table_columns(path, data)
-    info = replace(info, targets=tuple(columns.targets), tasks=tuple(task for task in columns.tasks if task.classes))
-    if engine == "ray":
-        from graphslice.system.ray import map_table
-
-        tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
-        return build_store_from_tables(out, tables, info, progress, _check_usable)
-    rows = labelled_rows(path, columns)
-    return build_store(out, rows, info, workers=workers, progress=progress, check=_check_usable)
-
-
-def _table_columns(path: Path, data: DataConfig) -> LabelColumns:
-    """Find the columns of a table, or of a folder of tables, that become part of a store, and infer its tasks."""
-    if path.is_file() and path.name.endswith(STORE_SUFFIX):
-        raise InputError(f"{path} is already a preprocessed dataset")
     if data.split in SPLIT_METHODS:
         raise InputError(
             f"a preprocessed dataset keeps the split of a column: use data.split {data.split} when training"
         )
+    info = StoreInfo(data.dataset, descriptors=data.descriptors, **graph_settings(graph))
+    if data.dataset in OGB_FOLDERS or data.dataset == "demo":
+        if engine != "local":
+            raise InputError(f"--engine {engine} shares the files of a folder, not {data.dataset}")
+        dataset = load_dataset(data)
+        info = replace(info, targets=tuple(dataset.target_names))
+        return build_store(out, dataset.chunks(), info, workers=workers, progress=progress)
+    path = dataset_path(data.dataset)
     with open_table(path) as table:
         columns = find_columns(table.columns, data, str(path))
         chunks = (plain_numbers(rows, data.decimal) for rows in table.chunks)
-        return replace(columns, tasks=tuple(infer_tasks(chunks, columns.targets, data, str(path), columns.smiles)))
+        tasks = infer_tasks(chunks, columns.targets, data, str(path), columns.smiles)
+    columns = replace(columns, tasks=tuple(tasks))
+    info = replace(info, targets=tuple(columns.targets), tasks=tuple(task for task in tasks if task.classes))
+    if engine == "ray":
+        from graphslice.system.ray import map_table
+
+        tables = map_table(table_files(path), read_chunks, _table_featurizer, (columns, info), workers=workers)
+        return build_store_from_tables(out, tables, info, progress)
+    return build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
 
 
 def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[Rows], pa.Table]:
@@ -272,9 +255,3 @@ def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Call
         return pa.Table.from_batches([to_record_batch(labelled, info)]).replace_schema_metadata(None)
 
     return featurize_chunk
-
-
-def _check_usable(store: GraphStore) -> None:
-    if len(store.unusable_rows()) == len(store):
-        first = next(iter(store.errors.values()), None)
-        raise InputError(f"no row can be used; the first: {first}")

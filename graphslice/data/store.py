@@ -1,8 +1,10 @@
 """GraphStore: a preprocessed dataset in one memory-mapped Arrow IPC file, with its schema and its validation.
 
 Row i of the file is row i of the source dataset. It holds the SMILES, the atoms and bonds or an error message, the
-labels, the split and the hashes of the molecule. pandas, polars and duckdb can read the file. The compiled code reads
-the same bytes through the memory map, without a copy and without bounds checks: contents are checked once, on opening.
+labels, the split and the hashes of the molecule. pandas, polars and duckdb can read the file: the integers are
+the indices of ``ogb.utils.features``, those of a bond in one number, (type * 6 + stereo) * 2 + conjugated. The compiled
+code reads the same bytes through the memory map, without a copy and without bounds checks: contents are checked once,
+on opening.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import rdkit
 from numba import njit
 
@@ -31,7 +32,7 @@ from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import bool_array, list_offsets, number_array, number_values, text_array, valid_rows
 from graphslice.errors import InputError
-from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
+from graphslice.feature_dims import ATOM_DIMS
 from graphslice.system.machine import cores
 from graphslice.tasks import Task
 
@@ -129,10 +130,6 @@ class StoredTexts(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._texts)
-
-    def contain(self, part: str) -> np.ndarray:
-        """Return the mask of the texts that contain ``part``, ``bool [R]``."""
-        return np.asarray(pc.fill_null(pc.match_substring(self._texts, part), False))
 
     def __getitem__(self, index):
         return self._texts[index].to_pylist() if isinstance(index, slice) else self._texts[index].as_py()
@@ -369,9 +366,6 @@ class GraphStore(Sequence[MolGraph]):
             raise IndexError(f"rows {rows.min()} to {rows.max()} are out of range: there are {len(self)} rows")
         return rows
 
-    def __getstate__(self) -> dict:
-        raise TypeError("a GraphStore cannot be pickled or copied: open its file in each process")
-
 
 #: Version of the file format and of the features; it changes whenever the same SMILES would give other features.
 FORMAT = f"4 ogb-1.3.6 rdkit-{rdkit.__version__}"
@@ -384,11 +378,6 @@ _BOND = pa.struct(
     ]
 )
 _ORDER = pa.list_(pa.field("item", pa.list_(pa.field("item", pa.uint16(), nullable=False), 2), nullable=False))
-_FORMAT_NOTES = {
-    "atoms": "element, chirality, degree, charge, hydrogens, radical electrons, hybridization, aromatic, in a ring: "
-    "indices of ogb.utils.features",
-    "bonds": f"kind = (type * {BOND_DIMS[1]} + stereo) * {BOND_DIMS[2]} + conjugated: indices of ogb.utils.features",
-}
 
 
 @dataclass(frozen=True)
@@ -415,8 +404,7 @@ class StoreInfo:
 
     def to_metadata(self) -> dict[str, str]:
         info = {**vars(self), "tasks": [task.to_dict() for task in self.tasks]}
-        notes = {f"graphslice.{column}": text for column, text in _FORMAT_NOTES.items()}
-        return {"graphslice.format": FORMAT, "graphslice.info": json.dumps(info), **notes}
+        return {"graphslice.format": FORMAT, "graphslice.info": json.dumps(info)}
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes]) -> StoreInfo:

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import copy
-import pickle
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -146,11 +143,17 @@ def test_every_split_is_kept(tmp_path):
 
 @pytest.mark.parametrize("smiles", [[], ["oops"], ["C"], ["oops", "C"]])
 def test_stores_of_few_molecules(smiles, tmp_path):
-    for store in (build(tmp_path / "s.arrow", smiles), GraphStore.from_arrays(*read_smiles(smiles)[:2])):
+    stores = [GraphStore.from_arrays(*read_smiles(smiles)[:2])]
+    if smiles == ["oops"]:
+        with pytest.raises(InputError, match="no row can be used; the first: not a valid"):
+            build(tmp_path / "s.arrow", smiles)
+    else:
+        stores.append(build(tmp_path / "s.arrow", smiles))
+    for store in stores:
         assert len(store) == len(smiles) == len(store.sizes) == len(store.split)
         assert store.targets.shape == (len(smiles), len(store.info.targets))
         assert sorted(store.errors) == [row for row, text in enumerate(smiles) if text == "oops"]
-        assert not smiles or smiles[-1] == "oops" or store[-1].num_atoms == 1
+        assert "C" not in smiles or store[-1].num_atoms == 1
         assert len(store.gather(np.array([], np.int64))[2]) == 0
 
 
@@ -158,12 +161,6 @@ def test_graphs_of_any_size_are_kept():
     graphs = [smiles_to_graph("C" * n, max_atoms=65_535) for n in (700, 1)]
     store = GraphStore.from_graphs(graphs)
     assert all(same(one, other) for one, other in zip(store, graphs, strict=True)) and store.errors == {}
-
-
-def test_pickling_raises(stored):
-    for send in (pickle.dumps, copy.copy):
-        with pytest.raises(TypeError, match="open its file in each process"):
-            send(stored)
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -192,7 +189,6 @@ def test_metadata_describes_the_file(tmp_path):
     with pa.ipc.open_file(str(tmp_path / "s.arrow")) as reader:
         metadata = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
     assert metadata["graphslice.format"] == FORMAT and '"targets": ["y", "z"]' in metadata["graphslice.info"]
-    assert "hybridization" in metadata["graphslice.atoms"] and "stereo" in metadata["graphslice.bonds"]
     assert StoreInfo.from_metadata({k.encode(): v.encode() for k, v in metadata.items()}) == store.info
 
 
@@ -229,13 +225,6 @@ def test_memory_map_is_read_without_a_copy(tmp_path, small_batches):
         starts = column_starts(batch, pa.py_buffer(store.data))
         assert values.ctypes.data - store.data.ctypes.data == starts[ATOM_VALUES]
         assert kinds.ctypes.data - store.data.ctypes.data == starts[BOND_KINDS]
-
-
-def test_bytes_per_molecule(demo_smiles, tmp_path):
-    """Molecules of the demo set are slightly larger than those of PCQM4M-LSC."""
-    store = build(tmp_path / "s.arrow", demo_smiles)
-    assert store.sizes.mean() > 14.1
-    assert (tmp_path / "s.arrow").stat().st_size <= 300 * len(store)
 
 
 # --- damage -------------------------------------------------------------------------------------

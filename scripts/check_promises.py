@@ -25,7 +25,7 @@ from rdkit import Chem, RDLogger
 
 from graphslice.chem import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.config import RunConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS

@@ -7,7 +7,7 @@ import torch
 
 from graphslice import smiles_to_graph
 from graphslice.batch import GraphBatch
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 
 
 @pytest.fixture(scope="module")

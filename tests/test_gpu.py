@@ -10,7 +10,7 @@ import torch
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig, RunConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.inference.predictor import Predictor, load
 from graphslice.inference.torch_networks import TF32_MIXERS
 from graphslice.nn import GraphTransformer

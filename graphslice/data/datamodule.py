@@ -12,8 +12,7 @@ import numpy as np
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.batch_loader import BatchLoader, extreme_batches
-from graphslice.data.batch_samplers import TrainBatches, eval_batches
+from graphslice.data.batches import BatchLoader, TrainBatches, eval_batches, extreme_batches
 from graphslice.data.columns import check_feature_columns
 from graphslice.data.dataset import LabelledDataset, describe_reasons, usable_mask
 from graphslice.data.featurize import molecule_keys

@@ -18,7 +18,7 @@ import torch
 from graphslice._version import __version__
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import RunConfig
-from graphslice.data.batch_loader import extreme_batches
+from graphslice.data.batches import extreme_batches
 from graphslice.data.store import GraphStore
 from graphslice.doctor.checks import OperatorCheck, check_operator, operators_on
 from graphslice.nn import GraphTransformer

@@ -25,7 +25,7 @@ from graphslice.chem.parse import (
     rdkit_messages_blocked,
 )
 from graphslice.config import MOLECULE
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.errors import InputError, nearest, quoted_list
 from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
 from graphslice.inference.predictor import Predictor

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 import numpy as np
 
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
-from graphslice.data.batch_samplers import eval_batches
-from graphslice.data.batches import batch_arrays
+from graphslice.data.batches import batch_arrays, eval_batches
 from graphslice.data.store import GraphStore
 from graphslice.inference.program_cache import load_program
 from graphslice.program.saved import MAX_ROWS, SavedProgram

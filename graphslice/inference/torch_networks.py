@@ -11,8 +11,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, ModelConfig, RunConfig
-from graphslice.data.batch_loader import BatchLoader, collate_rows
-from graphslice.data.batch_samplers import eval_batches
+from graphslice.data.batches import BatchLoader, collate_rows, eval_batches
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, first_line
@@ -148,7 +147,7 @@ _PRECISION = threading.RLock()
 
 
 def gpu_batch_size(free_bytes: int, model: ModelConfig) -> int:
-    """Return the batch size for :func:`~graphslice.data.batch_samplers.eval_batches`, in molecules of 32 atoms."""
+    """Return the batch size for :func:`~graphslice.data.batches.eval_batches`, in molecules of 32 atoms."""
     pairs = _ROWS**2 * (_FLOATS_PER_HEAD * model.heads + _FLOATS_PER_PAIR)
     rows = _ROWS * (_FLOATS_PER_CHANNEL * model.dim + 2 * model.ffn_dim)
     return max(_MIN_BATCH, min(_MAX_BATCH, int(_MEMORY_FRACTION * free_bytes) // (4 * (pairs + rows))))

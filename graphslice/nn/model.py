@@ -234,7 +234,7 @@ class GraphTransformer(nn.Module):
         not pay off for its few batches.
 
         The blocks are compiled once for every number of rows N + 1. Keep these few, with ``multiple`` of
-        ``graphslice.data.batch_loader.collate_rows``; :func:`~graphslice.nn.compiled.row_multiple` returns the best.
+        ``graphslice.data.batches.collate_rows``; :func:`~graphslice.nn.compiled.row_multiple` returns the best.
         After 64 compiled shapes, further numbers of rows run eagerly. Without a compiler all batches run eagerly and a
         warning is printed.
 

@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from graphslice.config import RunConfig
-from graphslice.data.batch_samplers import batches_per_epoch
+from graphslice.data.batches import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS, selection_score

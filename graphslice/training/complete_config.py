@@ -17,7 +17,7 @@ import numpy as np
 
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import MOLECULE, DataConfig, GraphConfig, RunConfig, TrainerConfig, join_names
-from graphslice.data.batch_samplers import batches_per_epoch
+from graphslice.data.batches import batches_per_epoch
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.loaders import absolute_dataset

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from graphslice.batch import GraphBatch
 from graphslice.config import OptimizerConfig
-from graphslice.data.batch_loader import extreme_batches
+from graphslice.data.batches import extreme_batches
 from graphslice.data.datamodule import MoleculeData
 from graphslice.errors import InputError
 from graphslice.evaluation.metrics import METRICS

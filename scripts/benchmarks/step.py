@@ -23,8 +23,7 @@ from benchmarks import eager
 from benchmarks.report import figure
 from graphslice.batch import GraphBatch
 from graphslice.config import GraphConfig, ModelConfig, RunConfig
-from graphslice.data.batch_loader import collate_rows
-from graphslice.data.batch_samplers import TrainBatches
+from graphslice.data.batches import TrainBatches, collate_rows
 from graphslice.data.featurize import parse
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictor

@@ -14,7 +14,7 @@ import torch
 from fuzzing.mutations import NUMBERS, odd_value
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS
 from graphslice.nn.encodings import PairEncoder
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.batch_loader import collate_rows
+from graphslice.data.batches import collate_rows
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
 from graphslice.data.rows import LabelledRows

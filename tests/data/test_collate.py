@@ -10,7 +10,7 @@ import torch
 from graphslice import InputError, smiles_to_graph
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import read_smiles
-from graphslice.data.batch_loader import collate, collate_rows
+from graphslice.data.batches import collate, collate_rows
 from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 

@@ -14,7 +14,7 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig, RunConfig
-from graphslice.data.batch_loader import collate_rows
+from graphslice.data.batches import collate_rows
 from graphslice.data.columns import as_descriptors
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.loaders import dataset_from_pyg, load_dataset

@@ -14,7 +14,7 @@ from rdkit import Chem
 
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import DataConfig, RunConfig
-from graphslice.data.batch_loader import collate, collate_rows
+from graphslice.data.batches import collate, collate_rows
 from graphslice.data.cells import column_cells, parse_number_list
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labels import Labels, pointers, ragged_indices

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import graphslice as gs
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.explain.attribution import activations
 from graphslice.nn.mixers import MIXERS
 

@@ -12,7 +12,7 @@ from rdkit import Chem
 import graphslice as gs
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import TrainerConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.data.featurize import graph_input_rows
 from graphslice.errors import InputError
 from graphslice.explain.attribution import attribute

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import graphslice as gs
 from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate_rows
+from graphslice.data.batches import collate_rows
 from graphslice.data.store import GraphStore
 from graphslice.inference.torch_networks import TF32_MIXERS, free_memory, gpu_batch_size, tf32_matmul
 from graphslice.ops.dispatch import Operator

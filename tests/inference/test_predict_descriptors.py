@@ -328,7 +328,7 @@ def test_attributions_with_feature_columns(demo_smiles, tmp_path):
 
 
 def test_compute_step_is_deterministic_without_dropout(demo_smiles):
-    from graphslice.data.batch_loader import collate
+    from graphslice.data.batches import collate
 
     model = predictor_of("t", demo_smiles[:40], dropout=0, input_dropout=0, attention_dropout=0).model.train()
     batch = collate([gs.smiles_to_graph("CCO")] * 3, {"t": np.arange(3.0)}, descriptors=["t"])

@@ -10,7 +10,7 @@ import torch
 
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import extreme_batches
+from graphslice.data.batches import extreme_batches
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import Step, compile_checked, compute_step, faulty_backends, step_mismatch

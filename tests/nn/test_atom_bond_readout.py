@@ -7,7 +7,7 @@ from tiny import TINY
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import MolGraph, smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.errors import InputError
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.block import Block, FeedForward, MLPHead
 from graphslice.nn.context import AttentionContext

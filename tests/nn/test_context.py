@@ -6,7 +6,7 @@ from mixer_samples import HEADS, graph_context, sample
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import MIXERS, Mixer, register

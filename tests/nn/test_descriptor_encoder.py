@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from graphslice import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.descriptors import DescriptorEncoder, fit_standardisation
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphslice import smiles_to_graph
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn.encodings import AtomEncoder, PairEncoder, feature_rows
 
 SMILES = ["c1ccc2c(c1)ccc1ccccc12", "C", "C/C=C/C#N.[Na+].[Cl-]", "C12C3C4C1C5C2C3C45", "C" * 14, "OC1CCC(=O)CC1"]

@@ -8,7 +8,7 @@ import torch
 from mixer_samples import SMILES
 
 from graphslice import GraphTransformer, InputError, ModelConfig, MolGraph, smiles_to_graph
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn.mixers import MIXERS
 from graphslice.system.machine import CONFIGS
 

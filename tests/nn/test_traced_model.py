@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graphslice.chem.molecule import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS
 from graphslice.nn.mixers.base import Mixer

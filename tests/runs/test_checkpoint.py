@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import graphslice
 from graphslice import GraphTransformer, InputError, ModelConfig, RunConfig, smiles_to_graph
 from graphslice import calibration as cal
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.originals import import_checkpoint
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint, write_run_directory
 from graphslice.runs.checkpoint_file import read_values, write_values

@@ -13,7 +13,7 @@ from rdkit import Chem
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import GraphConfig, ModelConfig
-from graphslice.data.batch_loader import collate_rows
+from graphslice.data.batches import collate_rows
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.store import GraphStore
 from graphslice.nn import GraphTransformer

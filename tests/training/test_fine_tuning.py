@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from graphslice import GraphTransformer, InputError, ModelConfig, smiles_to_graph
 from graphslice.config import FROM_SCRATCH, DataConfig, OptimizerConfig, RunConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.labels import Labels
 from graphslice.data.loaders import load_dataset

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from graphslice import smiles_to_graph
-from graphslice.data.batch_loader import BatchLoader, collate_rows
-from graphslice.data.batch_samplers import TrainBatches, batches_per_epoch, eval_batches
+from graphslice.data.batches import BatchLoader, TrainBatches, batches_per_epoch, collate_rows, eval_batches
 from graphslice.data.labels import Labels
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
@@ -147,7 +146,7 @@ def test_error_of_a_thread_is_raised(threads, store, monkeypatch):
         return collate_rows(store, rows, **settings)
 
     wrong = next(batch.rows[0] for n, batch in enumerate(loader(store)) if n == 5)
-    monkeypatch.setattr("graphslice.data.batch_loader.collate_rows", fails)
+    monkeypatch.setattr("graphslice.data.batches.collate_rows", fails)
     batches = iter(loader(store, threads))
     assert len([next(batches) for _ in range(5)]) == 5
     with pytest.raises(RuntimeError, match="no batch"):
@@ -163,7 +162,7 @@ def test_leaving_the_loop_early_stops_the_threads(threads, store, monkeypatch):
         collated.append(rows)
         return collate_rows(store, rows, **settings)
 
-    monkeypatch.setattr("graphslice.data.batch_loader.collate_rows", counted)
+    monkeypatch.setattr("graphslice.data.batches.collate_rows", counted)
     large = loader(store, threads)
     large.batches = [[n % 36] for n in range(500)]
     for _ in large:

@@ -34,9 +34,9 @@ from graphslice.data.ogb import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
 from graphslice.data.rows import LabelledRows, parse_chunks
 from graphslice.data.splits import SPLIT_METHODS, decode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
-from graphslice.data.tables import TABLE_SUFFIXES, Rows, open_table, reject_other_atom_order, texts
+from graphslice.data.tables import Rows, open_table, reject_other_atom_order, texts
 from graphslice.data.targets import infer_target, infer_tasks, infer_tasks_from_values
-from graphslice.errors import InputError, first_line, nearest, quoted_list
+from graphslice.errors import InputError, check_choice, first_line, nearest, quoted_list
 from graphslice.feature_dims import BOND_DIMS
 from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import TASK_KINDS, Task, parse_per_target, regression_tasks
@@ -50,10 +50,6 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
     """Load the labelled dataset of a configuration; ``tasks`` of its targets are inferred if they are None."""
     if config.valid_file or config.test_file:
         return _dataset_from_files(config, tasks)
-    if config.level != MOLECULE and (config.dataset in OGB_FOLDERS or config.dataset.lower().endswith(STORE_SUFFIX)):
-        raise InputError(
-            f"{config.dataset} has molecule-level labels: data.level {config.level} needs a table with lists of numbers"
-        )
     if config.dataset in OGB_FOLDERS:
         return _dataset_from_ogb(config)
     path = dataset_path(config.dataset)
@@ -62,13 +58,19 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> Lab
     return dataset_from_table(path, config, tasks)
 
 
+def _check_settings(name: str, config: DataConfig, split_column: Sequence[str] = ()) -> None:
+    """Raise :class:`InputError` for settings of tables that a dataset of another kind does not have."""
+    check_choice(f"data.level of {name}", config.level, [MOLECULE])
+    check_choice(f"data.split of {name}", config.split, [None, *SPLIT_METHODS, *split_column])
+
+
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
     """Combine a training table with separate tables of the validation set, the test set, or both."""
     files = {"valid": config.valid_file, "test": config.test_file}
     split_files = {split: file for split, file in files.items() if file}
     for file in (config.dataset, *split_files.values()):
         if is_dataset_name(file) or file.lower().endswith(STORE_SUFFIX):
-            raise InputError(f"{file} is not a table: valid_file and test_file need tables of labelled molecules")
+            raise InputError(f"{file} is not a table: data.valid_file and data.test_file need tables")
     train_config = replace(config, valid_file=None, test_file=None)
     parts = [dataset_from_table(dataset_path(config.dataset), train_config, tasks)]
     splits = parts[0].splits or {"train": np.flatnonzero(usable_mask(len(parts[0]), parts[0].rejected))}
@@ -76,8 +78,7 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
     for split, file in split_files.items():
         if split in splits:
             raise InputError(
-                f"the split column of {config.dataset} already has {split} rows: leave out {split}_file, or give "
-                "data.split random"
+                f"{config.dataset} already has {split} rows: leave out data.{split}_file, or give data.split random"
             )
         # A split column of this file is ignored, because the whole file is one split.
         data = replace(train_config, dataset=file, targets=targets, split="random")
@@ -114,24 +115,19 @@ def absolute_dataset(dataset: str) -> str:
 
 
 def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
+    _check_settings(config.dataset, config)
     if config.split is not None or config.folds is not None:
-        raise InputError(f"{config.dataset} always uses OGB's split: leave out split and folds")
-    smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
-    if config.targets not in (None, OGB_TARGET):
-        raise InputError(f"{config.dataset} has the single target {OGB_TARGET}, not {config.targets!r}")
+        raise InputError(f"{config.dataset} always uses OGB's split: leave out data.split and data.folds")
+    check_choice("data.targets", config.targets, [None, OGB_TARGET])
     for column in feature_column_names(config.descriptors):
         require_column(column, [], config.dataset)
-    return LabelledDataset(
-        config.dataset, smiles, Labels.of_molecules(gaps[:, None]), regression_tasks([OGB_TARGET]), splits=splits
-    )
+    smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
+    tasks = regression_tasks([OGB_TARGET])
+    return LabelledDataset(config.dataset, smiles, Labels.of_molecules(gaps[:, None]), tasks, splits=splits)
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files."""
-    if path.is_file() and not path.name.lower().endswith(TABLE_SUFFIXES):
-        raise InputError(
-            f"{path}: GraphSlice reads labelled molecules from {', '.join(TABLE_SUFFIXES)} and {STORE_SUFFIX}"
-        )
     name = config.dataset
     with open_table(path) as table:
         if config.level != MOLECULE:
@@ -179,7 +175,7 @@ def dataset_from_chunks(
 def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load a data frame as a file of the same cells; ``table`` has the used columns, and can be saved as such."""
     if config.valid_file or config.test_file:
-        raise InputError("valid_file and test_file need a file as dataset: give the data frame a column split instead")
+        raise InputError(f"data.valid_file and data.test_file do not go with {NAME}: give it a column split instead")
     if config.level != MOLECULE:
         reject_molecules(frame)
     table = as_table(frame)
@@ -266,19 +262,14 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     columns = feature_column_names(config.descriptors)
     numbers = store.split
     present = present_splits(numbers)
-    if config.split not in (None, *SPLIT_METHODS) and not (config.split == "split" and present):
-        advice = "leave out data.split to use it" if present else "featurize with data.split COLUMN"
-        raise InputError(
-            f"{store.name} cannot be split by {config.split!r}: a preprocessed dataset keeps only the split column "
-            f"that it was made with ({advice}); or give {', '.join(SPLIT_METHODS)}"
-        )
+    _check_settings(store.name, config, ["split"] if present else [])
     targets = store.targets[:, [known.index(name) for name in names]]
     class_tasks = {task.name: task for task in store.info.tasks if task.classes}
     tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
     targets = _recoded(targets, [class_tasks.get(name, Task(name)) for name in names], tasks, store.name)
     is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
     if is_pcqm4m and config.folds is not None:
-        raise InputError(f"{store.name} has OGB's split: leave out folds, or give data.split {SPLIT_METHODS[0]}")
+        raise InputError(f"{store.name} has OGB's split: leave out data.folds, or give data.split {SPLIT_METHODS[0]}")
     rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
     own = tuple(f"target {name!r} " for name in names)
     invalid_labels = {r: reason for r, reason in store.errors.items() if r not in rejected and reason.startswith(own)}
@@ -312,8 +303,7 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     names = [name for name in requested if name in known]
     if not names:
         raise InputError(
-            f"{requested[0]!r} is not a molecule-level target: give it together with one of {store.name}: "
-            f"{quoted_list(known)}"
+            f"{requested[0]!r} of {store.name} is trained on only together with one of {quoted_list(known)}"
         )
     return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
 
@@ -329,8 +319,7 @@ def _store_tasks(
     """Return the tasks of targets of a store: the stored classes, or the task inferred from the numbers."""
     kinds = parse_per_target(config.task, names, TASK_KINDS, "data.task")
     for target, task in class_tasks.items():
-        if kinds.get(target, task.kind) != task.kind:
-            raise InputError(f"data.task: the target {target!r} of {name} is {task.kind}, not {kinds[target]}")
+        check_choice(f"data.task of {target!r} in {name}", kinds.get(target, task.kind), [task.kind])
     numbers = [t for t, target in enumerate(names) if target not in class_tasks]
     config = replace(config, task=join_names([f"{names[t]}={kinds[names[t]]}" for t in numbers if names[t] in kinds]))
     inferred = infer_tasks_from_values(labels[:, numbers], [names[t] for t in numbers], config, name)
@@ -400,10 +389,7 @@ def dataset_from_pyg(
     import torch
 
     config = config or DataConfig()
-    if config.level != MOLECULE:
-        raise InputError(f"PyG data has molecule-level labels: data.level {config.level} needs a table")
-    if config.split not in (None, *SPLIT_METHODS):
-        raise InputError(f"PyG data cannot be split by {config.split!r}: give {', '.join(SPLIT_METHODS)}")
+    _check_settings("a PyG dataset", config)
     graphs: list[MolGraph] = []
     rejected: dict[int, str] = {}
     rows: list[np.ndarray] = []
@@ -415,18 +401,12 @@ def dataset_from_pyg(
         except MoleculeError as reason:
             graphs.append(EMPTY_GRAPH)
             rejected[row] = str(reason)
-    widths = sorted({len(row) for row in rows})
-    if len(widths) != 1:
-        problem = f"graphs with different numbers of targets: {widths}" if widths else "no graph"
-        raise InputError(f"the PyG dataset has {problem}")
     values = np.stack(rows)
     values[np.abs(values) > MAX_MAGNITUDE] = np.nan
     rejected = reject_unlabelled(Labels.of_molecules(values), rejected)
     if len(rejected) == len(rows):
         raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
-    names = list(targets) if targets else ["y"] if widths == [1] else [f"y{i}" for i in range(widths[0])]
+    names = list(targets) if targets else ["y"] if values.shape[1] == 1 else [f"y{i}" for i in range(values.shape[1])]
     check_unique(names, names, "the PyG dataset")
-    if len(names) != widths[0]:
-        raise InputError(f"{len(names)} target names for {widths[0]} targets: {', '.join(names)}")
     tasks = infer_tasks_from_values(values, names, config, "the PyG dataset")
     return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, rejected, graphs=graphs)

@@ -191,7 +191,7 @@ def test_data_without_lists_is_rejected(tmp_path, demo_csv):
     store = tmp_path / "s.arrow"
     featurize_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev"), RunConfig().graph, store)
     for dataset in (str(store), "pcqm4m"):
-        with pytest.raises(InputError, match="needs a table with lists"):
+        with pytest.raises(InputError, match=r"data.level of .* must be molecule, not 'atom'"):
             load_dataset(DataConfig(dataset=dataset, level="atom"))
     with pytest.raises(
         InputError, match=r"data\.level must be molecule, atom or bond, not 'atoms' \(did you mean 'atom'"

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from graphslice import InputError, MoleculeError, smiles_to_graph
-from graphslice.config import DataConfig
-from graphslice.data.loaders import dataset_from_pyg, from_pyg
+from graphslice import MoleculeError, smiles_to_graph
+from graphslice.data.loaders import from_pyg
 
 SMILES = ["c1ccccc1O", "C", "[Na+].[Cl-]", "C/C=C/[C@H](F)Cl", "C1" + "C" * 20 + "C1"]
 
@@ -105,9 +104,3 @@ def test_features_of_pyg_from_smiles_are_rejected():
     data = smiles_to_graph("CCO").to_pyg()
     data.smiles = "OCC"
     assert from_pyg(data).num_atoms == 3
-
-
-def test_graphs_cannot_be_split_by_a_column(data):
-    data.y = 1.0
-    with pytest.raises(InputError, match="PyG data cannot be split by 'scafold'"):
-        dataset_from_pyg([data], config=DataConfig(split="scafold"))

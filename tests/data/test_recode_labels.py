@@ -83,5 +83,5 @@ def test_task_option_of_some_targets_matches_the_table(tmp_path):
             load_dataset(replace(data, task=task, dataset=str(tmp_path / name))).tasks for name in ("t.csv", "t.arrow")
         ]
         assert tasks_by_file[0] == tasks_by_file[1]
-    with pytest.raises(InputError, match="is binary, not regression"):
+    with pytest.raises(InputError, match="must be binary, not 'regression'"):
         load_dataset(replace(data, task="word=regression", dataset=str(tmp_path / "t.arrow")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
@@ -224,6 +224,17 @@ def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[s
             )
         values[name] = value
     return values
+
+
+def with_transforms(tasks: Sequence[Task], text: str | None) -> list[Task]:
+    """Set the transforms of regression targets as ``data.transform`` says; raises :class:`InputError` for one of a
+    single target that is not regression."""
+    transforms = parse_per_target(text, [task.name for task in tasks], TRANSFORMS, "data.transform")
+    wanted = {task.name: transforms.get(task.name, task.transform) for task in tasks}
+    for task in tasks:
+        if task.kind != REGRESSION and text not in TRANSFORMS and wanted[task.name] != "none":
+            raise InputError(f"data.transform {text}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
+    return [replace(task, transform=wanted[task.name]) if task.kind == REGRESSION else task for task in tasks]
 
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"

@@ -36,7 +36,7 @@ from graphslice.stacking import Stacking
 from graphslice.stacking.kernel import KernelMachine, fit_kernel
 from graphslice.stacking.stacking import combine_predictions, fit_weights, weighted_std
 from graphslice.tasks import Task, each_target
-from graphslice.training.run import load_molecule_data
+from graphslice.training.resolve import load_molecule_data
 from graphslice.training.stack import fit_domain
 from pack_model import WEIGHTS, elements, strip_checkpoint
 

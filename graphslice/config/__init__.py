@@ -307,7 +307,7 @@ class RunConfig(Section):
         optimizer: optimiser and learning rate schedule.
         trainer: training.
         init_from: fine-tuned from this run directory, checkpoint, or model of the package; ``"none"``: from scratch;
-            None: chosen by the dataset, see :func:`~graphslice.training.complete_config.complete_config`.
+            None: chosen by the dataset, see :func:`~graphslice.training.resolve.resolve`.
 
     Raises:
         InputError: if weights are to be frozen in a model that is trained from scratch.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,16 @@ from graphslice.data.columns import LabelColumns, check_unique
 from graphslice.data.rows import parse_lists
 from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError, pluralize, quoted_list
-from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, TRANSFORMS, Task, parse_bound, parse_per_target
+from graphslice.tasks import (
+    BINARY,
+    MULTICLASS,
+    REGRESSION,
+    TASK_KINDS,
+    Task,
+    parse_bound,
+    parse_per_target,
+    with_transforms,
+)
 
 #: Maximal number of classes.
 MOST_CLASSES = 100
@@ -118,12 +127,11 @@ def infer_tasks(
     if config.level != MOLECULE:
         chunks, smiles = [numbers_of_lists(list(chunks), targets, name)], None
     kinds = parse_per_target(config.task, targets, TASK_KINDS, "data.task")
-    transforms = parse_per_target(config.transform, targets, TRANSFORMS, "data.transform")
     tasks = [
         _make_task(target, contents, kinds.get(target, contents.kind), f"{name}: the target {target!r}")
         for target, contents in zip(targets, scan_columns(chunks, targets, smiles), strict=True)
     ]
-    return [_with_transform(task, transforms, config.transform in TRANSFORMS) for task in tasks]
+    return with_transforms(tasks, config.transform)
 
 
 def infer_tasks_from_values(labels: np.ndarray, targets: Sequence[str], config: DataConfig, name: str) -> list[Task]:
@@ -155,16 +163,6 @@ def _make_task(target: str, contents: ColumnContents, kind: str | None, label: s
     else:
         advice = f"for targets of atoms give data.level {ATOM}, of bonds data.level {BOND}"
     raise InputError(f"{label} is not numeric (row {row} is {cell!r}): {advice}")
-
-
-def _with_transform(task: Task, transforms: dict[str, str], for_all: bool) -> Task:
-    """Return a task with its configured transform; one configured for all targets applies to regression only."""
-    transform = transforms.get(task.name, "none")
-    if transform == "none" or (for_all and task.kind != REGRESSION):
-        return task
-    if task.kind != REGRESSION:
-        raise InputError(f"data.transform {transform}: the target {task.name!r} is {task.kind}, not {REGRESSION}")
-    return replace(task, transform=transform)
 
 
 def infer_target(chunks: Sequence[Rows], columns: LabelColumns, config: DataConfig, name: str) -> str:

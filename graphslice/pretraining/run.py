@@ -20,8 +20,9 @@ from graphslice.system.files import locked
 from graphslice.system.processes import is_first_process
 from graphslice.tasks import BINARY, Task
 from graphslice.training.devices import choose_devices, launched_processes
+from graphslice.training.resolve import check_options, check_tasks
 from graphslice.training.run import RunResult
-from graphslice.training.train_run import check_options, check_tasks, train
+from graphslice.training.train_run import train
 
 
 def pretrain(

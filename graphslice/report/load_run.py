@@ -31,8 +31,7 @@ from graphslice.runs.run_files import (
     read_training,
     resume_command,
 )
-from graphslice.training.complete_config import member_configs
-from graphslice.training.run import load_molecule_data
+from graphslice.training.resolve import first_member, load_molecule_data
 
 # Longer names of molecules are cut.
 _LONGEST_NAME = 40
@@ -127,8 +126,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError(f"{config.data.dataset} has changed since the run")
     splits = read_splits(folder)
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
-    first = next(iter(member_configs(config).values()), config)
-    return load_molecule_data(first, dataset, Console(quiet=True), splits)
+    return load_molecule_data(first_member(config), dataset, Console(quiet=True), splits)
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.stacking.stacking import NETWORK
 from graphslice.system.console import status
-from graphslice.training.complete_config import complete_config, is_defined
 from graphslice.training.devices import quiet_lightning
 from graphslice.training.loop import Part, TrainingLoop
 from graphslice.training.network import fold_steps, train_without
+from graphslice.training.resolve import complete_config, is_defined
 from graphslice.training.stack import FOLDS, cross_fit, fit_to_rows, num_held_out, predict_rows
 
 #: Scores of the network are reported after each of these shares of a training, in fifths.
@@ -58,7 +58,7 @@ class Objective:
             )
         self.count = min(num_held_out(self.data), len(self.folds))
         self._base_predictions: dict[int, dict[str, np.ndarray]] = {}
-        complete = complete_config(config, self.data, fresh=True)
+        complete = complete_config(config, self.data)
         rest, batch_size = self.data.without(self.folds[0]), config.trainer.batch_size
         self.epochs = fold_steps(complete, rest) // batches_per_epoch(len(rest.splits["train"]), batch_size, 1)
         metric = complete.metric
@@ -77,7 +77,7 @@ class Objective:
         training."""
         config = replace(config, trainer=replace(config.trainer, seed=(config.trainer.seed + seed) % 2**32))
         data = self.data.with_config(config)
-        complete = complete_config(config, data, fresh=True)
+        complete = complete_config(config, data)
         parts = []
         for number, fold in enumerate(self._held_out(seed)):
             rows = self.folds[fold]

@@ -153,8 +153,7 @@ def check_runs(runs: Sequence[Run]) -> dict[Path, str | None]:
     metric or loss does not apply to the targets, or a folder holds a run with other settings or other data."""
     from graphslice.data.loaders import load_dataset
     from graphslice.nn.mixers import build_mixer
-    from graphslice.training.complete_config import fit_to_dataset
-    from graphslice.training.train_run import check_options, check_tasks
+    from graphslice.training.resolve import check_options, check_tasks, fit_to_dataset
 
     for run in runs:
         check_options(run.config)
@@ -166,7 +165,7 @@ def check_runs(runs: Sequence[Run]) -> dict[Path, str | None]:
         key = repr(run.config.data)
         if key not in read:
             dataset = load_dataset(run.config.data)
-            read[key] = fit_to_dataset(run.config, dataset).data, dataset.tasks
+            read[key] = fit_to_dataset(run.config, dataset, run.folder).data, dataset.tasks
         data, tasks = read[key]
         check_tasks(run.config, tasks)
         _check_folder(run, data)

@@ -15,7 +15,7 @@ import numpy as np
 from filelock import FileLock
 from rich.console import Console
 
-from graphslice.config import FROM_SCRATCH, RunConfig
+from graphslice.config import RunConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError, check_number, check_positive, first_line, shell_command
 from graphslice.evaluation.metrics import METRICS
@@ -48,12 +48,10 @@ from graphslice.system.machine import visible_gpus
 from graphslice.system.processes import in_processes, is_first_process
 from graphslice.training import RunResult, train
 from graphslice.training import resume as resume_run
-from graphslice.training.choose_transform import choose_transforms
-from graphslice.training.complete_config import complete_config, fit_to_dataset
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.loop import Interrupted
-from graphslice.training.run import load_molecule_data
-from graphslice.training.train_run import check_options, check_run_directory, check_tasks
+from graphslice.training.resolve import check_options, fit_to_dataset, resolve
+from graphslice.training.train_run import check_run_directory
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -111,15 +109,12 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     for mixer in mixers:
         check_mixer(mixer)
     user_config, dataset = config, load_dataset(config.data)
-    config = fit_to_dataset(config, dataset)
-    check_tasks(config, dataset.tasks)
+    config = fit_to_dataset(config, dataset, Path())  # whether its ensemble has a validation set
     single = replace(config, trainer=replace(config.trainer, ensemble=1, devices="1"))
-    data = load_molecule_data(single, dataset, console)
-    complete = complete_config(single, data, fresh=True).config
-    data, complete = choose_transforms(complete, data, console)
-    complete = replace(complete, init_from=complete.init_from or FROM_SCRATCH)
+    resolved, data = resolve(single, dataset, Path(), console)
+    complete = resolved.config
     print_data_summary(console, data)
-    objective = Objective(complete, data.with_config(complete), console)
+    objective = Objective(complete, data, console)
     space = search_space(complete, dataset.tasks, objective.epochs, mixers)
     trainer = replace(complete.trainer, ensemble=config.trainer.ensemble, devices=config.trainer.devices)
     paths = replace(config.data, transform=user_config.data.transform, fingerprint=None)

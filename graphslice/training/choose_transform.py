@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from graphslice.config import MOLECULE, RunConfig, join_names
+from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig, join_names
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.featurize import graph_input_rows, molecule_keys
@@ -26,30 +26,26 @@ _FOLDS = 5
 _STANDARD_ERRORS, _LEAST_GAIN = 2.0, 0.03
 
 
-def choose_transforms(config: RunConfig, data: MoleculeData, console: Console) -> tuple[MoleculeData, RunConfig]:
-    """Choose the transform of each regression target on training and validation set, unless ``data.transform`` sets it.
-    A support vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale and evaluated by the
-    metric of the run in the unit of the target. Models of a cross-validation would have different scales, so nothing
-    is chosen; a fine-tuned run has the transforms of a model with the same targets."""
-    if config.data.is_cross_validation:
-        return data, config
-    tasks, dataset = data.dataset.tasks, data.dataset
+def choose_transforms(config: RunConfig, init_from: str, data: MoleculeData, console: Console) -> str:
+    """Return ``data.transform`` of a run: for regression targets that the user sets none for, chosen on training and
+    validation set. A support vector regression (:mod:`graphslice.stacking.kernel`) is trained on each scale and
+    evaluated by the metric of the run in the unit of the target. Models of a cross-validation would have different
+    scales, so nothing is chosen; a run that is fine-tuned from ``init_from`` has the transforms of a model with the
+    same targets."""
+    tasks, dataset, names = data.dataset.tasks, data.dataset, data.dataset.target_names
     rows = np.sort(np.concatenate([data.splits["train"], data.splits["valid"]]))
-    names = [task.name for task in tasks]
     given = parse_per_target(config.data.transform, names, TRANSFORMS, "data.transform")
     too_many = int((~np.isnan(dataset.targets[rows])).sum()) > _MOST_LABELS or len(rows) > _MOST_ROWS
-    if len(given) < len(tasks) and dataset.level == MOLECULE and not too_many:
-        origin = [] if config.origin is None else read_checkpoint(config.origin).tasks
-        if [task.name for task in origin] == names:
-            kept = [t for t, task in enumerate(origin) if task.transform == "log" and _least(dataset, t) > 0]
-            chosen = {names[t]: "log" for t in kept if tasks[t].kind == REGRESSION}
-        else:
-            free = [t for t, name in enumerate(names) if name not in given and name == name.strip()]
-            chosen = _choose(config.trainer.metric, data, rows, free, console)
-        given = chosen | given
-        text = ",".join(f"{join_names([name])}={transform}" for name, transform in given.items()) or "none"
-        config = replace(config, data=replace(config.data, transform=text))
-    return data.with_tasks([replace(task, transform=given.get(task.name, task.transform)) for task in tasks]), config
+    if too_many or len(given) == len(tasks) or dataset.level != MOLECULE or config.data.is_cross_validation:
+        return config.data.transform or "none"
+    origin = [] if init_from == FROM_SCRATCH else read_checkpoint(init_from).tasks
+    positive = [t for t, task in enumerate(tasks) if task.kind == REGRESSION and _least(dataset, t) > 0]
+    if [task.name for task in origin] == names:
+        chosen = {names[t]: "log" for t in positive if origin[t].transform == "log"}
+    else:
+        free = [t for t in positive if names[t] not in given and names[t] == names[t].strip()]
+        chosen = _choose(config.trainer.metric, data, rows, free, console)
+    return ",".join(f"{join_names([name])}={transform}" for name, transform in (chosen | given).items()) or "none"
 
 
 def _choose(
@@ -59,14 +55,12 @@ def _choose(
     metric = metric if metric not in (None, "loss") and REGRESSION in METRICS[metric].kinds else "mae"
     chosen = {}
     for t in targets:
-        task = data.dataset.tasks[t]
-        if task.kind != REGRESSION or _least(data.dataset, t) <= 0:
-            continue
+        name = data.dataset.target_names[t]
         none, log = _compare(data, rows, t, metric)
         if _is_better(none, log, METRICS[metric].higher_is_better):
-            chosen[task.name] = "log"
+            chosen[name] = "log"
             console.out(
-                f"{task.name}: trained on its logarithm (inner validation {METRICS[metric].label} {log.mean():.4g}, "
+                f"{name}: trained on its logarithm (inner validation {METRICS[metric].label} {log.mean():.4g}, "
                 f"otherwise {none.mean():.4g}; data.transform none keeps it off)",
                 highlight=False,
             )

@@ -17,7 +17,6 @@ from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import BEST, LAST
 from graphslice.system.threads import single_threaded_torch
-from graphslice.training.complete_config import CompleteConfig, run_steps
 from graphslice.training.devices import make_fabric
 from graphslice.training.fine_tuning import (
     fit_linear_probe,
@@ -26,6 +25,7 @@ from graphslice.training.fine_tuning import (
 )
 from graphslice.training.loop import Interrupted, Part, TrainingLoop, freeze
 from graphslice.training.module import PropertyModule
+from graphslice.training.resolve import CompleteConfig, run_steps
 
 
 def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset import LabelledDataset
-from graphslice.data.splits import Splits
 from graphslice.errors import InputError
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import (
@@ -30,7 +27,6 @@ from graphslice.runs.run_files import (
     TRAINING,
     is_finished,
     read_metrics,
-    read_splits,
     read_training,
     remove_run,
     write_csv,
@@ -38,18 +34,16 @@ from graphslice.runs.run_files import (
     write_splits,
     write_start,
 )
-from graphslice.system.console import molecule_progress
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
 from graphslice.system.processes import is_first_process
-from graphslice.training.choose_transform import choose_transforms
-from graphslice.training.complete_config import NO_STEP_LIMIT, CompleteConfig, complete_config
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
 from graphslice.training.fine_tuning import load_pretrained_weights
 from graphslice.training.loop import Part, TrainingLoop
 from graphslice.training.module import PropertyModule
 from graphslice.training.network import fold_steps, initialise_weights, new_module, run_loop, train_without
+from graphslice.training.resolve import NO_STEP_LIMIT, CompleteConfig
 from graphslice.training.stack import FOLDS, Stack, evaluate_run, num_held_out
 
 
@@ -72,34 +66,25 @@ class RunResult:
 
 
 def run(
-    config: RunConfig,
-    dataset: LabelledDataset,
+    complete: CompleteConfig,
+    data: MoleculeData,
     out: Path,
     *,
     fresh: bool,
     command: str | None = None,
-    console: Console | None,
+    console: Console,
 ) -> RunResult:
-    """Train a single model, or continue its training unless ``fresh``; arguments as of
-    :func:`~graphslice.training.train_run.train`. Raises :class:`InputError` if the data or the configuration cannot
-    be used, and Interrupted if the user stops the run."""
-    console = (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
+    """Train a single model, or continue its training unless ``fresh``; ``complete`` and ``data`` are the result of
+    :func:`~graphslice.training.resolve.resolve`. Raises Interrupted if the user stops the run."""
+    if not fresh and is_finished(out) and (out / BEST).exists():
+        return finished_result(out, data, console)
     # A new run ignores last.ckpt: other processes may still see that of a previous run, which the first one removes.
     last = None if fresh or not (out / LAST).exists() else out / LAST
-    data = load_molecule_data(config, dataset, console, None if fresh else read_splits(out))
-    if fresh:
-        data.check_size()
-    elif is_finished(out) and (out / BEST).exists():
-        return finished_result(out, data, console)
-    complete = complete_config(config, data, fresh=fresh)
-    if fresh:
-        data, config = choose_transforms(complete.config, data, console)
-        complete = replace(complete, config=config)
-    config, devices, metric = complete.config, complete.devices, complete.metric
+    config, metric = complete.config, complete.metric
     module = new_module(complete, data)
     initialise_weights(module, data, last is None, console)
     with quiet_lightning():
-        fabric = make_fabric(devices, out, fresh=fresh)
+        fabric = make_fabric(complete.devices, out, fresh=fresh)
         if fresh and is_first_process():
             init_run_directory(out, config, data, command)
         print_data_summary(console, data)
@@ -168,16 +153,6 @@ def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResul
     """Return the result of a run that was already trained and evaluated."""
     console.out(f"the run is already finished: {out}", highlight=False)
     return RunResult(out, read_metrics(out), read_training(out), data)
-
-
-def load_molecule_data(
-    config: RunConfig, dataset: LabelledDataset, console: Console, splits: Splits | None = None
-) -> MoleculeData:
-    """Featurize the molecules of a run, with a progress bar, and split them, or take the splits of a run; raises
-    :class:`InputError` if they cannot be used, or not be split as configured."""
-    console.print(f"[bold]{escape(dataset.name)}[/]: {len(dataset):,} rows; reading molecules", highlight=False)
-    with molecule_progress("reading molecules", len(dataset), console) as advance:
-        return MoleculeData(dataset, config, advance, splits)
 
 
 def _training_summary(module: PropertyModule, fabric: Fabric, loop: TrainingLoop) -> dict:

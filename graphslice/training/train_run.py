@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from graphslice.config import RunConfig, join_names
+from graphslice.config import DataConfig, RunConfig, join_names
 from graphslice.data.columns import target_names
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
@@ -20,16 +20,13 @@ from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import as_predictions
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, check_metric, mean_interval
+from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, mean_interval
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
-from graphslice.inference.predictions import check_output_columns
 from graphslice.inference.predictor import Predictor, load
-from graphslice.nn.mixers import check_mixer, check_user_mixer
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.ensemble import check_members
 from graphslice.runs.run_files import (
     CONFIG,
-    MOLECULES,
     OUT_OF_FOLD,
     TEST_PREDICTIONS,
     TRAINING,
@@ -47,21 +44,12 @@ from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.system.files import ENDING, locked
 from graphslice.system.machine import cores, visible_gpus
 from graphslice.system.processes import in_processes, is_first_process
-from graphslice.tasks import Task
-from graphslice.training.choose_transform import choose_transforms
-from graphslice.training.complete_config import check_atom_bond_options, complete_config, fit_to_dataset, member_configs
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import choose_devices, make_fabric, quiet_lightning
 from graphslice.training.fine_tuning import print_known
 from graphslice.training.loop import Interrupted
-from graphslice.training.module import check_losses
-from graphslice.training.run import (
-    RunResult,
-    finished_result,
-    init_run_directory,
-    load_molecule_data,
-    run,
-)
+from graphslice.training.resolve import CompleteConfig, check_options, member_configs, resolve
+from graphslice.training.run import RunResult, finished_result, init_run_directory, run
 from graphslice.training.stack import calibrate_ensemble, evaluate_split
 
 if TYPE_CHECKING:
@@ -101,37 +89,19 @@ def train(
         InputError: if the data or the configuration cannot be used, or another process is using the directory;
             nothing is written then.
     """
-    out = Path(out)
+    out, console = Path(out), _console(console)
     with _lock(out):
         # Mistakes in options and columns come first: an existing run would hide them.
         check_options(config)
         with quiet_lightning():
             make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
-        given = config
-        dataset, config = _load_dataset(config, out, data, target_names)
-        config = fit_to_dataset(config, dataset)
-        check_tasks(config, dataset.tasks)
+        dataset = _load_dataset(config.data, data, target_names)
         if is_first_process():
-            check_run_directory(out, given, frame=is_frame(data), overwrite=overwrite)
-        if config.num_models > 1:
-            return train_ensemble(config, dataset, out, fresh=True, command=command, console=console)
-        return run(config, dataset, out, fresh=True, command=command, console=console)
-
-
-def check_options(config: RunConfig) -> None:
-    """Raise :class:`InputError` for a mixer or options that no dataset makes valid."""
-    model = config.model
-    check_mixer(model.mixer, model.mixer_settings)
-    check_user_mixer(model.mixer, model.dim, model.heads, model.mixer_settings)
-    check_atom_bond_options(config)
-
-
-def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:
-    """Raise :class:`InputError` if the targets do not fit the metric and the losses."""
-    check_output_columns(tasks)
-    if config.trainer.metric is not None:
-        check_metric(config.trainer.metric, tasks)
-    check_losses(config.trainer, tasks)
+            check_run_directory(out, config, frame=is_frame(data), overwrite=overwrite)
+        complete, molecules = resolve(config, dataset, out, console)
+        if complete.members:
+            return train_ensemble(complete, molecules, dataset, out, fresh=True, command=command, console=console)
+        return run(complete, molecules, out, fresh=True, command=command, console=console)
 
 
 def check_run_directory(folder: Path, config: RunConfig, *, frame: bool = False, overwrite: bool) -> None:
@@ -148,24 +118,30 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
     return locked(folder) if is_first_process() else nullcontext()
 
 
+def _console(console: Console | None) -> Console:
+    return (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
+
+
 def _load_dataset(
-    config: RunConfig, out: Path, data: Iterable[Data] | DataFrame | None, targets: Sequence[str] | None
-) -> tuple[LabelledDataset, RunConfig]:
-    """Return the dataset, and the configuration with which it can be loaded again unless it is PyG data."""
+    config: DataConfig, data: Iterable[Data] | DataFrame | None, targets: Sequence[str] | None
+) -> LabelledDataset:
     if data is None:
-        return load_dataset(config.data), config
-    if is_frame(data):  # a copy of the data frame is saved in the run directory
-        columns = config.data if targets is None else replace(config.data, targets=join_names(list(targets)))
-        saved = replace(columns, dataset=str(out.resolve() / MOLECULES))
-        return dataset_from_frame(data, columns), replace(config, data=saved)
-    return dataset_from_pyg(data, targets, config.data), config
+        return load_dataset(config)
+    if is_frame(data):
+        return dataset_from_frame(data, config if targets is None else replace(config, targets=join_names(targets)))
+    return dataset_from_pyg(data, targets, config)
+
+
+def _check_unchanged(config: RunConfig, dataset: LabelledDataset, what: object) -> None:
+    if dataset.fingerprint() != config.data.fingerprint:
+        raise InputError(f"the data of {what} has changed since the run was started: start a new run instead")
 
 
 def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: Console | None = None) -> RunResult:
     """Continue a run that was stopped or killed, with the same PyG ``data`` if it was trained on any; the result is
     that of an uninterrupted run, on GPUs up to rounding and to the dropout masks of compiled steps. Raises
     :class:`InputError` if the directory holds no run, another process is using it, or its data has changed."""
-    folder = Path(folder)
+    folder, console = Path(folder), _console(console)
     config = read_config(folder) if (folder / CONFIG).is_file() else None
     if config is None or config.data.fingerprint is None:
         raise InputError(f"{folder} holds no run to continue: start one without --resume")
@@ -174,52 +150,39 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             raise InputError(
                 f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
             )
-        targets = target_names(config.data.targets, ())
-        dataset = dataset_from_pyg(data, targets, config.data) if data is not None else load_dataset(config.data)
-        if dataset.fingerprint() != config.data.fingerprint:
-            raise InputError(f"the data of {folder} has changed since the run was started: start a new run instead")
-        if config.num_models > 1:
-            return train_ensemble(config, dataset, folder, fresh=False, console=console)
-        return run(config, dataset, folder, fresh=False, console=console)
+        dataset = _load_dataset(config.data, data, target_names(config.data.targets, ()))
+        _check_unchanged(config, dataset, folder)
+        complete, molecules = resolve(config, dataset, folder, console, chosen=True, splits=read_splits(folder))
+        if complete.members:
+            return train_ensemble(complete, molecules, dataset, folder, fresh=False, console=console)
+        return run(complete, molecules, folder, fresh=False, console=console)
 
 
 def train_ensemble(
-    config: RunConfig,
-    dataset: LabelledDataset,
+    complete: CompleteConfig,
+    data: MoleculeData,
+    dataset: LabelledDataset,  # as it was loaded: labels of ``data`` may be in another order
     out: Path,
     *,
     fresh: bool,
     command: str | None = None,
-    console: Console | None,
+    console: Console,
 ) -> RunResult:
     """Train the members of an ensemble or cross-validation, each in its own process and subdirectory, and evaluate the
-    ensemble; arguments, result and errors as of :func:`~graphslice.training.run.run`."""
-    console = console or Console(stderr=True, soft_wrap=True)
-    if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        reason = "each member of an ensemble or cross-validation trains on a single device"
-        raise InputError(f"{reason}: leave out trainer.devices")
-    members = member_configs(config)
-    first = next(iter(members.values()))
-    data = load_molecule_data(first, dataset, console)
+    ensemble; other arguments, result and errors as of :func:`~graphslice.training.run.run`."""
+    config, members = complete.config, complete.members
     if not fresh and all(is_finished(folder) for folder in (out, *(out / name for name in members))):
         return finished_result(out, data, console)
-    complete = complete_config(first, data, fresh=fresh)
     if fresh:
-        own = replace(config, init_from=complete.config.init_from)
-        data, chosen = choose_transforms(own, data, console)
-        config = replace(config, data=chosen.data)
-        members = member_configs(config)
-        for member in members.values():  # before any is trained
-            data.check_split(member)
         init_run_directory(out, config, data, command)
     print_data_summary(console, data)
     if config.data.is_cross_validation:
         console.print("cross-validation: each model has another fold as its test set", highlight=False)
     elif dataset.splits is None or "valid" not in dataset.splits:
         console.print("each ensemble member has its own validation set", highlight=False)
-    if fresh and (start := complete.config.origin) is not None:
-        console.out(f"each model is fine-tuned from {start}", highlight=False)
-        print_known(read_checkpoint(start), str(complete.config.init_from), data, console)
+    if fresh and config.origin is not None:
+        console.out(f"each model is fine-tuned from {config.origin}", highlight=False)
+        print_known(read_checkpoint(config.origin), config.origin, data, console)
     try:
         train_members(members, dataset, out, complete.metric, console)
     except KeyboardInterrupt:
@@ -231,12 +194,11 @@ def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | Non
     """Train an ensemble member in its folder, or continue it; a ``dataset`` that is None is loaded."""
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if dataset is None else dataset
-        if dataset.fingerprint() != config.data.fingerprint:
-            raise InputError(f"{config.data.dataset} has changed since the run was started: start a new run instead")
-        fresh = not (folder / CONFIG).exists()
-        if not fresh:  # its saved configuration includes the initial weights and learning rate
-            config = replace(read_config(folder), data=config.data)
-        run(config, dataset, folder, fresh=fresh, console=Console(quiet=True))
+        _check_unchanged(config, dataset, config.data.dataset)
+        fresh, console = not (folder / CONFIG).exists(), Console(quiet=True)
+        splits = None if fresh else read_splits(folder)
+        complete, data = resolve(config, dataset, folder, console, chosen=True, splits=splits)
+        run(complete, data, folder, fresh=fresh, console=console)
 
 
 def train_members(

@@ -16,7 +16,7 @@ from graphslice.runs.checkpoint import Checkpoint, write_run_directory
 from graphslice.runs.checkpoint import save_ensemble_calibration as save_calibration
 from graphslice.runs.ensemble import read_calibration, read_checkpoints
 from graphslice.tasks import regression_tasks
-from graphslice.training.complete_config import member_configs
+from graphslice.training.resolve import member_configs
 
 CALIBRATION = Calibration(
     (TargetCalibration((NonconformityScores(np.arange(3.0), np.ones(3, np.int64)),), {CONSTANT: 1.0}),),

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,15 +13,14 @@ from rich.console import Console
 from scipy.stats import ttest_1samp
 
 import graphslice as gs
-from graphslice.config import DataConfig, RunConfig, read_yaml
+from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_evaluation_data
 from graphslice.report.write import write_report
-from graphslice.runs.checkpoint import read_checkpoint
-from graphslice.runs.run_files import read_splits
+from graphslice.runs.run_files import read_config, read_splits
 from graphslice.training import resume, train
-from graphslice.training.complete_config import fit_to_dataset, member_configs
+from graphslice.training.resolve import fit_to_dataset, member_configs
 from graphslice.training.train_run import describe_seeds, train_member
 
 
@@ -163,20 +161,10 @@ def test_baselines_with_different_metrics_are_not_averaged(other, ensemble, tmp_
     assert "Network and base models" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
 
 
-def test_started_member_resumes_with_its_saved_configuration(ensemble, tmp_path):
-    """The configuration includes what was inferred from the data, as initial weights and learning rate."""
-    folder = tmp_path / "run"
-    shutil.copytree(ensemble, folder)
-    (folder / "metrics.json").unlink()
-    for path in (folder / "member-2").glob("*.*"):
-        if path.name not in ("config.yaml", "split.csv", "rejected.csv", "start.json"):
-            path.unlink()
-    begun = folder / "member-2" / "config.yaml"
-    config = RunConfig.from_dict(read_yaml(begun))
-    begun.write_text(replace(config, optimizer=replace(config.optimizer, peak_lr=1.25e-4)).to_yaml())
-    resume(folder)
-    rates = [read_checkpoint(folder / f"member-{number}").config.optimizer.peak_lr for number in (1, 2)]
-    assert rates == [config.optimizer.peak_lr, 1.25e-4]
+def test_saved_configurations_of_members_are_those_of_the_ensemble(ensemble):
+    for name, config in member_configs(read_config(ensemble)).items():
+        assert read_config(ensemble / name) == config
+        assert (config.init_from, config.data.transform, config.optimizer.peak_lr) == ("none", "none", 1e-3)
 
 
 def test_cross_validation_tests_each_molecule_once(table, tiny_config, tmp_path):
@@ -288,7 +276,7 @@ def test_a_member_is_not_trained_on_a_table_that_has_changed(demo_rows, tiny_con
     """Members load the table themselves, hours after the run was started."""
     demo_rows.to_csv(tmp_path / "t.csv", index=False)
     config = tiny_config(tmp_path / "t.csv")
-    config = fit_to_dataset(config, load_dataset(config.data))
+    config = fit_to_dataset(config, load_dataset(config.data), tmp_path)
     demo_rows[::-1].to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"t\.csv has changed since the run was started"):
         train_member(config, tmp_path / "member-1", None)

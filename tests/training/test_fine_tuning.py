@@ -280,11 +280,11 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     tiny = tiny_config(demo_csv)
     larger = replace(packaged_model.config.graph, max_atoms=600)
     train(replace(tiny, graph=larger), tmp_path / "larger")
-    assert read_checkpoint(tmp_path / "larger").config.init_from is not None
+    assert read_checkpoint(tmp_path / "larger").config.init_from != FROM_SCRATCH
     other = {"model": {"dim": 32}}
-    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) is None
-    monkeypatch.setattr("graphslice.training.complete_config._MAX_FINE_TUNED", 40)
-    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") is None
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "wider", **other) == FROM_SCRATCH
+    monkeypatch.setattr("graphslice.training.resolve._MAX_FINE_TUNED", 40)
+    assert train_initialised_from(packaged_model, demo_csv, tiny_config, tmp_path, "large") == FROM_SCRATCH
 
 
 def test_molecules_that_the_checkpoint_was_trained_on_are_counted(demo_csv, demo_rows, tiny_config, tmp_path):
@@ -325,7 +325,7 @@ def test_learning_rate_of_the_packaged_model_unless_one_was_set(packaged_model, 
 def test_unknown_elements_train_from_scratch(packaged_model, demo_rows, tiny_config, tmp_path):
     strange = demo_rows.assign(smiles="[Fe]." + demo_rows["smiles"])
     strange.to_csv(tmp_path / "iron.csv", index=False)
-    assert train_initialised_from(packaged_model, tmp_path / "iron.csv", tiny_config, tmp_path) is None
+    assert train_initialised_from(packaged_model, tmp_path / "iron.csv", tiny_config, tmp_path) == FROM_SCRATCH
 
 
 def test_init_from_overrides_the_default(packaged_model, demo_csv, cli, tiny_flags, run_directory, tmp_path):

@@ -13,10 +13,9 @@ from graphslice.data.loaders import load_dataset
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import LAST
 from graphslice.training import resume, train
-from graphslice.training.complete_config import complete_config, fit_to_dataset
 from graphslice.training.loop import Part, TimeBudget, TrainingLoop
 from graphslice.training.network import train_without
-from graphslice.training.run import load_molecule_data
+from graphslice.training.resolve import resolve
 
 
 def test_run_ends_at_its_time_limit(tmp_path, demo_csv, tiny_config):
@@ -75,9 +74,7 @@ def test_function_after_every_epoch_can_end_the_training(demo_csv, tiny_config, 
             raise RuntimeError("enough")
 
     config, console = tiny_config(demo_csv, trainer={"max_epochs": 5}), Console(quiet=True)
-    dataset = load_dataset(config.data)
-    data = load_molecule_data(fit_to_dataset(config, dataset), dataset, console)
-    complete = complete_config(data.config, data, fresh=True)
+    complete, data = resolve(config, load_dataset(config.data), tmp_path, console)
     fold = data.splits["train"][:15]
     with pytest.raises(RuntimeError, match="enough"):
         train_without(fold, complete, data, tmp_path / "run", Part(), console, stop)

@@ -5,14 +5,14 @@ import pytest
 from graphslice.config import RunConfig, TrainerConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.tasks import BINARY, Task, regression_tasks
-from graphslice.training.complete_config import default_epochs, fit_to_dataset, run_steps
+from graphslice.training.resolve import default_epochs, fit_to_dataset, run_steps
 
 
 def test_dataset_name_takes_precedence_over_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()
     config = RunConfig()
-    assert fit_to_dataset(config, load_dataset(config.data)).data.dataset == "demo"
+    assert fit_to_dataset(config, load_dataset(config.data), tmp_path).data.dataset == "demo"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from benchmarks.rate import rate_table
 from benchmarks.results import RESULTS, markdown, read_results
 from benchmarks.tables import BOARDS, benchmark_tables, comparable, grouped, places, recorded, win_count
 from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.search.compare import table
+from graphslice.search.table import table
 from marks import fill_document
 
 DOCS = Path(__file__).parents[1] / "docs"

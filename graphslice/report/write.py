@@ -20,7 +20,6 @@ from graphslice.report.sections import (
     main_score,
     reproduction_section,
     scores_section,
-    search_section,
     target_names,
     training_command,
     training_section,
@@ -80,7 +79,7 @@ def page(run: Run) -> str:
     )
     environment.globals["image"] = image
     environment.globals["style"] = Markup(environment.get_template("style.css").render())
-    sections = [scores_section(run), data_section(run), search_section(run), training_section(run)]
+    sections = [scores_section(run), data_section(run), training_section(run)]
     sections += [*prediction_sections(run), reproduction_section(run)]
     targets = target_names(run)
     title = dataset_name(run) + (f": {targets[0]}" if len(targets) == 1 else "")
@@ -89,6 +88,6 @@ def page(run: Run) -> str:
         score=main_score(run),
         facts=facts(run),
         command=training_command(run),
-        sections=[section for section in sections if section is not None],
+        sections=sections,
         version=__version__,
     )

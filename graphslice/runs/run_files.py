@@ -40,8 +40,6 @@ MOLECULES = "molecules.parquet"
 CORPUS = "corpus.arrow"
 #: Scores by split, written last, and figures of the training such as steps, time and memory.
 METRICS, TRAINING = "metrics.json", "training.json"
-#: Trials of the search that selected the hyperparameters of a run.
-TRIALS = "trials.csv"
 #: Settings with which training was started, written first.
 START_FILE = "start.json"
 
@@ -60,7 +58,6 @@ RUN_FILES = (
     OUT_OF_FOLD,
     START_FILE,
     REPORT,
-    TRIALS,
     MOLECULES,
     CORPUS,
     ENSEMBLE_CALIBRATION,

@@ -1,19 +1,6 @@
 """The Optuna study of a search: its file, its trials, and the scores of further seeds.
 
-The search space: which hyperparameters are searched, and their values.
-
-| option | values | searched |
-|---|---|---|
-| optimizer.peak_lr | a quarter to four times the default, on a logarithmic scale | always |
-| trainer.max_epochs | half, one or two times the default number of epochs | unless the length of the run is set |
-| optimizer.weight_decay | 0, 0.01, 0.1 | always |
-| model.dropout | 0, 0.1, 0.2 | always |
-| trainer.loss | auto (mae), huber, mse | if it is auto, for regression targets |
-| optimizer.layer_lr_decay | 0.7, 1 | for a fine-tuned model |
-| model.layers | 2, 4, 6 | from scratch |
-| model.dim | 64, 128, 256 with model.ffn_dim in proportion | from scratch |
-| model.mixer | those of ``--mixers`` | from scratch, if given |
-
+The search space has the learning rate around the default, and a few values of other options (docs/tuning.md has them).
 The defaults are the user's configuration. They are always among the values. Base models are no hyperparameter: the
 stacking weights, chosen on held-out molecules, decide how much each counts.
 """
@@ -21,27 +8,28 @@ stacking weights, chosen on held-out molecules, decide how much each counts.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphslice.config import RunConfig
-from graphslice.config.reading import check_same_settings, flattened
 from graphslice.errors import InputError, first_line
 from graphslice.tasks import REGRESSION, Task
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-#: SQLite database of the study.
-STUDY = "study.sqlite3"
-#: File whose lock a process holds while it starts a trial.
-STUDY_LOCK = f".{STUDY}.lock"
+#: Journal of the study, which several processes may write.
+STUDY = "study.journal"
 _NAME = "graphslice"
-#: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations,
-#: and the budget with which it last ended.
-IDENTITY, OPTIONS, SECONDS, FINISHED = "identity", "options", "seconds", "finished"
+#: Keys of user attributes of the study: what identifies the search, its options, its seconds over all continuations.
+IDENTITY, OPTIONS, SECONDS = "identity", "options", "seconds"
+_STOPPED, _KILLED = "stopped", "its process was killed"
+
+
+class OutOfTime(RuntimeError):
+    """The time for a training is used up."""
 
 
 @dataclass
@@ -53,7 +41,7 @@ class Record:
     value: float | None  # score of its first seed; None unless complete
     seconds: float
     params: dict[str, Any]  # value of each hyperparameter
-    reason: str  # why it failed or was pruned
+    reason: str  # why it failed
     seeds: dict[int, float] = field(default_factory=dict)  # scores of the further seeds, by seed
     counts: bool = True  # part of the budget: started, and not repeated by another trial
 
@@ -71,81 +59,67 @@ def import_optuna() -> Any:
 
 def open_study(folder: Path, higher_is_better: bool | None = None) -> Study:
     """Open the study of a folder, or create one if the direction of its metric is given; raises :class:`InputError` if
-    there is no study and none is to be created, or its file cannot be read."""
+    there is no study and none is to be created."""
     optuna = import_optuna()
     path = folder / STUDY
     if higher_is_better is None and not path.is_file():
         raise InputError(f"{folder} holds no search to continue: it has no {STUDY}")
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)
-    engine = {"connect_args": {"timeout": 300}}  # seconds to wait for other processes that use the file
-    try:
-        from sqlalchemy import URL  # which Optuna needs
-
-        url = URL.create("sqlite", database=str(path.resolve()))
-        storage = optuna.storages.RDBStorage(url.render_as_string(), engine_kwargs=engine)
-        if higher_is_better is not None and not optuna.get_all_study_names(storage):
-            direction = "maximize" if higher_is_better else "minimize"
-            optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
-        return optuna.load_study(study_name=_NAME, storage=storage, pruner=pruner)
-    except Exception as error:  # of SQLAlchemy, Alembic or Optuna
-        raise InputError(f"cannot read {path}: {first_line(error)}; choose another --out") from None
+    journal = optuna.storages.journal
+    return optuna.create_study(
+        storage=optuna.storages.JournalStorage(
+            journal.JournalFileBackend(str(path), journal.JournalFileOpenLock(str(path)))
+        ),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+        study_name=_NAME,
+        direction="maximize" if higher_is_better else "minimize",
+        load_if_exists=True,
+    )
 
 
-def ask(study: Study, space: Space, seed: int) -> Trial:
-    """Start the next trial, whose values depend on the seed and on the trials that count, so that a continued search
-    equals an uninterrupted one."""
+def run_trial(study: Study, space: Space, seed: int, score: Callable[[Trial], float]) -> int:
+    """Run the next trial, and return its number. ``score`` may report values, and ends with a score or an exception.
+
+    The values depend on the seed and on the trials that count, so that a continued search equals an uninterrupted one.
+    """
+    optuna, started = import_optuna(), []
     seed = (seed + sum(trial.counts for trial in records(study))) % 2**32
-    study.sampler = import_optuna().samplers.TPESampler(seed=seed, n_startup_trials=8)
-    return study.ask(_distributions(space))
+    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
 
+    def objective(trial: Trial) -> float:
+        started.append(trial.number)
+        trial.set_user_attr("reason", _KILLED)  # until it ends
+        for name, values in space.items():
+            if isinstance(values, LogRange):
+                trial.suggest_float(name, values.low, values.high, log=True)
+            else:
+                trial.suggest_categorical(name, values)
+        try:
+            return score(trial)
+        except optuna.TrialPruned:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            is_stopped = isinstance(error, OutOfTime | KeyboardInterrupt)
+            trial.set_user_attr("reason", _STOPPED if is_stopped else first_line(error))
+            raise
 
-def check_identity(study: Study, identity: Mapping[str, Any], folder: Path) -> None:
-    """Save what identifies a search in a new study: the complete configuration (``config``) and the search space
-    (``space``) as text. Raises :class:`InputError` if an old study has another dataset, other targets, configuration
-    or search space."""
-    saved = study.user_attrs.get(IDENTITY)
-    if saved is None:
-        study.set_user_attr(IDENTITY, dict(identity))
-        return
-    before, now = (flattened(one["config"]) | {"data.cache": None} for one in (saved, identity))
-    check_same_settings(before, now, folder, "search")
-    if saved["space"] != identity["space"]:
-        raise InputError(f"{folder} holds a search over other values: choose another --out, or give the same --mixers")
-
-
-def _distributions(space: Space) -> dict[str, Any]:
-    optuna = import_optuna()
-    return {
-        name: optuna.distributions.FloatDistribution(values.low, values.high, log=True)
-        if isinstance(values, LogRange)
-        else optuna.distributions.CategoricalDistribution(values)
-        for name, values in space.items()
-    }
+    # Such as divergence, or too little memory for a wide model; any other error ends the search.
+    study.optimize(objective, n_trials=1, catch=(ValueError, RuntimeError, MemoryError))
+    return started[0]
 
 
 def prepare_trials(study: Study, defaults: Mapping[str, Any]) -> None:
-    """Repeat the trials of killed processes once, and enqueue the defaults unless they are complete; no other process
-    may use the study."""
-    trials = records(study)
-    for trial in trials:
-        if trial.state == "running":  # killed, such as for lack of memory
-            stop(study, trial.number, "its process was killed", repeats=1)
+    """Repeat trials that were stopped, and once those of killed processes; enqueue the defaults unless they are
+    complete. No other process may use the study."""
+    optuna = import_optuna()
+    state, again = optuna.trial.TrialState, optuna.storages.RetryHeartbeatStaleTrialCallback
+    for trial in study.get_trials(states=[state.RUNNING]):
+        study.tell(trial.number, state=state.FAIL)
+    repeat = {_STOPPED: again(), _KILLED: again(max_retry=1)}
+    for trial, record in zip(study.get_trials(), records(study), strict=True):
+        if record.state == "failed" and record.counts and record.reason in repeat:
+            repeat[record.reason](study, trial)
     if not any(trial.state in ("complete", "waiting") and trial.params == defaults for trial in records(study)):
         study.enqueue_trial(dict(defaults))
-
-
-def stop(study: Study, number: int, reason: str, repeats: int | None = None) -> None:
-    """Mark a running trial as failed, and enqueue it again unless it was repeated ``repeats`` times already; raises
-    ``ValueError`` if it is finished."""
-    fail(study, number, reason)
-    retry = import_optuna().storages.RetryHeartbeatStaleTrialCallback(max_retry=repeats)
-    retry(study, study.get_trials()[number])
-
-
-def fail(study: Study, number: int, reason: str) -> None:
-    """Mark a running trial as failed; raises ``ValueError`` if it is finished."""
-    study.tell(number, state=import_optuna().trial.TrialState.FAIL)
-    study.set_user_attr(f"reason-{number}", reason)
 
 
 def set_seed_score(study: Study, number: int, seed: int, value: float) -> None:
@@ -155,9 +129,9 @@ def set_seed_score(study: Study, number: int, seed: int, value: float) -> None:
 
 def records(study: Study) -> list[Record]:
     """Return all trials by number."""
-    attributes, trials = study.user_attrs, study.get_trials(deepcopy=False)
+    trials = study.get_trials(deepcopy=False)
     seeds: dict[int, dict[int, float]] = {}
-    for key, value in attributes.items():
+    for key, value in study.user_attrs.items():
         if key.startswith("seed-"):
             number, seed = map(int, key.split("-")[1:])
             seeds.setdefault(number, {})[seed] = value
@@ -169,7 +143,7 @@ def records(study: Study) -> list[Record]:
             trial.value if trial.state.name == "COMPLETE" else None,
             trial.duration.total_seconds() if trial.duration is not None else 0.0,
             trial.params or trial.system_attrs.get("fixed_params", {}),
-            attributes.get(f"reason-{trial.number}", ""),
+            trial.user_attrs.get("reason", "") if trial.state.name == "FAIL" else "",
             dict(sorted(seeds.get(trial.number, {}).items())),
             trial.state.name != "WAITING" and trial.number not in repeated,
         )

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import shutil
+import itertools
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock
 from rich.console import Console
 
 from graphslice.config import RunConfig
 from graphslice.data.loaders import load_dataset
-from graphslice.errors import InputError, check_number, check_positive, first_line, shell_command
+from graphslice.errors import InputError, check_number, check_positive, shell_command
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn.mixers import check_mixer
-from graphslice.runs.run_files import CONFIG, TRIALS, contains_run, read_config, write_csv
+from graphslice.runs.run_files import CONFIG, contains_run, read_config, write_csv
 from graphslice.search.objective import Objective
+from graphslice.search.plan import check_folder, check_single_networks
 from graphslice.search.study import (
-    FINISHED,
+    IDENTITY,
     OPTIONS,
     SECONDS,
     STUDY,
-    STUDY_LOCK,
+    OutOfTime,
     Record,
     Space,
-    ask,
-    check_identity,
-    fail,
     import_optuna,
     open_study,
     prepare_trials,
     records,
+    run_trial,
     search_space,
     set_seed_score,
-    stop,
     with_values,
 )
+from graphslice.search.table import best_first
 from graphslice.system.console import signals_handled
 from graphslice.system.files import atomic_write, locked
 from graphslice.system.machine import visible_gpus
-from graphslice.system.processes import in_processes, is_first_process
+from graphslice.system.processes import in_processes
 from graphslice.training import RunResult, train
 from graphslice.training import resume as resume_run
 from graphslice.training.data_summary import print_data_summary
@@ -60,21 +59,26 @@ if TYPE_CHECKING:
 FINALISTS = 3
 # At most this share of the time is kept for further seeds.
 _SEEDS_SHARE = 0.4
+#: The best configuration, all trials, and the final run, in the folder of a search.
+BEST_CONFIG, TRIALS, RUN = "best.yaml", "trials.csv", "run"
+#: Default time of a search in minutes.
+MINUTES = 30.0
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of a search."""
 
-    trials: int | None  # with those before; None for no limit
+    trials: int | None  # number of further trials; None for no limit
     seconds: float | None  # for trials and further seeds, also that used before; None for no limit
     end: float  # time of the clock at which it is used up; infinite without a limit
     seeds: int  # number of further seeds
     processes: int  # number of processes that share the trials
 
-
-class _OutOfTime(Exception):
-    """The time for a training is used up."""
+    def check_time(self) -> None:
+        """Raise :class:`OutOfTime` if the time is used up."""
+        if time.time() > self.end:
+            raise OutOfTime
 
 
 @dataclass(frozen=True)
@@ -89,22 +93,11 @@ class Setup:
     space: Space
     defaults: dict[str, Any]  # value of each hyperparameter in the defaults
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What identifies the search: see :func:`~graphslice.search.study.check_identity`."""
-        return {"config": self.config.to_dict(), "space": repr(self.space)}
-
 
 def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
     """Read the molecules, complete the configuration of the user, and make objective and search space; raises
     :class:`InputError` if the data or the configuration cannot be used."""
-    if config.data.folds is not None:
-        raise InputError(
-            "data.folds tests on every row, so no row is left for the search: tune without it, then train with it and "
-            "--config best.yaml"
-        )
-    if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        raise InputError("each trial of a search trains on a single device: leave out trainer.devices")
+    check_single_networks(config, "search")
     check_options(config)
     for mixer in mixers:
         check_mixer(mixer)
@@ -124,30 +117,30 @@ def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup
     return Setup(user_config, replace(complete, trainer=trainer), complete, objective, space, defaults)
 
 
+def check_identity(study: Study, setup: Setup, mixers: Sequence[str], folder: Path) -> None:
+    """Save the settings of a new search; raise :class:`InputError` if those of an old one are others."""
+    settings = setup.config.options() | {"mixers": [*mixers]}
+    if IDENTITY in study.user_attrs:
+        check_folder(study.user_attrs[IDENTITY], settings, folder, "search")
+    else:
+        study.set_user_attr(IDENTITY, settings)
+
+
 def search(setup: Setup, out: Path, limits: Limits, index: int, console: Console) -> None:
-    """Run trials until the budget is used up; ``index``: of this process."""
-    study = open_study(out)
-    while trial := next_trial(study, out, setup, limits, index):
-        _run_trial(study, trial, setup, limits)
-        console.print(_describe_trial(records(study), trial.number, setup), highlight=False, markup=False)
+    """Run trials until the limits are reached; ``index``: of this process, which runs its share of the trials."""
+    study, endless = open_study(out), itertools.count()
+    for _ in endless if limits.trials is None else range(index, limits.trials, limits.processes):
+        trials = records(study)
+        timed = replace(limits, end=_search_end(trials, limits))
+        if time.time() >= timed.end and not _are_defaults_waiting(trials, setup):
+            return
+        seed = setup.config.trainer.seed + 1_000_003 * index
+        number = run_trial(study, setup.space, seed, partial(_score, setup, timed))
+        console.print(_describe_trial(records(study), number, setup), highlight=False, markup=False)
 
 
-def next_trial(study: Study, out: Path, setup: Setup, limits: Limits, index: int) -> Trial | None:
-    """Start the next trial of a process; None if the budget is used up. One process at a time: with SQLite, Optuna
-    would give a waiting trial to two processes that ask at the same time."""
-    with FileLock(out / STUDY_LOCK):
-        if not _has_budget(records(study), limits, setup.defaults):
-            return None
-        return ask(study, setup.space, setup.config.trainer.seed + 1_000_003 * index)
-
-
-def _has_budget(trials: Sequence[Record], limits: Limits, defaults: dict[str, Any]) -> bool:
-    """True if another trial can be started; the defaults always can."""
-    if any(trial.state == "waiting" and trial.params == defaults for trial in trials):
-        return True
-    if limits.trials is not None and sum(trial.counts for trial in trials) >= limits.trials:
-        return False
-    return time.time() < _search_end(trials, limits)
+def _are_defaults_waiting(trials: Sequence[Record], setup: Setup) -> bool:
+    return any(trial.state == "waiting" and trial.params == setup.defaults for trial in trials)
 
 
 def _search_end(trials: Sequence[Record], limits: Limits) -> float:
@@ -159,40 +152,22 @@ def _search_end(trials: Sequence[Record], limits: Limits) -> float:
     return limits.end - min(needed, _SEEDS_SHARE * limits.seconds)
 
 
-def _run_trial(study: Study, trial: Trial, setup: Setup, limits: Limits) -> None:
-    """Run one trial and save its score, or why it has none. The defaults are neither pruned nor stopped."""
+def _score(setup: Setup, limits: Limits, trial: Trial) -> float:
+    """Return the score of a trial; the defaults are neither pruned nor stopped."""
     optuna, are_defaults = import_optuna(), trial.params == setup.defaults
-    end = float("inf") if are_defaults else _search_end(records(study), limits)
 
     def report(value: float, number: int) -> None:
         if np.isfinite(value):
             trial.report(value, number)
-            if trial.should_prune() and not are_defaults:
+        if not are_defaults:
+            limits.check_time()
+            if np.isfinite(value) and trial.should_prune():
                 raise optuna.TrialPruned
-        _check_time(end)
 
-    try:
-        value = setup.objective.score(with_values(setup.trial_config, trial.params), 0, report)
-        if not np.isfinite(value):
-            raise InputError(f"{METRICS[setup.objective.metric].label} is undefined")
-        study.tell(trial, value)
-    except optuna.TrialPruned:
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-    except _OutOfTime:
-        stop(study, trial.number, "stopped")
-    except Exception as error:  # such as divergence, or too little memory for a wide model
-        fail(study, trial.number, first_line(error))
-        if are_defaults and not isinstance(error, InputError):
-            raise
-    except KeyboardInterrupt:
-        with suppress(ValueError):  # it was just finished
-            stop(study, trial.number, "stopped")
-        raise
-
-
-def _check_time(end: float) -> None:
-    if time.time() > end:
-        raise _OutOfTime
+    value = setup.objective.score(with_values(setup.trial_config, trial.params), 0, report)
+    if not np.isfinite(value):
+        raise ValueError(f"{METRICS[setup.objective.metric].label} is undefined")
+    return value
 
 
 def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
@@ -209,21 +184,19 @@ def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console
     """Train the defaults and the best trials with further seeds, which also hold out other folds."""
     study = open_study(out)
     trials = finalists(records(study), setup)
-    pairs = [(seed, trial) for seed in range(1, 1 + limits.seeds) for trial in trials]
     if len(trials) < 2:  # nothing to choose from
         return
+    pairs = list(itertools.product(range(1, 1 + limits.seeds), trials))
     for seed, trial in pairs[index :: limits.processes]:
         if seed in trial.seeds:
             continue
         config = with_values(setup.trial_config, trial.params)
         try:
-            _check_time(limits.end)
-            value = setup.objective.score(config, seed, lambda *_: _check_time(limits.end))
-        except _OutOfTime:
+            limits.check_time()
+            value = setup.objective.score(config, seed, lambda *_: limits.check_time())
+        except OutOfTime:
             return
-        except Exception as error:  # as of a trial
-            if trial.params == setup.defaults and not isinstance(error, InputError):
-                raise
+        except (ValueError, RuntimeError, MemoryError):  # as of a trial
             value = float("nan")
         set_seed_score(study, trial.number, seed, value)
         label = METRICS[setup.objective.metric].label
@@ -231,16 +204,13 @@ def repeat(setup: Setup, out: Path, limits: Limits, index: int, console: Console
 
 
 def finalists(trials: Sequence[Record], setup: Setup) -> list[Record]:
-    """Return the trials that are trained with further seeds: the defaults, then the best others by their first seed."""
-    metric = METRICS[setup.objective.metric]
-    complete = [trial for trial in trials if trial.value is not None]
-    complete.sort(key=lambda trial: metric.loss(trial.value or 0.0))
-    defaults = [trial for trial in complete if trial.params == setup.defaults][:1]
-    others: dict[str, Record] = {}
-    for trial in complete:
-        if trial.params != setup.defaults:
-            others.setdefault(repr(trial.params), trial)
-    return [*defaults, *list(others.values())[:FINALISTS]]
+    """Return the trials that are trained with further seeds: the defaults, then the best ones by their first seed."""
+    scores = {trial.number: [trial.value] for trial in trials if trial.value is not None}
+    unique: dict[str, Record] = {}
+    for number in best_first(scores, METRICS[setup.objective.metric]):
+        unique.setdefault(repr(trials[number].params), trials[number])
+    defaults = [trial for trial in unique.values() if trial.params == setup.defaults]
+    return [*defaults, *[trial for trial in unique.values() if trial.params != setup.defaults][:FINALISTS]]
 
 
 @dataclass(frozen=True)
@@ -261,89 +231,59 @@ def choose(trials: Sequence[Record], setup: Setup, seeds: int) -> Choice | None:
     candidates = finalists(trials, setup)
     if not candidates:
         return None
-    repeated = [trial for trial in candidates if 1 in trial.seeds] if seeds else []
     shared: list[int] = []
-    if len(repeated) > 1:
+    if seeds and len(repeated := [trial for trial in candidates if 1 in trial.seeds]) > 1:
         candidates = repeated
         shared = [seed for seed in range(1, 1 + seeds) if all(seed in trial.seeds for trial in candidates)]
-
-    def mean(trial: Record) -> float:
-        return float(np.mean([trial.seeds[seed] for seed in shared] if shared else [trial.value]))
-
-    def loss(trial: Record) -> float:
-        return METRICS[setup.objective.metric].loss(mean(trial)) if np.isfinite(mean(trial)) else float("inf")
-
-    best = min(candidates, key=loss)
-    default = next((mean(trial) for trial in candidates if trial.params == setup.defaults), None)
-    means = {trial.number: mean(trial) for trial in candidates} if shared else {}
-    return Choice(best, mean(best), default, shared, means)
-
-
-#: The best configuration, and the final run, in the folder of a search.
-BEST_CONFIG, RUN = "best.yaml", "run"
-#: Default time of a search in minutes.
-MINUTES = 30.0
-_STAGES = {"search": search, "repeat": repeat}
+    scores = {trial.number: [trial.seeds[seed] for seed in shared] if shared else [trial.value] for trial in candidates}
+    means = best_first(scores, METRICS[setup.objective.metric])
+    best, score = next(iter(means.items()))
+    default = next((means[trial.number] for trial in candidates if trial.params == setup.defaults), None)
+    return Choice(trials[best], score, default, shared, means if shared else {})
 
 
 def tune(
-    config: RunConfig,
-    out: str | Path,
+    config: RunConfig,  # the defaults
+    out: str | Path,  # for study.journal (an Optuna study), best.yaml, trials.csv and run, the final run
     *,
-    minutes: float | None = None,
+    minutes: float | None = None,  # without the final run; by default 30 unless trials is given
     trials: int | None = None,
-    seeds: int = 3,
-    mixers: Sequence[str] = (),
+    seeds: int = 3,  # further ones
+    mixers: Sequence[str] = (),  # to search in addition to that of config; only from scratch
     processes: int = 1,
     console: Console | None = None,
 ) -> RunResult:
     """Search hyperparameters by the error on inner folds of the training set, then train with the best.
 
-    The first trial has the defaults. The best trials and the defaults are trained with further seeds, whose mean
-    decides, so the result is not worse than the defaults on the held-out folds. The test set is read once, by the final
-    run. The same call continues a search, and one with a larger budget extends it.
+    The first trial has the defaults, and is always finished. The best trials and the defaults are trained with further
+    seeds, whose mean decides, so the result is not worse than the defaults on the held-out folds. The test set is read
+    once, by the final run. The same call continues a search, and one with a larger budget extends it.
 
-    Args:
-        config: the defaults.
-        out: folder of the search. It holds ``study.sqlite3`` (an Optuna study), ``best.yaml``, ``trials.csv`` and
-            ``run``, the run directory of the final run.
-        minutes: time for the search and the further seeds, without the final run; by default 30 unless ``trials`` is
-            given. The trial with the defaults is always finished.
-        trials: number of trials.
-        seeds: number of further seeds.
-        mixers: mixers to search in addition to that of ``config``; only from scratch.
-        processes: number of processes that share the trials.
-        console: where to report.
-
-    Returns:
-        The final run.
-
-    Raises:
-        InputError: if the data or the configuration cannot be used, ``out`` holds another search or a run, another
-            process is using it, Optuna is not installed, or no trial could be finished.
-        Interrupted: if the search is interrupted; ``best.yaml`` and ``trials.csv`` are written before.
+    Raises :class:`InputError` if the data or the configuration cannot be used, ``out`` holds another search or a run,
+    another process is using it, Optuna is not installed, or no trial could be finished; Interrupted if the search is
+    interrupted, after ``best.yaml`` and ``trials.csv`` are written.
     """
     import_optuna()
     out, console = Path(out), console or Console(stderr=True, soft_wrap=True)
-    _check_options(minutes, trials, seeds, processes)
+    check_positive("minutes", minutes)
+    check_number("trials", trials, 1)
+    check_number("seeds", seeds, 0)
+    check_number("processes", processes, 1)
     if contains_run(out):
         raise InputError(f"{out} holds a run, no search: choose another --out")
     with locked(out), signals_handled(signal.default_int_handler, [signal.SIGTERM]):
         check_run_directory(out / RUN, config, overwrite=(out / STUDY).is_file())
         setup = prepare(config, mixers, console)
         study = open_study(out, setup.objective.higher_is_better)
-        check_identity(study, setup.identity, out)
+        check_identity(study, setup, mixers, out)
         options = {"minutes": minutes, "trials": trials, "seeds": seeds, "mixers": [*mixers], "processes": processes}
         study.set_user_attr(OPTIONS, options | {"config": setup.user_config.to_dict()})
         minutes = MINUTES if minutes is None and trials is None else minutes
         seconds = None if minutes is None else 60 * minutes
         left = float("inf") if seconds is None else max(0.0, seconds - study.user_attrs.get(SECONDS, 0.0))
         limits = Limits(trials, seconds, time.time() + left, seeds, processes)
-        budget = [trials, seconds, seeds]
         try:
-            if study.user_attrs.get(FINISHED) != budget:
-                _run_stages(study, setup, out, limits, mixers, console)
-                study.set_user_attr(FINISHED, budget)
+            run_stages(study, setup, out, limits, mixers, console)
         finally:
             choice = _write_results(out, records(study), setup, seeds, console)
         if choice is None:
@@ -360,27 +300,24 @@ def resume(folder: str | Path, *, console: Console | None = None) -> RunResult:
     return tune(RunConfig.from_dict(options.pop("config")), folder, **options, console=console)
 
 
-def _check_options(minutes: float | None, trials: int | None, seeds: int, processes: int) -> None:
-    check_positive("minutes", minutes)
-    for name, value, least in (("trials", trials, 1), ("seeds", seeds, 0), ("processes", processes, 1)):
-        check_number(name, value, least)
-
-
-def _run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
-    """Run all trials and further seeds; raise :class:`Interrupted` if they were interrupted."""
+def run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
+    """Run all trials, then the further seeds; raise :class:`Interrupted` if they were interrupted."""
     begin = time.time()
     try:
         prepare_trials(study, setup.defaults)
+        trials = records(study)
+        if limits.trials is not None:
+            started, least = sum(trial.counts for trial in trials), int(_are_defaults_waiting(trials, setup))
+            limits = replace(limits, trials=max(limits.trials - started, least))
         for stage in _STAGES:
             _run_stage(stage, setup, out, limits, mixers, console)
     except KeyboardInterrupt:
         raise Interrupted from None
-    except import_optuna().exceptions.StorageInternalError as error:  # such as a full disk; what was written is kept
-        raise InputError(f"cannot write {out / STUDY}: {error.__cause__ or error}") from None
     finally:
-        (out / STUDY_LOCK).unlink(missing_ok=True)
-        with suppress(import_optuna().exceptions.StorageInternalError):
-            study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
+        study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
+
+
+_STAGES = {"search": search, "repeat": repeat}
 
 
 def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
@@ -399,7 +336,6 @@ def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequ
 def run_in_process(stage: str, config: RunConfig, out: Path, limits: Limits, mixers: Sequence[str], index: int) -> None:
     """Run a stage in a process of its own: :func:`~graphslice.search.tune.search` or ``repeat``."""
     setup = prepare(config, mixers, Console(quiet=True))
-    check_identity(open_study(out), setup.identity, out)  # the data may have changed since the search began
     _STAGES[stage](setup, out, limits, index, Console(stderr=True, soft_wrap=True))
 
 
@@ -438,15 +374,11 @@ def _write_trials(path: Path, trials: list[Record], setup: Setup, choice: Choice
 
 def _train_final(out: Path, setup: Setup, choice: Choice, console: Console) -> RunResult:
     """Train the final run, unless it was trained with the same configuration before; or continue it."""
-    # On one device: the processes of others would be further searches.
+    # On one device: Lightning would start the search again for each further one.
     folder, values = out / RUN, choice.trial.params | {"trainer.devices": "1"}
     wanted = with_values(setup.config, values).to_dict()
     trained = with_values(read_config(folder), {"trainer.devices": "1"}) if (folder / CONFIG).is_file() else None
     if trained is not None and trained.to_dict() == wanted:
-        result = resume_run(folder, console=console)
-    else:
-        command = ["graphslice", "train", "--config", str(out / BEST_CONFIG), "--out", str(folder)]
-        config = with_values(setup.user_config, values)
-        result = train(config, folder, overwrite=True, command=shell_command(command), console=console)
-    shutil.copyfile(out / TRIALS, folder / TRIALS)
-    return result
+        return resume_run(folder, console=console)
+    command = shell_command(["graphslice", "train", "--config", str(out / BEST_CONFIG), "--out", str(folder)])
+    return train(with_values(setup.user_config, values), folder, overwrite=True, command=command, console=console)

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from graphslice import InputError
-from graphslice.config import ModelConfig, RunConfig
+from graphslice.config import ModelConfig
 from graphslice.inference.program_cache import save_program
 from graphslice.nn import GraphTransformer
 from graphslice.nn.mixers import MIXERS, Mixer, check_user_mixer, is_user_mixer, register
 from graphslice.nn.mixers.user_mixers import VARIABLE, import_user_mixers
-from graphslice.search.plan import Run, Variant, uncompiled_mixers
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/mixers.md").read_text(encoding="utf-8")
@@ -142,16 +141,6 @@ def test_file_with_an_error_is_named_with_the_line(source, reason, monkeypatch, 
     monkeypatch.setenv(VARIABLE, str(tmp_path / "own.py"))
     with pytest.raises(InputError, match=rf"own\.py, which cannot be imported: {reason}"):
         import_user_mixers()
-
-
-def test_comparison_names_mixers_that_are_not_compiled():
-    own(lambda self, x, context: context.aggregate(self.value(x)), "traced")
-    own(lambda self, x, context: context.aggregate(self.value(x)).cummax(dim=1).values, "untraced")
-    runs = [
-        Run(Variant(name, {}), RunConfig(model=ModelConfig(mixer=name)), Path(name))
-        for name in ("softmax", "traced", "untraced")
-    ]
-    assert uncompiled_mixers(runs) == ["untraced"]
 
 
 def test_mixer_of_a_file_trains_and_predicts(cli, tiny_config, demo_csv, monkeypatch, tmp_path):

@@ -16,7 +16,6 @@ from graphslice.nn.mixers import mixer_class
 from graphslice.search.compare import compare
 from graphslice.search.plan import parse_variants
 from graphslice.system.machine import visible_gpus
-from graphslice.system.processes import error_of_call
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,20 +34,18 @@ def compared(demo_csv, tiny_config, tmp_path_factory):
 # --- before anything is trained -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mixers", "trainer", "options", "reason"),
-    [
+def test_unusable_settings_are_rejected(tmp_path, tiny_config, demo_csv):
+    for mixers, trainer, options, reason in (
         ("csp:grups=2", {}, {}, "grups"),
         ("csp:groups=0", {}, {}, "must be at least 1, not 0"),
         ("csp", {"metric": "foo"}, {}, "unknown metric"),
         ("csp", {"class_weights": "balanced"}, {}, "needs a target of classes"),
-        ("csp", {"devices": "2"}, {}, "uses one device"),  # Lightning would start the command again for each device
+        ("csp", {"devices": "2"}, {}, "one device"),  # Lightning would start the command again for each device
         ("csp", {}, {"jobs": 0}, "at least 1, not 0"),
-    ],
-)
-def test_unusable_settings_are_rejected(mixers, trainer, options, reason, tmp_path, tiny_config, demo_csv):
-    with pytest.raises(InputError, match=reason):
-        compare(tiny_config(demo_csv, trainer=trainer), parse_variants(mixers), 1, "1epochs", tmp_path / "c", **options)
+    ):
+        config = tiny_config(demo_csv, trainer=trainer)
+        with pytest.raises(InputError, match=reason):
+            compare(config, parse_variants(mixers), 1, "1epochs", tmp_path / "c", **options)
     assert not (tmp_path / "c").exists()
 
 
@@ -69,19 +66,19 @@ def test_visible_gpus(accelerator, visible, count, expected, monkeypatch):
     assert visible_gpus(accelerator) == expected
 
 
-@pytest.mark.parametrize(("jobs_option", "jobs"), [(None, 2), (1, 1), (4, 4)])
-def test_default_number_of_jobs_is_that_of_gpus(jobs_option, jobs, tmp_path, tiny_config, demo_csv, monkeypatch):
+def test_default_number_of_jobs_is_that_of_gpus(tmp_path, tiny_config, demo_csv, monkeypatch):
     called = []
 
     def in_processes(function, tasks, jobs, gpus):
         called.append((jobs, gpus))
-        for key, arguments in tasks.items():
-            yield key, error_of_call(function, *arguments)
+        return ((folder, "not trained") for folder in tasks)
 
     monkeypatch.setattr("graphslice.search.compare.visible_gpus", lambda accelerator: ["0", "1"])
     monkeypatch.setattr("graphslice.search.compare.in_processes", in_processes)
-    compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "c", jobs=jobs_option)
-    assert called == [(jobs, ["0", "1"])]
+    for jobs in (None, 1, 4):
+        with pytest.raises(InputError, match="not trained"):
+            compare(tiny_config(demo_csv), parse_variants("csp"), 1, "1epochs", tmp_path / "c", jobs=jobs)
+    assert [jobs for jobs, _ in called] == [2, 1, 4] and called[0][1] == ["0", "1"]
 
 
 def test_folder_of_a_running_comparison_is_rejected(tmp_path, tiny_config, demo_csv):
@@ -99,9 +96,11 @@ def test_folder_of_another_comparison_is_rejected(data, budget, reason, compared
         compare(tiny_config(demo_csv, data=data), parse_variants("slice-max"), 1, budget, compared[0])
 
 
-def test_folder_with_the_same_features_is_continued(tmp_path, tiny_config, demo_csv):
-    config = tiny_config(demo_csv, data={"features": "morgan"})
-    first, again = (compare(config, parse_variants("csp"), 1, "1steps", tmp_path / "c") for _ in range(2))
+def test_folder_with_the_same_settings_is_continued(tmp_path, tiny_config, demo_csv):
+    """With feature columns, and the learning rate of the preset."""
+    rate = RunConfig.preset("small").optimizer.peak_lr
+    config = tiny_config(demo_csv, data={"features": "morgan"}, optimizer={"peak_lr": rate})
+    first, again = (compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c") for _ in range(2))
     assert first["runs"] == again["runs"]
 
 
@@ -120,12 +119,12 @@ def test_comparison_writes_its_files(compared):
     out, result = compared
     assert {path.name for path in out.iterdir()} == {"comparison.json", "comparison.md", "slice-max", "map-only"}
     assert json.loads((out / "comparison.json").read_text()) == result
+    assert [run["variant"] for run in result["runs"]] == ["slice-max", "map-only"]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_records_match_the_run_directories(compared, number):
+def test_records_match_the_run_directories(compared):
     out, result = compared
-    run, variant = result["runs"][number], ("slice-max", "map-only")[number]
+    run, variant = result["runs"][1], "map-only"
     folder = out / variant / "seed-0"
     errors = json.loads((folder / "metrics.json").read_text())
     log = pd.read_csv(folder / "logs" / "version_0" / "metrics.csv")["val_mae"].dropna()
@@ -144,12 +143,6 @@ def test_finished_comparison_is_not_trained_again(compared, tiny_config, demo_cs
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")} == before
 
 
-def test_comparison_with_the_learning_rate_of_the_preset_is_continued(tiny_config, demo_csv, tmp_path):
-    config = tiny_config(demo_csv, optimizer={"peak_lr": RunConfig.preset("small").optimizer.peak_lr})
-    first, again = (compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c") for _ in range(2))
-    assert first["runs"] == again["runs"]
-
-
 def test_comparison_is_continued_and_extended(compared, tiny_config, demo_csv, tmp_path):
     """With one finished, one interrupted and one new run."""
     out = tmp_path / "c"
@@ -165,14 +158,6 @@ def test_comparison_is_continued_and_extended(compared, tiny_config, demo_csv, t
 # --- runs that fail -----------------------------------------------------------------------------
 
 
-def test_failed_run_does_not_stop_the_others(tiny_config, demo_csv, tmp_path):
-    variants = parse_variants("map-only", ["optimizer.peak_lr=1e30,1e-3"])
-    bad, good = compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")["runs"]
-    assert "diverged" in bad["error"] and good["test"] > 0
-    table = (tmp_path / "c" / "comparison.md").read_text()
-    assert "peak_lr=1e30, seed 0: the training diverged" in table and table.count("| `map-only") == 1
-
-
 def test_failed_run_is_continued_after_its_mixer_is_fixed(tiny_config, demo_csv, tmp_path, monkeypatch):
     def broken(self, x, structure):
         raise ZeroDivisionError("a mixer that is being written")
@@ -186,7 +171,14 @@ def test_failed_run_is_continued_after_its_mixer_is_fixed(tiny_config, demo_csv,
     assert fixed["test"] > 0 and same == good
 
 
-def test_error_if_all_runs_fail(tiny_config, demo_csv, tmp_path):
-    variants = parse_variants("map-only", ["optimizer.peak_lr=1e30"])
+def test_diverged_run_is_an_error_only_if_no_run_is_finished(tiny_config, demo_csv, tmp_path):
+    def compare_rates(rates: str, out: str) -> dict:
+        variants = parse_variants("map-only", [f"optimizer.peak_lr={rates}"])
+        return compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / out)
+
+    bad, good = compare_rates("1e30,1e-3", "a")["runs"]
+    assert "diverged" in bad["error"] and good["test"] > 0
+    table = (tmp_path / "a" / "comparison.md").read_text()
+    assert "peak_lr=1e30, seed 0: the training diverged" in table and table.count("| `map-only") == 1
     with pytest.raises(InputError, match="all runs failed; the first with: the training diverged"):
-        compare(tiny_config(demo_csv), variants, 1, "1epochs", tmp_path / "c")
+        compare_rates("1e30", "b")

@@ -17,20 +17,8 @@ from graphslice.inference.inputs import as_molecules, frame_smiles, is_graph
 
 
 def as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
-    """Bring labelled molecules into the form that datasets are read from.
-
-    Args:
-        data: a data frame, a mapping of columns, the path of a dataset, or a pair of SMILES and labels.
-        targets: the target columns, or the names of the labels of a pair.
-        lists: True if every label is a list of numbers (atom- or bond-level targets).
-
-    Returns:
-        A data frame (None if the dataset is a file), and the settings of the section data that name the dataset and its
-        columns, None where detected.
-
-    Raises:
-        InputError: if it is none of these, or as for :func:`labelled_table`.
-    """
+    """Return labelled molecules as a data frame (None for a file), and the settings of the section data that name the
+    dataset and its columns. ``lists``: every label is a list of numbers (atom- or bond-level targets)."""
     target_setting = name_setting(targets)
     if isinstance(data, tuple) and len(data) == 2:
         table = labelled_table(*data, None if targets is None else name_list(targets), lists=lists)
@@ -48,16 +36,9 @@ def as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> t
 
 
 def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = None, *, lists: bool = False) -> pa.Table:
-    """Build an Arrow table with a SMILES column followed by one column per target.
+    """Build an Arrow table of R SMILES and labels ``[R]`` or ``[R, T]``: a SMILES column, and one column per target.
 
-    Args:
-        smiles: R SMILES or RDKit molecules.
-        labels: ``[R]`` or ``[R, T]``: an array, a list, a Series or a data frame.
-        targets: T names. Default: those of the Series or data frame, else ``y``, or ``y0``, ``y1``, ...
-        lists: True if every label is a list of numbers (atom- or bond-level targets).
-
-    Raises:
-        InputError: if the numbers of labels and SMILES differ, or those of names and targets.
+    The names of the targets are by default those of the Series or data frame, else ``y``, or ``y0``, ``y1``, ...
     """
     molecules = frame_smiles(smiles) if is_frame(smiles) else as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -21,15 +21,15 @@ from graphslice.api.fitting import base_config, fit
 from graphslice.api.model import Model, load
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import RunConfig, split_words
-from graphslice.config.reading import nested
+from graphslice.config.reading import flattened
 from graphslice.data.loaders import column_names, is_frame
 from graphslice.errors import InputError, check_choice, quoted_list
 from graphslice.inference.files import compute_embeddings, embedding_column
 from graphslice.inference.inputs import as_molecules, frame_rows
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
-# Fields of the section data that fit sets.
-_SET_BY_FIT = {"targets", "smiles_column", "weight_column", "task", "split", "carve", "folds", "fold"}
+_SET_BY_FIT = {"data.targets", "data.smiles_column", "data.weight_column", "data.task", "data.split", "data.carve"}
+_SET_BY_FIT |= {"data.folds", "data.fold", "data.seed", "trainer.seed"}
 
 
 class _SmilesInput(BaseEstimator):
@@ -96,11 +96,9 @@ class _Estimator(_SmilesInput):
             weights = next(name for name in ("weight", "WEIGHT", "the weight") if name not in table.column_names)
             table = table.append_column(weights, pa.array(_sample_weights(sample_weight, len(smiles))))
         config = base_config(self.preset, self.config, self.init_from)
-        sections = nested(self.config) if isinstance(self.config, Mapping) else {}
-        if "seed" in {*(sections.get("trainer") or {}), *(sections.get("data") or {})}:
-            raise InputError("random_state sets the seed: leave out seed in config")
-        for name in sorted(_SET_BY_FIT & (sections.get("data") or {}).keys()):
-            raise InputError(f"an estimator sets data.{name} itself, from X and y: leave it out in config")
+        settings = flattened(self.config) if isinstance(self.config, Mapping) else {}
+        for name in sorted(_SET_BY_FIT & settings.keys()):
+            raise InputError(f"an estimator sets {name} itself, from X, y and random_state: leave it out in config")
         state = self.random_state
         seed = int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
         model = fit(
@@ -125,17 +123,9 @@ class _Estimator(_SmilesInput):
         """Return the labels to train on, ``[R]`` or ``[R, T]``, and remember the column of the SMILES."""
         names = column_names(X) if is_frame(X) else []
         self._column = names[0] if len(names) == 1 else None
-        if y is None:
-            raise InputError("y is None: give the labels of the molecules")
-        try:
-            labels = np.asarray(y)
-            # An array of texts would have the text nan where a list has a missing value.
-            return np.asarray(y, object) if labels.dtype.kind == "U" and isinstance(y, list | tuple) else labels
-        except ValueError:
-            raise InputError(
-                "y contains lists of different lengths: train on atom- or bond-level targets by graphslice.fit with "
-                "level"
-            ) from None
+        labels = np.asarray(y)
+        # An array of texts would have the text nan where a list has a missing value.
+        return np.asarray(y, object) if labels.dtype.kind == "U" and isinstance(y, list | tuple) else labels
 
     def _molecules_and_columns(self, X: Any, features: Any) -> tuple[list, dict[str, pa.ChunkedArray]]:
         """Return the molecules and the feature columns of ``X``."""
@@ -164,7 +154,7 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
     ``X`` is a list, an array, a Series, or one column of a data frame, of SMILES or RDKit molecules; a data frame may
     hold the columns that ``features`` names too. ``y`` may have several targets; unknown labels are nan. The final
     models are trained on all molecules, or, of more than 3,000, on nine tenths, and the others choose the best epoch.
-    Input that cannot be used raises :class:`~graphslice.InputError`, a ValueError.
+    Input that cannot be used raises a ValueError.
 
     Args:
         features, ensemble, preset, init_from, epochs, minutes, baselines, config: as in :func:`graphslice.fit`.
@@ -184,13 +174,9 @@ class GraphSliceRegressor(RegressorMixin, _Estimator):
             sample_weight: ``[R]``, weight of each molecule, from 0 up; 0 leaves it out. Default: equal weights.
         """
         labels = self._labels_of(X, y)
-        try:
-            known = np.where(pd.isna(labels), np.nan, labels) if labels.dtype == object else labels  # pandas.NA
-            numbers = known.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError("y contains values that are not numbers") from None
-        if np.isinf(numbers).any():
-            raise InputError("y contains infinity: leave these molecules out")
+        known = np.where(pd.isna(labels), np.nan, labels) if labels.dtype == object else labels  # pandas.NA
+        numbers = known.astype(np.float64)
+        assert_all_finite(numbers, allow_nan=True, input_name="y")
         names = [str(name) for name in y.columns] if labels.ndim == 2 and hasattr(y, "columns") else None
         self.model_ = self._train(X, numbers, REGRESSION, sample_weight, names)
         self._one_dimensional = numbers.ndim == 1

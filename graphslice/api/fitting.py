@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import weakref
@@ -18,7 +17,7 @@ from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.api.model import Model, load
 from graphslice.config import FROM_SCRATCH, MOLECULE, RunConfig
 from graphslice.config.reading import merge_sections, nested, read_preset
-from graphslice.errors import InputError, shown
+from graphslice.errors import InputError
 from graphslice.report.write import report_after_training
 from graphslice.runs.checkpoint import fine_tuning_preset
 from graphslice.runs.run_files import read_config
@@ -143,18 +142,8 @@ def fit(
 def base_config(
     preset: str | None, config: RunConfig | Mapping[str, Any] | None, init_from: str | None = None
 ) -> RunConfig:
-    """Build the configuration of a run from a preset or a model to fine-tune, and a mapping of sections.
-
-    Args:
-        preset: name of a preset. Default: ``small``.
-        config: sections that override the base, or a complete configuration, which is returned as it is.
-        init_from: the model to fine-tune, whose architecture is taken over, or ``"none"``.
-
-    Raises:
-        InputError: if exclusive arguments are combined, a key or value is invalid, or the run cannot be read.
-    """
-    if not isinstance(config, RunConfig | Mapping | None):
-        raise InputError(f"config must be a RunConfig or a mapping of its sections, not {shown(config)}")
+    """Build the configuration of a run from a preset or a model to fine-tune, and sections that override it; a complete
+    configuration is returned as it is."""
     if isinstance(config, RunConfig):
         if preset is not None or init_from is not None:
             raise InputError("a RunConfig holds preset and init_from: leave them out")
@@ -171,11 +160,7 @@ def base_config(
 
 
 class TrainedRun(RunResult):
-    """Result of :func:`graphslice.train`, with the trained model.
-
-    Attributes:
-        model: the :class:`~graphslice.api.model.Model`, loaded on first access.
-    """
+    """Result of :func:`graphslice.train`, with the trained model."""
 
     @cached_property
     def model(self) -> Model:
@@ -200,8 +185,7 @@ def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     return TrainedRun(**vars(_train_alone(config, out, **arguments)))
 
 
-class _Training:
-    lock = threading.Lock()
+_training = threading.Lock()
 
 
 def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunResult:
@@ -209,13 +193,8 @@ def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunRes
     import torch
 
     used = torch.cuda.device_count() if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else 0
-    with _Training.lock, torch.random.fork_rng(range(used)):
+    with _training, torch.random.fork_rng(range(used)):
         return train_run.train(config, out, **arguments)
-
-
-if hasattr(os, "register_at_fork"):
-    # A forked process would wait for a thread of its parent.
-    os.register_at_fork(after_in_child=lambda: setattr(_Training, "lock", threading.Lock()))
 
 
 def _switch(value: bool | str | None) -> str | None:

@@ -1,7 +1,4 @@
-"""Model: the notebook interface to a trained model, and :func:`load`.
-
-Pictures of molecules that notebooks display.
-"""
+"""Model: the notebook interface to a trained model, :func:`load`, and pictures that notebooks display."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from graphslice.calibration import Calibration
 from graphslice.config import MOLECULE
 from graphslice.data.loaders import column_names
 from graphslice.data.splits import Splits
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_suffix, file_errors
 from graphslice.inference.files import compute_embeddings
 from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
@@ -82,8 +79,6 @@ class Model(Predictor):
         super().__init__(checkpoints, device, calibration=calibration, folder=folder)
         self._metrics = _read_metrics(folder)
 
-    # --- description ------------------------------------------------------------------------------
-
     def __repr__(self) -> str:
         targets = ", ".join(f"{task.name}: {_kind(task)}" for task in self.tasks[:4])
         more = f" and {len(self.tasks) - 4} more" if len(self.tasks) > 4 else ""
@@ -142,16 +137,9 @@ class Model(Predictor):
         return super()._training_molecule_names
 
     def _check_folder(self) -> None:
-        """Raise :class:`InputError` if the run directory is gone, or another run replaced that of the model in it."""
-        if self.folder is not None and not self.folder.exists():
-            raise InputError(f"the run directory {self.folder} is no longer there: load the model from where it is now")
-        if self.folder is not None and _read_metrics(self.folder) != self._metrics:
-            raise InputError(
-                f"the run in {self.folder} was replaced after this model was loaded: load it again, and train other "
-                "models into other directories"
-            )
-
-    # --- embeddings and explanations --------------------------------------------------------------
+        """Raise :class:`InputError` if the run directory was moved, or another run replaced that of the model in it."""
+        if _read_metrics(self.folder) != self._metrics:
+            raise InputError(f"{self.folder} no longer holds the run of this model: load it from where it is now")
 
     def embed(self, molecules: Molecules, *, columns: Columns | None = None) -> np.ndarray:
         """Compute learned embeddings of molecules: the input of the output head.
@@ -194,11 +182,10 @@ class Model(Predictor):
         """
         from graphslice.explain.attribution import attribute, match_target, weight_warning
 
+        _check_smiles(smiles)
         if target is None and len(self.tasks) > 1:
             raise InputError(f"the model has several targets: choose one with target=, of {', '.join(self.targets)}")
         index = match_target(target, self.targets)
-        if not isinstance(smiles, str):
-            raise InputError(f"attribute takes one SMILES, not {type(smiles).__name__}: call it once for each molecule")
         result, where = attribute(self, smiles, orders=orders, columns=columns), output_slices(self.tasks)[index]
         if note := weight_warning(float(result.network_weight[where].min())):
             warnings.warn(note, stacklevel=2)
@@ -220,10 +207,7 @@ class Model(Predictor):
         Raises:
             InputError: as in :meth:`attribute`.
         """
-
         return explain_molecule(self, smiles, target, orders, columns)[1]
-
-    # --- evaluation -------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -272,10 +256,7 @@ class Model(Predictor):
     def _load_dataset(
         self, frame: Any, overrides: dict[str, Any], split: str | None
     ) -> tuple[LabelledDataset, Splits | None]:
-        """Load the dataset to evaluate on, with its splits, from a data frame, if it is not None, or a file.
-
-        ``overrides`` are fields of :class:`DataConfig`.
-        """
+        """Load the dataset to evaluate on, with its splits, from a data frame or a file, with fields of DataConfig."""
         from graphslice.data.loaders import dataset_from_frame
         from graphslice.evaluation.evaluate import align_targets, data_to_evaluate, load_evaluation_data, select_tasks
 
@@ -287,8 +268,6 @@ class Model(Predictor):
         dataset = dataset_from_frame(frame, data, select_tasks(self, data.targets))
         aligned = align_targets(self, dataset, data.targets)
         return aligned, aligned.splits
-
-    # --- storage ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write a run directory for :func:`graphslice.load` and the command line; an existing run is replaced.
@@ -304,7 +283,7 @@ class Model(Predictor):
         """
         path = Path(path).expanduser()
         check_folder(path, overwrite=True)
-        try:
+        with file_errors("write", path):
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path, prefix=".") as new:
                 self._write(Path(new), path.resolve())
@@ -312,8 +291,6 @@ class Model(Predictor):
                     remove_run(path)
                     for written in list(Path(new).iterdir()):
                         shutil.move(written, path / written.name)
-        except OSError as error:
-            raise InputError(f"cannot write the run directory {path}: {error.strerror or error}") from None
 
     def _write(self, new: Path, home: Path) -> None:
         """Write a run directory to ``new``, which will be moved to ``home``."""
@@ -358,7 +335,7 @@ def _restored(
     calibration: Calibration | None,
     metrics: str | None,
 ) -> Model:
-    """Restore a pickled model, on the CPU if it was there, else on the default device."""
+    """Restore a pickled model, on the default device unless it was on the CPU."""
     model = kind(checkpoints, "cpu" if device == "cpu" else None, calibration=calibration)
     model._metrics = metrics
     return model
@@ -390,19 +367,18 @@ def load(path: str | Path, device: str | torch.device | None = None) -> Model:
 
 
 def _kind(task: Task) -> str:
-    """Task type with its first four classes, for ``repr``."""
     classes = f" ({', '.join(task.classes[:4])}{', ...' * (len(task.classes) > 4)})" if task.classes else ""
     return task.kind + classes
 
 
+def _check_smiles(smiles: object) -> None:
+    if not isinstance(smiles, str):
+        raise InputError(f"contributions are those of one SMILES, not of a {type(smiles).__name__}")
+
+
 @dataclass(frozen=True)
 class Picture:
-    """A picture as SVG and PNG, displayed by notebooks.
-
-    Attributes:
-        svg: the SVG document.
-        png: the PNG file, as bytes.
-    """
+    """A picture as an SVG document and as the bytes of a PNG file, displayed by notebooks."""
 
     svg: str
     png: bytes
@@ -411,21 +387,11 @@ class Picture:
         return self.svg
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file.
-
-        Args:
-            path: a file name that ends in ``.svg`` or ``.png``.
-
-        Raises:
-            InputError: if the suffix is another one, or the file cannot be written.
-        """
+        """Write the picture to a file whose name ends in ``.svg`` or ``.png``."""
         path = Path(path)
-        if path.suffix not in (".svg", ".png"):
-            raise InputError(f"a picture is written as .svg or .png, not as {path.name}")
-        try:
-            path.write_bytes(self.png if path.suffix == ".png" else self.svg.encode())
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from None
+        check_suffix(path, (".svg", ".png"))
+        with file_errors("write", path):
+            path.write_bytes(self.svg.encode() if path.suffix == ".svg" else self.png)
 
     def __repr__(self) -> str:
         return "Picture(displayed in a notebook; save('atoms.svg') writes it)"
@@ -434,12 +400,11 @@ class Picture:
 def explain_molecule(
     model: Predictor, smiles: str, target: str | None, orders: int, columns: Columns | None
 ) -> tuple[Explanation, Picture]:
-    """Return the atom contributions to one target, and their picture; arguments and errors as in :meth:`Model.draw`."""
+    """Return the atom contributions to one target, and their picture, as in :meth:`Model.draw`."""
     from graphslice.explain.attribution import explain_targets, match_target
     from graphslice.explain.pictures import draw_atoms
 
-    if not isinstance(smiles, str):
-        raise InputError(f"draw takes one SMILES, not {type(smiles).__name__}")
+    _check_smiles(smiles)
     index = match_target(target, model.targets)
     explanation = explain_targets(model, smiles, orders=orders, columns=columns)[index]
     return explanation, Picture(*draw_atoms(smiles, explanation))

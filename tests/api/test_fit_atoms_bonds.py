@@ -43,8 +43,3 @@ def test_lists_of_equal_length_are_atom_labels():
     smiles = [f"{a}C{b}" for a in "CNOF" for b in ("C", "N", "O", "F", "Cl")]
     model = gs.fit((smiles, [[1, 2, 1]] * 10 + [(1, None, 2)] * 10), level="atom", epochs=1, config=CONFIG, quiet=True)
     assert model.targets == ["y"] and len(model.predict("CCO")[0]) == 3
-
-
-def test_estimators_reject_atom_labels():
-    with pytest.raises(gs.InputError, match=r"by graphslice\.fit with level"):
-        gs.GraphSliceRegressor().fit(["CCO", "CC"], [[1, 2, 3], [1, 2]])

@@ -3,8 +3,6 @@
 import copy
 import pickle
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -15,10 +13,8 @@ from rdkit import Chem
 
 import graphslice as gs
 from graphslice.api.model import Model
-from graphslice.errors import InputError
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import read_checkpoint
-from graphslice.training import train
 
 SMILES = ["CCO", "c1ccccc1O", "CC(=O)Nc1ccccc1", "C[C@H](N)C(=O)O", "[Na+].[Cl-]", "OCC1CC1"]
 
@@ -50,7 +46,7 @@ def mols() -> list[Chem.Mol]:
         pd.Series(SMILES, dtype="category"),
         pd.DataFrame({"id": range(6), "Smiles ": SMILES}, index=[3, 3, 1, 0, 9, 9]),
         pd.DataFrame({"whatever": SMILES}),
-        pd.DataFrame({0: range(6), "smiles": pd.Series(SMILES, dtype="category")}), pd.DataFrame({"mol": mols()}),
+        pd.DataFrame({"mol": mols()}),
         pa.table({"n": range(6), "SMILES": SMILES}), pa.RecordBatch.from_pydict({"n": range(6), "SMILES": SMILES}),
         pa.chunked_array([SMILES[:2], SMILES[2:]]), mols(), tuple(mols()[:3]) + tuple(SMILES[3:]),
     ],
@@ -67,10 +63,6 @@ def test_table_of_predictions_has_the_index_of_the_data_frame(index, model):
         frame["predicted"] = model.predict(molecules, details=True).to_frame()["gap_ev_pred"]
         np.testing.assert_array_equal(frame["predicted"], model.predict(SMILES)[:, 0])
     assert model.predict(SMILES, details=True).to_frame().index.tolist() == list(range(6))
-
-
-def test_predict_accepts_one_rdkit_molecule(model):
-    np.testing.assert_allclose(model.predict(Chem.MolFromSmiles("OCC")), model.predict("CCO"), rtol=1e-5)
 
 
 def test_invalid_molecules_get_an_error_message(model):
@@ -151,9 +143,9 @@ def test_drawing_is_saved_as_svg_and_png(model, tmp_path):
     for name, prefix in (("a.svg", b"<svg"), ("a.png", b"\x89PNG")):
         picture.save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(prefix)
-    with pytest.raises(gs.InputError, match=r"\.svg or \.png"):
+    with pytest.raises(gs.InputError, match=r"must end in \.svg, \.png"):
         picture.save(tmp_path / "a.pdf")
-    with pytest.raises(gs.InputError, match="one SMILES"):
+    with pytest.raises(gs.InputError, match="of one SMILES"):
         model.draw(["CCO"])
 
 
@@ -221,7 +213,7 @@ def test_saving_a_model_replaces_an_ensemble_but_keeps_other_files(model, ensemb
     model.save(tmp_path / "kept")
     np.testing.assert_array_equal(gs.load(tmp_path / "kept", "cpu").predict(SMILES), model.predict(SMILES))
     assert (tmp_path / "kept" / "notes.txt").read_text() == "mine"
-    with pytest.raises(gs.InputError, match="cannot write the run directory"):
+    with pytest.raises(gs.InputError, match="cannot write"):
         model.save(tmp_path / "kept" / "notes.txt")
 
 
@@ -240,19 +232,6 @@ def test_pickled_and_copied_models_predict_the_same(name, request):
         assert isinstance(again, Model) and again.targets == model.targets and again.folder is None
 
 
-def test_tab_completion_imports_nothing():
-    """Listing the public names, as a shell does, imports no heavy library."""
-    code = (
-        "import graphslice as gs, sys\n"
-        "seen = dir(gs)\n"
-        "print([name for name in ('torch', 'sklearn', 'pandas', 'rdkit') if name in sys.modules])\n"
-        "names = ['fit', 'load', 'train', 'Model', 'GraphSliceRegressor', 'GraphSliceClassifier', 'ops']\n"
-        "print(set(names) - set(seen), gs.ops.__name__, hasattr(gs, 'absent'))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "set() graphslice.ops False"]
-
-
 def test_model_keeps_its_folder_in_another_working_directory(run_directory, tmp_path, monkeypatch):
     monkeypatch.chdir(run_directory.parent)
     model = gs.load(run_directory.name, "cpu")
@@ -262,24 +241,3 @@ def test_model_keeps_its_folder_in_another_working_directory(run_directory, tmp_
     model.save("kept")
     assert gs.load("kept", "cpu").evaluate() == expected
     shutil.rmtree("kept")
-
-
-def test_evaluation_of_a_run_without_its_splits_asks_for_all_rows(cli, demo_rows, tiny_config, tmp_path):
-    demo_rows[["smiles", "gap_ev"]].to_csv(tmp_path / "t.csv", index=False)
-    train(tiny_config(tmp_path / "t.csv", trainer={"max_steps": 1}), tmp_path / "run")
-    molecules = gs.load(tmp_path / "run", "cpu").evaluate()["molecules"]
-    (tmp_path / "run" / "split.csv").unlink()
-    model = gs.load(tmp_path / "run", "cpu")
-    with pytest.raises(InputError, match="give split all"):
-        model.evaluate()
-    code, _, err = cli("evaluate", tmp_path / "run")
-    assert code == 2 and "give split all" in err
-    assert model.evaluate(split="all")["molecules"] == len(demo_rows) > molecules
-
-
-def test_moved_run_is_named(model, tmp_path):
-    model.save(tmp_path / "kept")
-    again = gs.load(tmp_path / "kept", "cpu")
-    (tmp_path / "kept").rename(tmp_path / "moved")
-    with pytest.raises(InputError, match="kept is no longer there"):
-        again.evaluate()

@@ -2,11 +2,9 @@
 
 import pickle
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from rdkit import Chem
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestRegressor
@@ -28,20 +26,8 @@ def expected() -> np.ndarray:
     return gs.load("small", "cpu").embed(SMILES)
 
 
-@pytest.mark.parametrize(
-    "X",
-    [
-        SMILES,
-        np.array(SMILES),
-        np.array(SMILES, dtype=object)[:, None],
-        pd.Series(SMILES, index=list("hgfedcba")),
-        pd.DataFrame({"anything": SMILES}),
-        pd.DataFrame({"name": LABELS, "smiles": SMILES}),
-        [Chem.MolFromSmiles(one) for one in SMILES],
-    ],
-    ids=["list", "array", "column", "series", "frame", "table", "mols"],
-)
-def test_embeddings_of_every_container_equal_those_of_the_model(X, expected):
+@pytest.mark.parametrize("X", [SMILES, pd.DataFrame({"name": LABELS, "smiles": SMILES})], ids=["list", "table"])
+def test_embeddings_equal_those_of_the_model(X, expected):
     found = gs.GraphSliceTransformer(device="cpu").fit_transform(X)
     assert found.dtype == np.float32 and np.isfinite(found).all()
     np.testing.assert_array_equal(found, expected)
@@ -84,9 +70,7 @@ def test_a_model_and_a_run_directory_are_accepted(run_directory):
 def test_unusable_input_is_rejected():
     for transformer, X, words in [
         (gs.GraphSliceTransformer(), [], "no molecules"),
-        (gs.GraphSliceTransformer(), np.zeros((3, 2)), "give one column"),
         (gs.GraphSliceTransformer(invalid="drop"), SMILES, "invalid must be raise or nan, not 'drop'"),
-        (gs.GraphSliceTransformer("smal"), SMILES, "no model at smal .did you mean 'small'?"),
     ]:
         with pytest.raises(InputError, match=words):
             transformer.fit(X)
@@ -106,12 +90,6 @@ def test_pipelines_searches_and_copies():
         error_score="raise",
     ).fit(SMILES, LABELS)
     assert search.predict(SMILES).shape == (8,)
-
-
-def test_a_transformer_written_by_joblib_is_read(expected, tmp_path):
-    joblib.dump(gs.GraphSliceTransformer().fit(SMILES), tmp_path / "transformer.joblib")
-    found = joblib.load(tmp_path / "transformer.joblib").transform(SMILES)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_column_of_the_training_is_read_among_others(make_predictor):

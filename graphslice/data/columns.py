@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
-from graphslice.data.cells import COMMA_ADVICE, cell_text, has_comma, parse_number_column, plain_numbers
+from graphslice.data.cells import COMMA_ADVICE, cell_text, has_comma, parse_number_column
 from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError, NoSmilesColumnError, nearest, pluralize, quoted_list
 from graphslice.tasks import Task
@@ -25,24 +25,67 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 _RESERVED = {"row", "smiles", "split", "reason"}
 
 
-@dataclass(frozen=True)
-class LabelColumns:
-    """Roles of the columns of a table."""
+@dataclass
+class TableColumns:
+    """The columns of a table that are read, and problems of the cells of its feature columns."""
 
     smiles: str
-    targets: list[str]
-    split: str | None
-    descriptors: tuple[str, ...] = ()
+    targets: Sequence[str] = ()
+    split: str | None = None
+    features: tuple[str, ...] = ()  # K numeric inputs
     tasks: tuple[Task, ...] = ()  # if empty, all targets are regression
     level: str = MOLECULE  # of the targets: molecule, atom or bond
-    weights: str | None = None  # column of the row weights, or None
+    weights: str | None = None  # weights of the rows
     decimal: str | None = None  # how numbers are written, as in data.decimal
     identifiers: tuple[str, ...] = ()  # columns by which the user recognises rows
+    ranges: np.ndarray | None = field(default=None, compare=False)  # float32 [2, K], limits of features in training
+    _rows: int = field(default=0, init=False, compare=False)  # parsed so far
+    # Number of cells with a problem, and the first of them, by problem and column.
+    _found: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict, init=False, compare=False)
+
+    def parse_features(self, rows: Rows) -> np.ndarray:
+        """Parse the features of the next rows: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
+        if not self.features:
+            return np.empty((len(rows), 0), np.float32)
+        parsed = [_feature_cells(rows, name) for name in self.features]
+        for name, (numbers, empty) in zip(self.features, parsed, strict=True):
+            if (wrong := ~empty & ~np.isfinite(numbers)).any():
+                cell = cell_text(rows.table.column(name), int(wrong.argmax()))
+                self._count("unknown", name, wrong, repr(cell), f" ({COMMA_ADVICE})" if has_comma(cell) else "")
+        values = as_descriptors([numbers for numbers, _ in parsed])
+        if self.ranges is not None:
+            for name, column, low, high in zip(self.features, values.T, *self.ranges, strict=True):
+                if (outside := (column < low) | (column > high)).any():
+                    self._count("outside", name, outside, f"{column[outside.argmax()]:g}")
+        self._rows += len(rows)
+        return values
+
+    def _count(self, problem: str, name: str, rows: np.ndarray, cell: str, advice: str = "") -> None:
+        row = self._rows + int(rows.argmax()) + 1
+        count, first = self._found.get((problem, name), (0, f"{cell} in row {row}{advice}"))
+        self._found[problem, name] = count + int(rows.sum()), first
+
+    def notes(self) -> list[str]:
+        """Return a warning for each feature with cells that are neither empty nor a number, or outside its range."""
+        notes = []
+        for n, name in enumerate(self.features):
+            if (found := self._found.get(("unknown", name))) is not None:
+                notes.append(
+                    f"{found[0]:,} cells of the column {name!r} of data.features are not numbers, the first is "
+                    f"{found[1]}: they are treated as unknown"
+                )
+            if (found := self._found.get(("outside", name))) is not None and self.ranges is not None:
+                notes.append(
+                    f"the column {name!r} of data.features has {pluralize(found[0], 'value')} outside the range of the "
+                    f"training set ({self.ranges[0, n]:g} to {self.ranges[1, n]:g}), the first is {found[1]}: the "
+                    "network reads the nearest end of the range"
+                )
+        return notes
 
 
 def find_columns(
     columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
-) -> LabelColumns:
+) -> TableColumns:
     """Find the columns of a table that are used; ``config.split`` may name one of ``split_methods`` instead."""
     smiles, targets = find_smiles_column(columns, config.smiles_column, name), target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
@@ -68,7 +111,7 @@ def find_columns(
             f"data.id_column cannot name {reserved.pop()!r}, since files of a run have a column of that name"
         )
     check_unique(columns, role_of, name)
-    return LabelColumns(
+    return TableColumns(
         smiles, targets, split, tuple(features), (), config.level, weights, config.decimal, tuple(identifiers)
     )
 
@@ -151,58 +194,3 @@ def _feature_cells(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
         cells, numbers = texts(rows.table.column(name)), numbers.copy()
         numbers[words] = [_TRUTH.get(cells[row].strip().lower(), np.nan) for row in words.tolist()]
     return numbers, empty
-
-
-class InputColumns:
-    """The columns of a table that a model reads: the SMILES, and K feature columns whose problems are counted."""
-
-    def __init__(
-        self,
-        smiles: str,
-        features: Sequence[str] = (),
-        decimal: str | None = None,  # how numbers are written, as in data.decimal
-        ranges: np.ndarray | None = None,  # float32 [2, K], the limits of the features in training
-    ) -> None:
-        self.smiles, self.features, self.decimal, self.ranges, self._rows = smiles, features, decimal, ranges, 0
-        # Number of cells with a problem, and the first of them, by problem and column.
-        self._found: dict[tuple[str, str], tuple[int, str]] = {}
-
-    def parse_features(self, rows: Rows) -> np.ndarray:
-        """Parse the features of the next rows: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
-        if not self.features:
-            return np.empty((len(rows), 0), np.float32)
-        rows = plain_numbers(rows, self.decimal, self.features)
-        parsed = [_feature_cells(rows, name) for name in self.features]
-        for name, (numbers, empty) in zip(self.features, parsed, strict=True):
-            if (wrong := ~empty & ~np.isfinite(numbers)).any():
-                cell = cell_text(rows.table.column(name), int(wrong.argmax()))
-                self._count("unknown", name, wrong, repr(cell), f" ({COMMA_ADVICE})" if has_comma(cell) else "")
-        values = as_descriptors([numbers for numbers, _ in parsed])
-        if self.ranges is not None:
-            for name, column, low, high in zip(self.features, values.T, *self.ranges, strict=True):
-                if (outside := (column < low) | (column > high)).any():
-                    self._count("outside", name, outside, f"{column[outside.argmax()]:g}")
-        self._rows += len(rows)
-        return values
-
-    def _count(self, problem: str, name: str, rows: np.ndarray, cell: str, advice: str = "") -> None:
-        row = self._rows + int(rows.argmax()) + 1
-        count, first = self._found.get((problem, name), (0, f"{cell} in row {row}{advice}"))
-        self._found[problem, name] = count + int(rows.sum()), first
-
-    def notes(self) -> list[str]:
-        """Return a warning for each feature with cells that are neither empty nor a number, or outside its range."""
-        notes = []
-        for n, name in enumerate(self.features):
-            if (found := self._found.get(("unknown", name))) is not None:
-                notes.append(
-                    f"{found[0]:,} cells of the column {name!r} of data.features are not numbers, the first is "
-                    f"{found[1]}: they are treated as unknown"
-                )
-            if (found := self._found.get(("outside", name))) is not None and self.ranges is not None:
-                notes.append(
-                    f"the column {name!r} of data.features has {pluralize(found[0], 'value')} outside the range of the "
-                    f"training set ({self.ranges[0, n]:g} to {self.ranges[1, n]:g}), the first is {found[1]}: the "
-                    "network reads the nearest end of the range"
-                )
-        return notes

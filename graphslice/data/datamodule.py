@@ -14,11 +14,10 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batches import BatchLoader, TrainBatches, eval_batches, extreme_batches
 from graphslice.data.columns import check_feature_columns
-from graphslice.data.dataset import LabelledDataset, describe_reasons, usable_mask
+from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, describe_reasons, usable_mask
 from graphslice.data.featurize import molecule_keys
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import cached_store
-from graphslice.data.rows import UNLABELLED, ZERO_WEIGHT
 from graphslice.data.split_maker import Duplicates, SplitMaker, count_shared, find_duplicates, keys_with_columns
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import InputError, pluralize

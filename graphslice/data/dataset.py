@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE
-from graphslice.data.labels import Labels
+from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb import OGB_FOLDERS
-from graphslice.data.rows import UNLABELLED, LabelledRows, join_reasons
-from graphslice.data.splits import Splits, encode_splits
+from graphslice.data.splits import Splits, decode_splits, encode_splits
 from graphslice.data.store import BATCH_ROWS, GraphStore
 from graphslice.errors import pluralize
 from graphslice.tasks import Task
@@ -25,17 +23,20 @@ if TYPE_CHECKING:
     from graphslice.chem import MolGraph
 
 
+#: Reason for not using a row that is valid but has no label, and one that the user gave no weight.
+UNLABELLED, ZERO_WEIGHT = "no target value", "weight 0"
+
+
 @dataclass
 class LabelledDataset:
-    """Labelled molecules, in the row order of their source."""
+    """Labelled molecules, in the row order of their source: all of it, or some consecutive rows."""
 
     name: str  # demo, pcqm4m, pcqm4mv2, the path of the file, or pyg
     smiles: Sequence[str]  # one per row; empty if graphs is used instead
     all_labels: Labels  # in the user's unit, or class indices
     tasks: list[Task]  # of each of the T targets
-    rejected: dict[int, str] = field(default_factory=dict)  # reason by row: malformed, or no valid label
-    invalid_labels: dict[int, str] = field(default_factory=dict)  # reason by row, used without the label
-    splits: Splits | None = None  # predefined
+    faults: dict[int, str] = field(default_factory=dict)  # reason by row that is not used, or not all labels of it
+    split: np.ndarray | None = None  # int8 [R], predefined: index in SPLITS, or NO_SPLIT
     graphs: list[MolGraph] | None = None  # without atoms where rejected
     store: GraphStore | None = None  # preprocessed molecules
     columns: np.ndarray | None = None  # float32 [R, K], descriptor columns, nan where unknown
@@ -47,19 +48,58 @@ class LabelledDataset:
     def __len__(self) -> int:
         return len(self.all_labels)
 
+    def __getitem__(self, rows: slice) -> LabelledDataset:
+        begin, end, _ = rows.indices(len(self))
+        return replace(
+            self,
+            smiles=self.smiles[begin:end],
+            all_labels=self.all_labels.rows(begin, end),
+            faults={row - begin: reason for row, reason in self.faults.items() if begin <= row < end},
+            split=None if self.split is None else self.split[begin:end],
+            columns=None if self.columns is None else self.columns[begin:end],
+            identifiers={name: cells[begin:end] for name, cells in self.identifiers.items()},
+        )
+
     @classmethod
     def join(cls, parts: Sequence[LabelledDataset]) -> LabelledDataset:
-        """Concatenate tables with the same targets; name, splits and notes are those of the first."""
-        first = parts[0]
+        """Concatenate tables with the same targets and columns; name and notes are those of the first."""
+        first, rows = parts[0], pointers([len(part) for part in parts]).tolist()
         return replace(
             first,
             smiles=[text for part in parts for text in part.smiles],
             all_labels=Labels.join([part.all_labels for part in parts]),
-            rejected=join_reasons(parts, [part.rejected for part in parts]),
-            invalid_labels=join_reasons(parts, [part.invalid_labels for part in parts]),
+            faults={
+                begin + row: reason
+                for begin, part in zip(rows, parts, strict=False)
+                for row, reason in part.faults.items()
+            },
+            split=None if first.split is None else np.concatenate([part.split for part in parts]),
             columns=None if first.columns is None else np.concatenate([part.columns for part in parts]),
             identifiers={name: [text for p in parts for text in p.identifiers[name]] for name in first.identifiers},
         )
+
+    @cached_property
+    def used(self) -> np.ndarray:
+        """Mask of the rows with a known label and weight, and a molecule as far as that is known, ``bool [R]``."""
+        used = np.ones(len(self), bool) if self.is_pcqm4m else self.all_labels.used()  # OGB publishes no test labels
+        if self.store is not None:
+            return used & (self.store.sizes > 0)
+        return used if self.graphs is None else used & [graph.num_atoms > 0 for graph in self.graphs]
+
+    @cached_property
+    def rejected(self) -> dict[int, str]:
+        """The reasons, by row, of rows that are not used."""
+        return {row: reason for row, reason in self.faults.items() if not self.used[row]}
+
+    @cached_property
+    def invalid_labels(self) -> dict[int, str]:
+        """The reasons, by row, of rows that are used without a label that is invalid."""
+        return {row: reason for row, reason in self.faults.items() if self.used[row]}
+
+    @cached_property
+    def splits(self) -> Splits | None:
+        """The used rows of each predefined split."""
+        return None if self.split is None else decode_splits(self.split, self.used)
 
     @cached_property
     def targets(self) -> np.ndarray:
@@ -135,18 +175,46 @@ class LabelledDataset:
             digest.update(name.encode() + rows.tobytes())
         return digest.hexdigest()[:16]
 
-    def chunks(self) -> Iterator[LabelledRows]:
+    def chunks(self) -> Iterator[LabelledDataset]:
         """Yield the rows for a store; of rows without any label the SMILES are left empty, so nothing is computed."""
-        split = encode_splits(self.splits, len(self))
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.
-        unused = ~usable_mask(len(self), self.rejected) & (self.level == MOLECULE)
-        unused &= ~self.all_labels.known()
+        unused = ~self.used & ~self.all_labels.known() & (self.level == MOLECULE)
+        labels = Labels.of_molecules(self.targets)
+        whole = replace(self, all_labels=labels, faults={}, identifiers={}, store=None, graphs=None)
         for begin in range(0, len(self), BATCH_ROWS):
             rows = slice(begin, begin + BATCH_ROWS)
-            smiles = ["" if skip else text for text, skip in zip(self.smiles[rows], unused[rows].tolist(), strict=True)]
-            columns = None if self.columns is None else self.columns[rows]
-            yield LabelledRows(smiles, Labels.of_molecules(self.targets[rows]), split[rows], {}, columns)
+            skipped = zip(self.smiles[rows], unused[rows].tolist(), strict=True)
+            yield replace(whole[rows], smiles=["" if skip else text for text, skip in skipped])
+
+    def digest(self) -> str:
+        """Return a hash of the rows of a chunk, 32 hexadecimal digits of SHA-256."""
+        labels, split = self.all_labels, encode_splits({}, len(self)) if self.split is None else self.split
+        digest = hashlib.sha256(np.ascontiguousarray(labels.values).tobytes() + split.tobytes())
+        for values in (labels.bounds, labels.weights):
+            if values is not None:
+                digest.update(values.tobytes())
+        digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
+        digest.update(repr(sorted(self.faults.items())).encode(errors="surrogatepass"))
+        if self.columns is not None:
+            digest.update(np.ascontiguousarray(self.columns).tobytes())
+        return digest.hexdigest()[:32]
+
+
+_Chunk = TypeVar("_Chunk", LabelledDataset, pa.Table)
+
+
+def rechunk(chunks: Iterable[_Chunk], size: int, join: Callable[[list[_Chunk]], _Chunk]) -> Iterator[_Chunk]:
+    """Regroup rows into chunks of exactly ``size`` rows, except for the last; ``join`` concatenates chunks."""
+    waiting: list[_Chunk] = []
+    for chunk in chunks:
+        waiting.append(chunk)
+        while sum(map(len, waiting)) >= size:
+            joined = join(waiting)
+            yield joined[:size]
+            waiting = [joined[size:]]
+    if any(map(len, waiting)):
+        yield join(waiting)
 
 
 def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[Task] | None:
@@ -156,12 +224,9 @@ def rename_tasks(targets: Sequence[str], tasks: Sequence[Task] | None) -> list[T
     return [replace(task, name=name) for task, name in zip(tasks, targets, strict=True)]
 
 
-def reject_unlabelled(
-    labels: Labels, rejected: dict[int, str], invalid_labels: Mapping[int, str] = MappingProxyType({})
-) -> dict[int, str]:
-    """Add the rows without any label to the rejected rows, with the reason if they have an invalid one."""
-    unlabelled = np.flatnonzero(~labels.known()).tolist()
-    return {row: invalid_labels.get(row, UNLABELLED) for row in unlabelled} | rejected
+def unlabelled_rows(labels: Labels) -> dict[int, str]:
+    """Return the reason for each row without any label."""
+    return dict.fromkeys(np.flatnonzero(~labels.known()).tolist(), UNLABELLED)
 
 
 def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:

@@ -23,7 +23,8 @@ from graphslice.chem.hashes import MoleculeHashes, hash_molecules, hash_scaffold
 from graphslice.chem.molecule import ORDER_DTYPE, MolArrays, read_smiles
 from graphslice.chem.parse import standardize_all
 from graphslice.config import MOLECULE, GraphConfig
-from graphslice.data.columns import InputColumns
+from graphslice.data.cells import plain_numbers
+from graphslice.data.columns import TableColumns
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.data.tables import Rows
 from graphslice.errors import InputError
@@ -77,7 +78,7 @@ def featurizer_pool(
 
 def featurize_rows(
     chunks: Iterable[Rows],
-    inputs: InputColumns,
+    columns: TableColumns,
     config: GraphConfig,
     *,
     pool: Pool = None,
@@ -87,15 +88,16 @@ def featurize_rows(
 ) -> Iterator[tuple[Rows, GraphStore]]:
     """Read the molecules of a table into stores in memory, chunk by chunk; the faults of the rows become complete.
     ``prefetch`` parses the next chunk meanwhile: faster if the caller works on a GPU, slower if on the same cores."""
-    texts = ((rows, rows.smiles(inputs.smiles)) for rows in chunks)
+    texts = ((rows, rows.smiles(columns.smiles)) for rows in chunks)
     for rows, parsed in _parse_chunks(texts, config, level, pool, prefetch=prefetch, kinds=kinds):
-        yield with_store(rows, inputs, parsed, level)
+        yield with_store(rows, columns, parsed, level)
 
 
-def with_store(rows: Rows, inputs: InputColumns, parsed: Parsed, level: str) -> tuple[Rows, GraphStore]:
+def with_store(rows: Rows, columns: TableColumns, parsed: Parsed, level: str) -> tuple[Rows, GraphStore]:
     """Add the reasons of invalid molecules to the faults of rows, and store the molecules with their features."""
     arrays, reasons, order, descriptors = parsed
-    features = dict(zip(inputs.features, inputs.parse_features(rows).T, strict=True))
+    values = columns.parse_features(plain_numbers(rows, columns.decimal, columns.features))
+    features = dict(zip(columns.features, values.T, strict=True))
     invalid = {row: reason for row, reason in enumerate(reasons) if reason is not None}
     rows = replace(rows, faults=invalid | rows.faults)
     return rows, GraphStore.from_arrays(arrays, rows.errors, descriptors | features, order, level)

@@ -73,6 +73,10 @@ class Labels:
         known = ~np.isnan(self.means()).all(axis=1)
         return known if self.bounds is None else known | is_bounded(self.bounds).any(axis=1)
 
+    def used(self) -> np.ndarray:
+        """Return the mask of rows with any known label or bound and a weight above 0, ``bool [R]``."""
+        return self.known() if self.weights is None else self.known() & (self.weights > 0)
+
     @property
     def counts(self) -> np.ndarray:
         """Number of labels of each row, including unknown ones, ``int64 [R]``."""

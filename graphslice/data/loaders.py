@@ -19,20 +19,19 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.cells import number_key, plain_numbers
 from graphslice.data.columns import (
     MAX_MAGNITUDE,
-    InputColumns,
-    LabelColumns,
+    TableColumns,
     check_feature_columns,
     check_unique,
     find_columns,
     require_column,
     target_names,
 )
-from graphslice.data.dataset import LabelledDataset, reject_unlabelled, rename_tasks, usable_mask
+from graphslice.data.dataset import LabelledDataset, rename_tasks, unlabelled_rows
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import Labels
 from graphslice.data.ogb import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
-from graphslice.data.rows import LabelledRows, parse_chunks
-from graphslice.data.splits import SPLIT_METHODS, decode_splits, present_splits
+from graphslice.data.rows import parse_chunks
+from graphslice.data.splits import SPLIT_METHODS, SPLITS, encode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import Rows, open_table, reject_other_atom_order, texts
 from graphslice.data.targets import infer_target, infer_tasks, infer_tasks_from_values
@@ -73,21 +72,20 @@ def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> Lab
             raise InputError(f"{file} is not a table: data.valid_file and data.test_file need tables")
     train_config = replace(config, valid_file=None, test_file=None)
     parts = [dataset_from_table(dataset_path(config.dataset), train_config, tasks)]
-    splits = parts[0].splits or {"train": np.flatnonzero(usable_mask(len(parts[0]), parts[0].rejected))}
+    splits = [parts[0].split if parts[0].splits else np.zeros(len(parts[0]), np.int8)]
     targets = join_names(parts[0].target_names)
     for split, file in split_files.items():
-        if split in splits:
+        if split in (parts[0].splits or {}):
             raise InputError(
                 f"{config.dataset} already has {split} rows: leave out data.{split}_file, or give data.split random"
             )
         # A split column of this file is ignored, because the whole file is one split.
         data = replace(train_config, dataset=file, targets=targets, split="random")
-        part = dataset_from_table(dataset_path(file), data, parts[0].tasks)
-        first = sum(map(len, parts))
-        splits = splits | {split: first + np.flatnonzero(usable_mask(len(part), part.rejected))}
-        parts.append(part)
+        parts.append(dataset_from_table(dataset_path(file), data, parts[0].tasks))
+        splits.append(np.full(len(parts[-1]), SPLITS.index(split), np.int8))
     notes = tuple(f"{part.name}: {note}" for part in parts for note in part.notes)
-    return replace(LabelledDataset.join(parts), splits=splits, notes=notes)
+    whole = LabelledDataset.join([replace(part, split=split) for part, split in zip(parts, splits, strict=True)])
+    return replace(whole, notes=notes)
 
 
 def dataset_path(dataset: str) -> Path:
@@ -122,8 +120,8 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
     for column in feature_column_names(config.descriptors):
         require_column(column, [], config.dataset)
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
-    tasks = regression_tasks([OGB_TARGET])
-    return LabelledDataset(config.dataset, smiles, Labels.of_molecules(gaps[:, None]), tasks, splits=splits)
+    labels, split = Labels.of_molecules(gaps[:, None]), encode_splits(splits, len(smiles))
+    return LabelledDataset(config.dataset, smiles, labels, regression_tasks([OGB_TARGET]), split=split)
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -139,7 +137,7 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
 
 
 def dataset_from_chunks(
-    chunks: Sequence[Rows], columns: LabelColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
+    chunks: Sequence[Rows], columns: TableColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
     """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`."""
     malformed = [reason for rows in chunks for reason in rows.faults.values()]
@@ -150,21 +148,16 @@ def dataset_from_chunks(
         columns = replace(columns, targets=[infer_target(chunks, columns, config, name)])
     tasks = rename_tasks(columns.targets, tasks)
     tasks = tasks or infer_tasks(chunks, columns.targets, config, name, columns.smiles)
-    columns, inputs = replace(columns, tasks=tuple(tasks)), InputColumns(columns.smiles, columns.descriptors)
-    rows = LabelledRows.join(list(parse_chunks(chunks, columns, name, inputs)))
-    if rows.columns is not None:
-        check_feature_columns(rows.columns, columns.descriptors, name)
-    rejected = reject_unlabelled(rows.labels, rows.rejected, rows.invalid_labels)
-    return LabelledDataset(
-        name,
-        rows.smiles,
-        rows.labels,
-        tasks,
-        rejected,
-        {row: reason for row, reason in rows.invalid_labels.items() if row not in rejected},
-        decode_splits(rows.split, usable_mask(len(rows), rejected)) if columns.split is not None else None,
-        columns=rows.columns,
-        notes=tuple(inputs.notes()),
+    columns = replace(columns, tasks=tuple(tasks))
+    dataset = LabelledDataset.join(list(parse_chunks(chunks, columns, name)))
+    if dataset.columns is not None:
+        check_feature_columns(dataset.columns, columns.features, name)
+    return replace(
+        dataset,
+        name=name,
+        tasks=tasks,
+        faults=unlabelled_rows(dataset.all_labels) | dataset.faults,
+        notes=tuple(columns.notes()),
         identifiers={
             column: [text for chunk in written for text in texts(chunk.table.column(column))]
             for column in columns.identifiers
@@ -184,7 +177,7 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([Rows(table)], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
-    used += [*columns.descriptors, *dataset.identifiers]
+    used += [*columns.features, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))
 
 
@@ -270,22 +263,17 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
     if is_pcqm4m and config.folds is not None:
         raise InputError(f"{store.name} has OGB's split: leave out data.folds, or give data.split {SPLIT_METHODS[0]}")
-    rejected = {row: reason for row, reason in store.errors.items() if store.sizes[row] == 0}
-    own = tuple(f"target {name!r} " for name in names)
-    invalid_labels = {r: reason for r, reason in store.errors.items() if r not in rejected and reason.startswith(own)}
-    if not is_pcqm4m:  # OGB does not publish the labels of its test sets
-        rejected = reject_unlabelled(Labels.of_molecules(targets), rejected, invalid_labels)
-    splits = None
-    if config.split not in SPLIT_METHODS and present:
-        splits = decode_splits(numbers, usable_mask(len(store), rejected))
+    labels, own = Labels.of_molecules(targets), tuple(f"target {name!r} " for name in names)
+    # OGB does not publish the labels of its test sets.
+    faults = {} if is_pcqm4m else unlabelled_rows(labels)
+    faults |= {r: reason for r, reason in store.errors.items() if store.sizes[r] == 0 or reason.startswith(own)}
     return LabelledDataset(
         store.info.source if is_pcqm4m else store.name,
         store.smiles,
-        Labels.of_molecules(targets),
+        labels,
         tasks,
-        rejected,
-        {row: reason for row, reason in invalid_labels.items() if row not in rejected},
-        splits,
+        faults,
+        numbers if config.split not in SPLIT_METHODS and present else None,
         store=store,
         columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
         auxiliary={level: _store_labels(store, level, names) for level, names in auxiliary.items()},
@@ -391,7 +379,7 @@ def dataset_from_pyg(
     config = config or DataConfig()
     _check_settings("a PyG dataset", config)
     graphs: list[MolGraph] = []
-    rejected: dict[int, str] = {}
+    faults: dict[int, str] = {}
     rows: list[np.ndarray] = []
     for row, item in enumerate(data):
         y = getattr(item, "y", None)
@@ -400,13 +388,13 @@ def dataset_from_pyg(
             graphs.append(from_pyg(item))
         except MoleculeError as reason:
             graphs.append(EMPTY_GRAPH)
-            rejected[row] = str(reason)
+            faults[row] = str(reason)
     values = np.stack(rows)
     values[np.abs(values) > MAX_MAGNITUDE] = np.nan
-    rejected = reject_unlabelled(Labels.of_molecules(values), rejected)
-    if len(rejected) == len(rows):
-        raise InputError(f"no graph of the PyG dataset can be used; the first: {rejected[0]}")
+    faults = unlabelled_rows(Labels.of_molecules(values)) | faults
+    if len(faults) == len(rows):
+        raise InputError(f"no graph of the PyG dataset can be used; the first: {faults[0]}")
     names = list(targets) if targets else ["y"] if values.shape[1] == 1 else [f"y{i}" for i in range(values.shape[1])]
     check_unique(names, names, "the PyG dataset")
     tasks = infer_tasks_from_values(values, names, config, "the PyG dataset")
-    return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, rejected, graphs=graphs)
+    return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, faults, graphs=graphs)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +19,13 @@ from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.hashes import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.cells import plain_numbers
-from graphslice.data.columns import LabelColumns, find_columns
+from graphslice.data.columns import TableColumns, find_columns
+from graphslice.data.dataset import LabelledDataset, rechunk
 from graphslice.data.featurize import Pool, featurizer_pool, parse
 from graphslice.data.labels import Labels
 from graphslice.data.loaders import dataset_path, load_dataset
 from graphslice.data.ogb import OGB_FOLDERS
-from graphslice.data.rows import LabelledRows, labelled_rows, parse_chunk, rechunk
+from graphslice.data.rows import labelled_rows, parse_chunk
 from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
 from graphslice.data.tables import Rows, open_table, read_chunks, table_files
@@ -34,15 +34,12 @@ from graphslice.errors import InputError
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import default_cache
 
-if TYPE_CHECKING:
-    from graphslice.data.dataset import LabelledDataset
-
 Progress = Callable[[int], None] | None
 
 
 def build_store(
     path: Path,
-    chunks: Iterable[LabelledRows],
+    chunks: Iterable[LabelledDataset],
     info: StoreInfo,
     *,
     workers: int | None = None,
@@ -52,7 +49,7 @@ def build_store(
     same rows. An empty fingerprint becomes a hash."""
 
     def write_shards(folder: Path) -> Iterator[Path]:
-        for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledRows.join)):
+        for number, rows in enumerate(rechunk(chunks, BATCH_ROWS, LabelledDataset.join)):
             shard = folder / f"{number:06}.arrow"
             shard_info = replace(info, source="", fingerprint=rows.digest())  # the same rows under any name
             if _existing_store(shard, shard_info) is None:
@@ -87,10 +84,10 @@ def build_store_from_tables(
 
 
 def to_record_batch(
-    rows: LabelledRows, info: StoreInfo, pool: Pool = None, progress: Progress = None
+    rows: LabelledDataset, info: StoreInfo, pool: Pool = None, progress: Progress = None
 ) -> pa.RecordBatch:
     """Parse labelled rows into a record batch of a store, with the graph settings and descriptors of ``info``."""
-    if rows.labels.bounds is not None:
+    if rows.all_labels.bounds is not None:
         raise InputError(
             "labels that are bounds, such as >5, are not kept in a preprocessed dataset: train on the table itself"
         )
@@ -99,7 +96,7 @@ def to_record_batch(
     columns = feature_column_names(info.descriptors)
     if columns and rows.columns is not None:
         computed |= dict(zip(columns, rows.columns.T, strict=True))
-    for row, reason in (rows.invalid_labels | rows.rejected).items():
+    for row, reason in rows.faults.items():
         if rows.smiles[row] == "" or reasons[row] is None:  # an invalid SMILES takes precedence over an invalid label
             reasons[row] = reason
     descriptors = {name: computed[name] for name in info.descriptors}
@@ -194,12 +191,12 @@ def cached_store(
     if (store := _existing_store(path, info)) is not None:
         return store
     # A run reads the labels of its dataset.
-    unlabelled = (replace(rows, labels=Labels.of_molecules(np.empty((len(rows), 0)))) for rows in dataset.chunks())
+    unlabelled = (replace(rows, all_labels=Labels.of_molecules(np.empty((len(rows), 0)))) for rows in dataset.chunks())
     kinds = descriptor_kinds(info.descriptors)
     with _locked(path):
         if _existing_store(path, info) is None:  # unless another process has just written it
             with featurizer_pool(len(dataset), None, kinds) as pool, atomic_write(path) as temporary:
-                whole = rechunk(unlabelled, BATCH_ROWS, LabelledRows.join)
+                whole = rechunk(unlabelled, BATCH_ROWS, LabelledDataset.join)
                 _write(temporary, info.schema(), (to_record_batch(rows, info, pool, progress) for rows in whole))
     return GraphStore.open(path)
 
@@ -247,7 +244,7 @@ def featurize_dataset(
     return build_store(out, labelled_rows(path, columns), info, workers=workers, progress=progress)
 
 
-def _table_featurizer(shared: tuple[LabelColumns, StoreInfo], gpu: bool) -> Callable[[Rows], pa.Table]:
+def _table_featurizer(shared: tuple[TableColumns, StoreInfo], gpu: bool) -> Callable[[Rows], pa.Table]:
     columns, info = shared
 
     def featurize_chunk(rows: Rows) -> pa.Table:

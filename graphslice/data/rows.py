@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from graphslice.config import ATOM, MOLECULE
 from graphslice.data.cells import (
@@ -24,7 +21,8 @@ from graphslice.data.cells import (
     parse_number_list,
     plain_numbers,
 )
-from graphslice.data.columns import MAX_MAGNITUDE, InputColumns, LabelColumns
+from graphslice.data.columns import MAX_MAGNITUDE, TableColumns
+from graphslice.data.dataset import ZERO_WEIGHT, LabelledDataset
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import Rows, open_table, texts
@@ -36,47 +34,41 @@ _SPLIT_WORDS = {"train": ("train", "training"), "valid": ("valid", "val", "valid
 _SPLIT_NUMBERS = {word: SPLITS.index(name) for name, words in _SPLIT_WORDS.items() for word in words}
 
 
-def labelled_rows(path: Path, columns: LabelColumns) -> Iterator[LabelledRows]:
+def labelled_rows(path: Path, columns: TableColumns) -> Iterator[LabelledDataset]:
     """Read the labelled rows of a table, chunk by chunk."""
     with open_table(path) as table:
         yield from parse_chunks((plain_numbers(rows, columns.decimal) for rows in table.chunks), columns, str(path))
 
 
-def parse_chunks(
-    chunks: Iterable[Rows], columns: LabelColumns, name: str, inputs: InputColumns | None = None
-) -> Iterator[LabelledRows]:
+def parse_chunks(chunks: Iterable[Rows], columns: TableColumns, name: str) -> Iterator[LabelledDataset]:
     """Apply :func:`parse_chunk` to all chunks of the table ``name``, which is added to the message of an error."""
     first_row = 0
     try:
         for rows in chunks:
-            yield parse_chunk(rows, columns, first_row, inputs)
+            yield parse_chunk(rows, columns, first_row)
             first_row += len(rows)
     except InputError as error:
         raise error if name in str(error) else InputError(f"{name}: {error}") from None
 
 
-def parse_chunk(
-    rows: Rows, columns: LabelColumns, first_row: int = 0, inputs: InputColumns | None = None
-) -> LabelledRows:
-    """Parse the cells of a chunk from row ``first_row``; a malformed row is rejected. A label is invalid unless empty,
-    a finite number, a bound (``>5``) or a class; of atoms and bonds a list of numbers."""
-    labels, invalid_labels = _parse_labels(rows, columns)
-    rejected: dict[int, str] = {}
+def parse_chunk(rows: Rows, columns: TableColumns, first_row: int = 0) -> LabelledDataset:
+    """Parse the cells of a chunk from row ``first_row``. A label is invalid unless empty, a finite number, a bound
+    (``>5``) or a class; of atoms and bonds a list of numbers."""
+    labels, faults = _parse_labels(rows, columns)
+    known = labels.known()
     if columns.weights is not None:
         weights, unweighted = _parse_weights(rows, columns.weights)
-        known = labels.known()
-        rejected = {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
+        faults |= {row: reason for row, reason in unweighted.items() if known[row] or reason == ZERO_WEIGHT}
         labels = replace(labels, weights=weights)
-    rejected |= rows.faults
-    split = np.full(len(rows), NO_SPLIT, np.int8)
+    faults |= rows.faults
+    split = None
     if columns.split is not None:
         # The split of a row without a label is not used: it may be empty, or any word.
-        needed = labels.known() if columns.targets else np.ones(len(rows), bool)
-        needed[list(rejected)] = False
+        needed = labels.used() if columns.targets else np.ones(len(rows), bool)
+        needed[list(rows.faults)] = False
         split = parse_splits(texts(rows.table.column(columns.split)), columns.split, needed, first_row)
-    inputs = inputs or InputColumns(columns.smiles, columns.descriptors)
-    values = inputs.parse_features(rows) if columns.descriptors else None
-    return LabelledRows(rows.smiles(columns.smiles), labels, split, rejected, values, invalid_labels)
+    smiles, features = rows.smiles(columns.smiles), columns.parse_features(rows) if columns.features else None
+    return LabelledDataset("", smiles, labels, list(columns.tasks), faults, split, columns=features)
 
 
 def _parse_weights(rows: Rows, column: str) -> tuple[np.ndarray, dict[int, str]]:
@@ -88,7 +80,7 @@ def _parse_weights(rows: Rows, column: str) -> tuple[np.ndarray, dict[int, str]]
     return np.where(valid, weights, 0.0), reasons
 
 
-def _parse_labels(rows: Rows, columns: LabelColumns) -> tuple[Labels, dict[int, str]]:
+def _parse_labels(rows: Rows, columns: TableColumns) -> tuple[Labels, dict[int, str]]:
     """Return the labels, nan where there is none; and the reason by row for rows with an invalid label."""
     tasks = columns.tasks or tuple(map(Task, columns.targets))
     if columns.level != MOLECULE:
@@ -204,88 +196,3 @@ def parse_splits(words: Sequence[str], column: str, needed: np.ndarray | None = 
                 "belong to none, or rename the column if it names no split"
             )
     return numbers
-
-
-_Rows = TypeVar("_Rows", "LabelledRows", pa.Table)
-
-
-#: Reason for rejecting a row that is valid but has no label.
-UNLABELLED = "no target value"
-
-
-#: Reason for rejecting a row that the user gave no weight.
-ZERO_WEIGHT = "weight 0"
-
-
-@dataclass
-class LabelledRows:
-    """Consecutive rows of labelled molecules."""
-
-    smiles: list[str]
-    labels: Labels
-    split: np.ndarray  # int8 [R], index in SPLITS, NO_SPLIT for none
-    rejected: dict[int, str]  # reason by row that is malformed or has no weight
-    columns: np.ndarray | None = None  # float32 [R, K], descriptor columns, nan where unknown
-    invalid_labels: dict[int, str] = field(default_factory=dict)  # reason by row; the label is unknown
-
-    def __len__(self) -> int:
-        return len(self.smiles)
-
-    @property
-    def targets(self) -> np.ndarray:
-        """Labels of each row, ``float64 [R, T]``: the mean over its atoms or bonds for such labels."""
-        return self.labels.means()
-
-    def __getitem__(self, rows: slice) -> LabelledRows:
-        begin, end, _ = rows.indices(len(self))
-        rejected, invalid_labels = (
-            {row - begin: reason for row, reason in reasons.items() if begin <= row < end}
-            for reasons in (self.rejected, self.invalid_labels)
-        )
-        columns = None if self.columns is None else self.columns[begin:end]
-        labels = self.labels.rows(begin, end)
-        return LabelledRows(self.smiles[begin:end], labels, self.split[begin:end], rejected, columns, invalid_labels)
-
-    @classmethod
-    def join(cls, chunks: Sequence[LabelledRows]) -> LabelledRows:
-        columns = [chunk.columns for chunk in chunks if chunk.columns is not None]
-        return cls(
-            [text for chunk in chunks for text in chunk.smiles],
-            Labels.join([chunk.labels for chunk in chunks]),
-            np.concatenate([chunk.split for chunk in chunks]),
-            join_reasons(chunks, [chunk.rejected for chunk in chunks]),
-            np.concatenate(columns) if columns else None,
-            join_reasons(chunks, [chunk.invalid_labels for chunk in chunks]),
-        )
-
-    def digest(self) -> str:
-        """Return a hash of all fields, 32 hexadecimal digits of SHA-256."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.labels.values).tobytes() + self.split.tobytes())
-        for values in (self.labels.bounds, self.labels.weights):
-            if values is not None:
-                digest.update(values.tobytes())
-        digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
-        reasons = self.invalid_labels | self.rejected
-        digest.update(repr(sorted(reasons.items())).encode(errors="surrogatepass"))
-        if self.columns is not None:
-            digest.update(np.ascontiguousarray(self.columns).tobytes())
-        return digest.hexdigest()[:32]
-
-
-def rechunk(chunks: Iterable[_Rows], size: int, join: Callable[[list[_Rows]], _Rows]) -> Iterator[_Rows]:
-    """Regroup rows into chunks of exactly ``size`` rows, except for the last; ``join`` concatenates chunks."""
-    waiting: list[_Rows] = []
-    for chunk in chunks:
-        waiting.append(chunk)
-        while sum(map(len, waiting)) >= size:
-            joined = join(waiting)
-            yield joined[:size]
-            waiting = [joined[size:]]
-    if any(map(len, waiting)):
-        yield join(waiting)
-
-
-def join_reasons(parts: Sequence[Sized], reasons: Sequence[Mapping[int, str]]) -> dict[int, str]:
-    """Join the reasons of parts of a table, by row within each, to reasons by row of the table."""
-    firsts = pointers([len(part) for part in parts]).tolist()
-    return {first + row: reason for first, part in zip(firsts, reasons, strict=False) for row, reason in part.items()}

@@ -26,7 +26,7 @@ from graphslice.data.cells import (
     number_key,
     parse_number_column,
 )
-from graphslice.data.columns import LabelColumns, check_unique
+from graphslice.data.columns import TableColumns, check_unique
 from graphslice.data.rows import parse_lists
 from graphslice.data.tables import Rows, texts
 from graphslice.errors import InputError, pluralize, quoted_list
@@ -165,9 +165,9 @@ def _make_task(target: str, contents: ColumnContents, kind: str | None, label: s
     raise InputError(f"{label} is not numeric (row {row} is {cell!r}): {advice}")
 
 
-def infer_target(chunks: Sequence[Rows], columns: LabelColumns, config: DataConfig, name: str) -> str:
+def infer_target(chunks: Sequence[Rows], columns: TableColumns, config: DataConfig, name: str) -> str:
     """Infer the target column if the user names none: the only other column, or the only one of these with a task."""
-    used = (columns.smiles, columns.split, columns.weights, *columns.descriptors, *columns.identifiers)
+    used = (columns.smiles, columns.split, columns.weights, *columns.features, *columns.identifiers)
     names = chunks[0].table.column_names
     others = [column for column in names if column not in used and column.strip().lower() != "split"]
     if others.count("") > 1:  # spreadsheets write additional commas at the ends of lines

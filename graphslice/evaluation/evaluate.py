@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import MOLECULE, DataConfig, join_names
-from graphslice.data.columns import InputColumns, target_names
+from graphslice.data.columns import TableColumns, target_names
 from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.formats import split_sheet
@@ -115,8 +115,7 @@ def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str |
     with featurizer_pool(len(dataset)) as pool:
         arrays, *_ = parse(dataset.smiles, predictor.config.graph, pool)
     faults = dataset.all_labels.length_errors(arrays.atom_bond_counts(dataset.level), dataset.target_names)
-    rejected = dataset.rejected | {row: reason for row, reason in faults.items() if row not in dataset.rejected}
-    return replace(dataset, all_labels=dataset.all_labels.without(list(faults)), rejected=rejected)
+    return replace(dataset, all_labels=dataset.all_labels.without(list(faults)), faults=faults | dataset.faults)
 
 
 def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: Sequence[str]) -> LabelledDataset:
@@ -181,11 +180,12 @@ def predict_rows(
     """Predict rows ``int64 [R]`` of a dataset; ``interval``: coverage in percent of prediction intervals, or None."""
     if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
-    features = predictor.feature_columns
+    features = tuple(predictor.feature_columns)
     columns = {} if dataset.columns is None else dict(zip(features, dataset.columns[rows].T, strict=True))
     chunk = Rows.of_smiles([dataset.smiles[row] for row in rows], columns)
+    read = TableColumns("smiles", features=features)
     with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
-        ((_, predictions),) = predictor.predict_rows([chunk], InputColumns("smiles", features), pool, interval=interval)
+        ((_, predictions),) = predictor.predict_rows([chunk], read, pool, interval=interval)
         return predictions
 
 

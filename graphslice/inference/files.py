@@ -14,7 +14,7 @@ from numpy.lib.format import write_array_header_1_0
 
 from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.config import MOLECULE
-from graphslice.data.columns import InputColumns, check_unique, find_smiles_column
+from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
 from graphslice.data.featurize import Pool, featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
@@ -116,7 +116,7 @@ def open_molecules(
     source: Path | Sequence[str],
     smiles_column: str | None = None,
     new_columns: Iterable[str] = (),
-) -> Iterator[tuple[TableStream, InputColumns]]:
+) -> Iterator[tuple[TableStream, TableColumns]]:
     """Open a file, a folder or a list of SMILES, and find the columns that a model reads. InputError: one is missing or
     occurs twice, or one of ``new_columns`` exists."""
     if isinstance(source, Path):
@@ -130,7 +130,7 @@ def open_molecules(
 
 
 def predict_tables(
-    predictor: Predictor, chunks: Iterable[Rows], inputs: InputColumns, pool: Pool = None, **options: Any
+    predictor: Predictor, chunks: Iterable[Rows], inputs: TableColumns, pool: Pool = None, **options: Any
 ) -> Iterator[pa.Table]:
     """Yield each chunk of a table with the columns of its predictions; ``options`` as of Predictor.predict_rows."""
     for rows, predictions in predictor.predict_rows(chunks, inputs, pool, **options):
@@ -149,21 +149,22 @@ def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | No
 
 def _input_columns(
     predictor: Predictor, table: TableStream, name: str, smiles_column: str | None, new_columns: Iterable[str]
-) -> InputColumns:
+) -> TableColumns:
     columns, data = table.columns, predictor.config.data
     smiles = find_smiles_column(columns, smiles_column, name, data.smiles_column if table.named else None)
     if taken := [new_column for new_column in new_columns if new_column in columns]:
         several = f"the columns {quoted_list(taken)}: rename them first"
         one = f"a column {taken[0]!r}: rename it first"
         raise InputError(f"{name} already has {one if len(taken) == 1 else several}")
-    for feature in predictor.feature_columns:
+    features = predictor.feature_columns
+    for feature in features:
         if feature not in columns:
             raise InputError(
                 f"{name} has no column {feature!r}, a feature column of the model{nearest(feature, columns)}; it has "
                 f"{quoted_list(columns)}"
             )
-    check_unique(columns, [smiles, *predictor.feature_columns], name)
-    return InputColumns(smiles, predictor.feature_columns, data.decimal, predictor.feature_ranges)
+    check_unique(columns, [smiles, *features], name)
+    return TableColumns(smiles, features=tuple(features), decimal=data.decimal, ranges=predictor.feature_ranges)
 
 
 def write_rows(
@@ -215,7 +216,7 @@ def _predict_store(
             predictions = predictor.predict_store_rows(store, rows, **options)
             yield with_predictions(_identifying_table(store, rows), predictions)
         return
-    inputs = InputColumns("smiles", predictor.feature_columns)
+    inputs = TableColumns("smiles", features=tuple(predictor.feature_columns))
     with featurizer_pool(len(store), workers, predictor.kinds) as pool:
         again = (_stored_rows(store, rows, predictor.feature_columns) for rows in chunks)
         for parsed, predictions in predictor.predict_rows(again, inputs, pool, **options):
@@ -254,7 +255,7 @@ def _make_chunk_predictor(
     checkpoints, calibration, folder, smiles, options = shared
     torch.set_num_threads(2 if gpu else 1)
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
-    inputs = InputColumns(smiles, predictor.feature_columns, predictor.config.data.decimal)
+    inputs = TableColumns(smiles, features=tuple(predictor.feature_columns), decimal=predictor.config.data.decimal)
     return lambda rows: next(predict_tables(predictor, [rows], inputs, **options))
 
 

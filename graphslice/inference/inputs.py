@@ -14,7 +14,7 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.columns import InputColumns, as_descriptors, check_unique, find_smiles_column
+from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column
 from graphslice.data.featurize import Parsed, parse, with_store
 from graphslice.data.loaders import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
 from graphslice.data.store import GraphStore
@@ -125,7 +125,7 @@ def to_store(
     given = as_feature_columns([f for f in features if f not in rows.table.column_names], columns or {}, len(rows))
     for name, values in given.items():
         rows = replace(rows, table=rows.table.append_column(name, number_array(values)))
-    read = InputColumns(smiles, features, config.data.decimal, ranges)
+    read = TableColumns(smiles, features=tuple(features), decimal=config.data.decimal, ranges=ranges)
     parsed = parse(rows.smiles(smiles), config.graph, kinds=kinds, level=level)
     store = with_store(rows, read, _with_graphs(parsed, graphs, level) if graphs else parsed, level)[1]
     for note in read.notes():

@@ -22,7 +22,7 @@ from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.chem.descriptors import descriptor_kinds, descriptor_width, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
-from graphslice.data.columns import InputColumns
+from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool, featurize_rows, fingerprint_rows, graph_input_rows, parse
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
@@ -260,7 +260,7 @@ class Predictor:
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
     def featurize_rows(
-        self, chunks: Iterable[Rows], inputs: InputColumns, pool: Pool = None
+        self, chunks: Iterable[Rows], inputs: TableColumns, pool: Pool = None
     ) -> Iterator[tuple[Rows, GraphStore]]:
         """Featurize a table for the model chunk by chunk, in the processes of a pool of :func:`featurizer_pool`."""
         on_gpu = self._device != "cpu"
@@ -271,7 +271,7 @@ class Predictor:
     def predict_rows(
         self,
         chunks: Iterable[Rows],
-        inputs: InputColumns,
+        inputs: TableColumns,
         pool: Pool = None,
         *,
         interval: float | None = None,

@@ -16,12 +16,12 @@ import pyarrow as pa
 from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.cells import column_cells, is_empty
-from graphslice.data.columns import LabelColumns, check_unique, find_smiles_column
+from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.featurize import featurizer_pool, molecule_keys, parse
 from graphslice.data.labels import Labels, group_means, pointers
 from graphslice.data.preprocess import build_store_from_tables, cached_store
-from graphslice.data.rows import LabelledRows, labelled_rows
+from graphslice.data.rows import labelled_rows
 from graphslice.data.splits import SPLITS, random_subset
 from graphslice.data.store import BATCH_ROWS, GraphStore, StoreInfo, atom_bond_column, nested_lists
 from graphslice.data.tables import number_array, open_table, reject_other_atom_order, text_array
@@ -91,7 +91,7 @@ def build_corpus(
             f"too few molecules in the corpus ({len(chosen):,}) for training and validation: some hundreds are needed, "
             "since the split is determined by a hash"
         )
-    atom_bond_labels, invalid = {}, invalid | set(rows.rejected) | set(rows.invalid_labels)
+    atom_bond_labels, invalid = {}, invalid | set(rows.faults)
     for level, level_labels in lists.items():
         atom_bond_labels[level], rejected = select_molecule_labels(
             level_labels, rows.smiles, molecule, store_rows, store, chosen, config
@@ -146,7 +146,7 @@ def split_by_hash(family: np.ndarray) -> np.ndarray:
     return split
 
 
-def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> LabelledRows:
+def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> LabelledDataset:
     """Read the rows of all files; labels of columns that a file lacks are nan."""
     chunks, known = [], dict.fromkeys(labels, False)
     for path in tables:
@@ -155,17 +155,17 @@ def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str
         present = [name for name in labels if name in columns]
         check_unique(columns, [smiles, *present], str(path))
         known |= dict.fromkeys(columns, True)
-        for chunk in labelled_rows(path, LabelColumns(smiles, present, None)):
+        for chunk in labelled_rows(path, TableColumns(smiles, present)):
             targets = np.full((len(chunk), len(labels)), np.nan)
             targets[:, [list(labels).index(name) for name in present]] = chunk.targets
-            chunks.append(replace(chunk, labels=Labels.of_molecules(targets)))
+            chunks.append(replace(chunk, all_labels=Labels.of_molecules(targets)))
     for name in labels:
         if not known[name]:
             raise InputError(f"no input file has a column {name!r}{nearest(name, known.keys() - {*labels})}")
-    return LabelledRows.join(chunks)
+    return LabelledDataset.join(chunks)
 
 
-def _unlabelled_dataset(name: str, smiles: list[str]) -> LabelledDataset:
+def _unlabelled_dataset(name: str, smiles: Sequence[str]) -> LabelledDataset:
     """Return a dataset of SMILES without labels, so that the cache does not depend on other columns."""
     return LabelledDataset(name, smiles, Labels.of_molecules(np.empty((len(smiles), 0))), [])
 

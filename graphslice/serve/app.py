@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graphslice._version import __version__
 from graphslice.api.model import Model, explain_molecule
 from graphslice.chem.parse import MoleculeError, parse_molecule
-from graphslice.data.columns import InputColumns
+from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool
 from graphslice.data.tables import Rows, plain_rows
 from graphslice.errors import InputError, nearest
@@ -398,7 +398,7 @@ class ServedModel:
             For every molecule its SMILES and the columns that ``graphslice predict`` writes; None where there is no
             prediction, and for bounds that are infinite.
         """
-        rows, inputs = Rows.of_smiles(smiles, columns), InputColumns("smiles", list(columns))
+        rows, inputs = Rows.of_smiles(smiles, columns), TableColumns("smiles", features=tuple(columns))
         (table,) = predict_tables(self.model, [rows], inputs, self._pool, interval=interval, nearest=nearest)
         return [*plain_rows(table.drop_columns(list(columns)))]
 

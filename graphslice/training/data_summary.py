@@ -11,8 +11,7 @@ from rich.markup import escape
 
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.dataset import describe_reasons
-from graphslice.data.rows import UNLABELLED
+from graphslice.data.dataset import UNLABELLED, describe_reasons
 from graphslice.data.splits import SPLIT_NAMES
 from graphslice.errors import pluralize, quoted_list
 from graphslice.runs.run_files import CORPUS, REJECTED

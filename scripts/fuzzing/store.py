@@ -14,9 +14,9 @@ import pyarrow as pa
 from fuzzing.mutations import NUMBERS, mutated_bytes, odd_value
 from graphslice.chem.parse import MoleculeError
 from graphslice.data.batches import collate_rows
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
-from graphslice.data.rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.feature_dims import ATOM_DIMS
 
@@ -30,12 +30,8 @@ def target(folder: Path) -> Callable[[random.Random], None]:
         (("y",), "canonical", "bond"),
         (("y", "z"), "input", "atom"),
     ):
-        rows = LabelledRows(
-            _SMILES,
-            Labels.of_molecules(np.ones((8, len(targets)))),
-            np.arange(-1, 7, dtype=np.int8) % 3,
-            {3: "no number"},
-        )
+        labels, split = Labels.of_molecules(np.ones((8, len(targets)))), np.arange(-1, 7, dtype=np.int8) % 3
+        rows = LabelledDataset("", _SMILES, labels, [], {3: "no number"}, split)
         store = build_store(
             folder / "base.arrow", [rows], StoreInfo("some", "", targets, order, level=level), workers=1
         )

@@ -9,7 +9,7 @@ import pytest
 
 from graphslice import smiles_to_graph
 from graphslice.config import GraphConfig
-from graphslice.data.columns import InputColumns
+from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool, featurize_rows, featurizer_pool, parse
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import Rows
@@ -19,14 +19,14 @@ SMILES = ["CCO", "oops", "c1ccccc1O", "", "C", "[Na+].[Cl-]", "C" * 30, "N", "O"
 
 
 def featurize(chunks: Iterable[list[str]], pool: Pool = None, **settings) -> Iterator[tuple[Rows, GraphStore]]:
-    return featurize_rows(map(Rows.of_smiles, chunks), InputColumns("smiles"), GraphConfig(**settings), pool=pool)
+    return featurize_rows(map(Rows.of_smiles, chunks), TableColumns("smiles"), GraphConfig(**settings), pool=pool)
 
 
 @pytest.mark.parametrize("order", ["canonical", "input"])
 def test_molecules_and_faults_are_aligned_with_rows(order):
     rows = Rows.of_smiles(SMILES)
     rows.faults[9] = "malformed"
-    ((found, store),) = featurize_rows([rows], InputColumns("smiles"), GraphConfig(max_atoms=20, atom_order=order))
+    ((found, store),) = featurize_rows([rows], TableColumns("smiles"), GraphConfig(max_atoms=20, atom_order=order))
     assert store.errors == found.faults and found.table is rows.table and len(store) == len(SMILES)
     assert sorted(found.faults) == np.flatnonzero(store.sizes == 0).tolist() == [1, 3, 6, 9]
     assert found.faults[3] == "empty SMILES" and found.faults[6].startswith("30 atoms")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from graphslice.config import DataConfig, join_names, quote_item
 from graphslice.data.cells import parse_number_column
-from graphslice.data.columns import LabelColumns, find_columns, find_smiles_column, target_names
+from graphslice.data.columns import TableColumns, find_columns, find_smiles_column, target_names
 from graphslice.data.loaders import load_dataset
 from graphslice.data.rows import labelled_rows, parse_chunk, parse_chunks, parse_splits
 from graphslice.data.tables import Rows
@@ -81,11 +81,11 @@ def test_target_names_are_parsed(text, names):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, LabelColumns("smiles", [], "split")),
-        ({"targets": "z, y"}, LabelColumns("smiles", ["z", "y"], "split")),
-        ({"split": "fold", "smiles_column": "y"}, LabelColumns("y", [], "fold")),
-        ({"split": "random"}, LabelColumns("smiles", [], None)),
-        ({"split": "scaffold"}, LabelColumns("smiles", [], None)),
+        ({}, TableColumns("smiles", [], "split")),
+        ({"targets": "z, y"}, TableColumns("smiles", ["z", "y"], "split")),
+        ({"split": "fold", "smiles_column": "y"}, TableColumns("y", [], "fold")),
+        ({"split": "random"}, TableColumns("smiles", [], None)),
+        ({"split": "scaffold"}, TableColumns("smiles", [], None)),
     ],
 )
 def test_column_roles_are_found(settings, expected):
@@ -127,7 +127,7 @@ def test_repeated_used_column_is_rejected(columns):
 
 def test_repeated_unused_column_is_allowed():
     result = find_columns(["smiles", "note", "y", "note"], DataConfig(targets="y"), "t.csv")
-    assert result == LabelColumns("smiles", ["y"], None)
+    assert result == TableColumns("smiles", ["y"], None)
 
 
 # --- inference of the target ----------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_number_in_later_chunk_makes_column_numeric():
 def test_columns_without_names_are_not_targets():
     """Spreadsheets write additional commas at the ends of lines."""
     table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
-    assert infer_target([Rows(table)], LabelColumns("smiles", [], None), DataConfig(), "t.csv") == "y"
+    assert infer_target([Rows(table)], TableColumns("smiles", [], None), DataConfig(), "t.csv") == "y"
 
 
 def test_numbers_beside_classes_are_ambiguous():
@@ -256,51 +256,51 @@ def test_rows_without_needed_split_may_have_one():
 
 def test_reason_names_first_invalid_target():
     rows = parse_chunk(
-        Rows(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]})), LabelColumns("smiles", ["z", "y"], None)
+        Rows(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]})), TableColumns("smiles", ["z", "y"], None)
     )
-    assert rows.invalid_labels == {0: "target 'z' is not a finite number: 'b'"}
+    assert rows.faults == {0: "target 'z' is not a finite number: 'b'"}
 
 
 def test_too_large_label_is_invalid():
     cells = ["1e300", "1e17", "-1e19", "0"]
-    rows = parse_chunk(Rows(pa.table({"smiles": ["C"] * 4, "y": cells})), LabelColumns("smiles", ["y"], None))
-    assert rows.invalid_labels == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
+    rows = parse_chunk(Rows(pa.table({"smiles": ["C"] * 4, "y": cells})), TableColumns("smiles", ["y"], None))
+    assert rows.faults == {row: f"target 'y' is too large: {cells[row]!r}" for row in (0, 2)}
     np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
 
 
 def test_table_without_labels_and_splits():
-    rows = parse_chunk(Rows(pa.table({"mol": ["C", None], "y": [1, 2]})), LabelColumns("mol", [], None))
-    assert rows.smiles == ["C", ""] and rows.rejected == {} and rows.split.tolist() == [-1, -1]
+    rows = parse_chunk(Rows(pa.table({"mol": ["C", None], "y": [1, 2]})), TableColumns("mol", [], None))
+    assert rows.smiles == ["C", ""] and rows.faults == {} and rows.split is None
     assert rows.targets.shape == (2, 0)
 
 
 def test_labelled_rows_of_smi_file(tmp_path):
     (tmp_path / "t.smi").write_text("CCO ethanol\nC 7\n")
-    (rows,) = labelled_rows(tmp_path / "t.smi", LabelColumns("smiles", ["name"], None))
-    assert rows.smiles == ["CCO", "C"] and set(rows.invalid_labels) == {0} and rows.targets[1] == 7
+    (rows,) = labelled_rows(tmp_path / "t.smi", TableColumns("smiles", ["name"], None))
+    assert rows.smiles == ["CCO", "C"] and set(rows.faults) == {0} and rows.targets[1] == 7
 
 
 def test_split_of_unlabelled_row_is_ignored():
     chunk = Rows(pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}))
-    assert parse_chunk(chunk, LabelColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
+    assert parse_chunk(chunk, TableColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
 
 
 def test_every_row_needs_split_if_there_are_no_targets():
     chunk = Rows(pa.table({"smiles": ["C", "N"], "split": ["train", ""]}))
     with pytest.raises(InputError, match="row 2: 'split' is ''"):
-        parse_chunk(chunk, LabelColumns("smiles", [], "split"))
+        parse_chunk(chunk, TableColumns("smiles", [], "split"))
 
 
 def test_row_numbers_continue_across_chunks():
     chunks = [Rows(pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]})) for word in ("test", "nowhere")]
     with pytest.raises(InputError, match=r"t\.csv: row 6: 'split' is 'nowhere'"):
-        list(parse_chunks(chunks, LabelColumns("smiles", [], "split"), "t.csv"))
+        list(parse_chunks(chunks, TableColumns("smiles", [], "split"), "t.csv"))
 
 
 def test_invalid_utf8_is_decoded_as_latin1():
     chunk = Rows(pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]}))
-    rows = parse_chunk(chunk, LabelColumns("smiles", ["y"], None))
-    assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.invalid_labels[0]
+    rows = parse_chunk(chunk, TableColumns("smiles", ["y"], None))
+    assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.faults[0]
 
 
 # --- names of targets -----------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store, build_store_from_tables, to_record_batch
-from graphslice.data.rows import LabelledRows
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.errors import InputError
 
@@ -22,10 +22,9 @@ SMILES = ["CCO", "oops", "c1ccccc1O", "", "C", "[Na+].[Cl-]", "C" * 30, "N", "O"
 INFO = StoreInfo("some data", "", ("y",))
 
 
-def rows(smiles: list[str], first: float = 0.0) -> LabelledRows:
-    return LabelledRows(
-        smiles, Labels.of_molecules(first + np.arange(float(len(smiles)))[:, None]), np.zeros(len(smiles), np.int8), {}
-    )
+def rows(smiles: list[str], first: float = 0.0) -> LabelledDataset:
+    labels = Labels.of_molecules(first + np.arange(float(len(smiles)))[:, None])
+    return LabelledDataset("", smiles, labels, [], split=np.zeros(len(smiles), np.int8))
 
 
 def chunks(stop: int | None = None):

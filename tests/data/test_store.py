@@ -8,9 +8,9 @@ import pytest
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.hashes import hash_molecules
 from graphslice.chem.molecule import read_smiles
+from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
-from graphslice.data.rows import LabelledRows
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.store import ATOM_VALUES, BOND_KINDS, FORMAT, GraphStore, StoreInfo, column_starts
 from graphslice.errors import InputError
@@ -19,11 +19,11 @@ SMILES = ["c1ccccc1O", "oops", "C", "CC(=O)[O-].[Na+]", "", "C" * 90, "C12C3C4C1
 BAD = [1, 4]
 
 
-def rows(smiles: list[str], targets: int = 1, rejected: dict[int, str] | None = None) -> LabelledRows:
+def rows(smiles: list[str], targets: int = 1, faults: dict[int, str] | None = None) -> LabelledDataset:
     values = np.arange(len(smiles) * targets, dtype=float).reshape(len(smiles), targets)
     values[::3] = np.nan
     split = (np.arange(len(smiles)) % 4 - 1).astype(np.int8)
-    return LabelledRows(smiles, Labels.of_molecules(values), split, rejected or {})
+    return LabelledDataset("", smiles, Labels.of_molecules(values), [], faults or {}, split)
 
 
 def build(path, smiles: list[str] | None = None, targets: tuple[str, ...] = ("y",), **more) -> GraphStore:
@@ -129,13 +129,13 @@ def test_labels_and_splits_are_kept(targets, batches, request, tmp_path):
 
 
 def test_row_with_a_rejected_label_keeps_its_molecule(tmp_path):
-    store = build(tmp_path / "s.arrow", rejected={0: "no number", 1: "no number"})
+    store = build(tmp_path / "s.arrow", faults={0: "no number", 1: "no number"})
     assert store[0].num_atoms == 7 and store.errors[0] == "no number" and "no number" not in store.errors[1]
 
 
 def test_every_split_is_kept(tmp_path):
     numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
-    chunks = [LabelledRows(["C"] * 6, Labels.of_molecules(np.zeros((6, 0))), numbers, {})]
+    chunks = [LabelledDataset("", ["C"] * 6, Labels.of_molecules(np.zeros((6, 0))), [], split=numbers)]
     store = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
     np.testing.assert_array_equal(store.split, numbers)
     assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)

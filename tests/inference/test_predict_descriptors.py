@@ -14,7 +14,7 @@ import graphslice as gs
 from graphslice import InputError
 from graphslice.chem.descriptors import compute_descriptors, descriptor_width
 from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
-from graphslice.data.columns import InputColumns
+from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import Rows
@@ -146,7 +146,7 @@ def test_parallel_matches_serial(demo_smiles):
     smiles = demo_smiles[:300]
     with featurizer_pool(300, 2, model.kinds) as pool:
         assert pool is not None
-        ((_, streamed),) = model.predict_rows([Rows.of_smiles(smiles)], InputColumns("smiles"), pool)
+        ((_, streamed),) = model.predict_rows([Rows.of_smiles(smiles)], TableColumns("smiles"), pool)
     np.testing.assert_allclose(streamed.values, model.predict(smiles), rtol=1e-5)
 
 

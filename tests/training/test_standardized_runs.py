@@ -11,7 +11,7 @@ from rich.console import Console
 
 import graphslice as gs
 from graphslice.config import GraphConfig
-from graphslice.data.columns import InputColumns
+from graphslice.data.columns import TableColumns
 from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import cached_store
 from graphslice.data.tables import Rows
@@ -48,7 +48,7 @@ def test_salt_ion_and_acid_have_the_same_prediction(run):
     found = predictor.predict([ACID, SALT, ION, "CC"])[:, 0]
     assert found[0] == found[1] == found[2] != found[3]
     rows = Rows.of_smiles([ACID, SALT, ION])
-    streamed = [found.values[:, 0] for _, found in predictor.predict_rows([rows], InputColumns("smiles"))]
+    streamed = [found.values[:, 0] for _, found in predictor.predict_rows([rows], TableColumns("smiles"))]
     np.testing.assert_allclose(streamed[0], found[:1].repeat(3), rtol=1e-6)
 
 

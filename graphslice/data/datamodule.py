@@ -98,9 +98,7 @@ class MoleculeData:
         limit = self.config.graph.max_atoms
         for row in np.flatnonzero(self.store.sizes > limit).tolist():  # graphs come in any size
             self.rejected[row] = f"{self.store.sizes[row]} atoms, more than the limit of {limit}"
-        for row, reason in self.store.errors.items():
-            if self.store.sizes[row] == 0:  # else the reason why a label is invalid
-                self.rejected.setdefault(row, reason)
+        self.rejected = self.store.faults | self.rejected
         if self.dataset.level != MOLECULE:
             self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))

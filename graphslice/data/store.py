@@ -10,7 +10,7 @@ on opening.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -267,6 +267,11 @@ class GraphStore(Sequence[MolGraph]):
         return errors
 
     @property
+    def faults(self) -> dict[int, str]:
+        """The reasons, by row, of rows without a molecule."""
+        return {row: reason for row, reason in self.errors.items() if self.sizes[row] == 0}
+
+    @property
     def targets(self) -> np.ndarray:
         """Molecule-level labels, ``float64 [R, T]``, nan where unknown."""
         if not self.info.targets:
@@ -365,6 +370,15 @@ class GraphStore(Sequence[MolGraph]):
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} are out of range: there are {len(self)} rows")
         return rows
+
+    def parts(self, rows: int) -> Iterator[GraphStore]:
+        """Copy consecutive rows into stores in memory, of at most ``rows`` rows each."""
+        for batch in self.batches:
+            for begin in range(0, batch.num_rows, rows):
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_file(sink, batch.schema) as writer:
+                    writer.write_batch(batch.slice(begin, rows))
+                yield GraphStore(sink.getvalue(), self.name)
 
 
 #: Version of the file format and of the features; it changes whenever the same SMILES would give other features.

@@ -185,8 +185,8 @@ def predict_rows(
     chunk = Rows.of_smiles([dataset.smiles[row] for row in rows], columns)
     read = TableColumns("smiles", features=features)
     with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
-        ((_, predictions),) = predictor.predict_rows([chunk], read, pool, interval=interval)
-        return predictions
+        ((_, store),) = predictor.featurize_rows([chunk], read, pool)
+    return predictor.predict_featurized(store, interval=interval)
 
 
 def evaluate(

@@ -15,7 +15,6 @@ import pandas as pd
 from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError
-from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import is_table_name, texts
 from graphslice.errors import InputError
 from graphslice.explain.attribution import Explanation, explain_targets, graph_of, match_target, require_molecule_level
@@ -148,23 +147,11 @@ def read_input_molecules(
         if not (is_table_name(str(word)) or os.path.exists(path)):
             yield InputMolecule(str(word))
             continue
-        if path.name.endswith(STORE_SUFFIX):
-            if predictor.feature_columns:
-                raise InputError(f"the model reads columns of a table: give the table that {path} was made from")
-            if smiles_column is not None:
-                raise InputError(f"{path} is a preprocessed dataset and has no columns: leave out data.smiles_column")
-            store = GraphStore.open(path)
-            if len(store.smiles) < len(store):
-                raise InputError(f"{path} is a preprocessed dataset without SMILES: give its molecules in a table")
-            # The model may read larger molecules than the store, but not a row without a SMILES.
-            for row, smiles in enumerate(store.smiles):
-                yield InputMolecule(smiles, error=None if smiles else store.errors.get(row))
-            continue
-        with open_molecules(predictor, path, smiles_column) as (table, inputs):
+        with open_molecules(predictor, path, smiles_column) as (table, read):
             for rows in table.chunks:
-                values = inputs.parse_features(rows)
-                for row, smiles in enumerate(texts(rows.table.column(inputs.smiles))):
-                    columns = dict(zip(inputs.features, values[row, :, None], strict=True))
+                values = read.parse_features(rows)
+                for row, smiles in enumerate(texts(rows.table.column(read.smiles))):
+                    columns = dict(zip(read.features, values[row, :, None], strict=True))
                     yield InputMolecule(smiles, columns, rows.faults.get(row))
 
 

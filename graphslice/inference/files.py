@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from numpy.lib.format import write_array_header_1_0
 from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.config import MOLECULE
 from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
-from graphslice.data.featurize import Pool, featurizer_pool
+from graphslice.data.featurize import featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
     WRITABLE,
@@ -31,7 +31,7 @@ from graphslice.data.tables import (
     write_table,
 )
 from graphslice.errors import InputError, nearest, quoted_list
-from graphslice.inference.predictions import Predictions, output_arrays, output_columns
+from graphslice.inference.predictions import output_arrays, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.system.files import atomic_write
@@ -83,31 +83,41 @@ def predict_file(
     Feature columns must exist; cells that are empty or not numbers are replaced by the mean of the training set. For
     atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's order;
     text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed dataset has
-    a column ``smiles`` (``row`` for graphs) instead of the input columns. Memory does not grow with the file.
+    a column ``smiles`` (``row`` for graphs) and the feature columns of the model. Memory does not grow with the file.
     InputError: the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
     source = Path(source) if isinstance(source, str) else source
     out = Path(out) if isinstance(out, str) else out
-    predictor.check_calibrated(interval, nearest)
     options: dict[str, Any] = {"interval": interval, "nearest": nearest}
+    predictor.check_calibrated(**options)
     check_output(source, out, overwrite)
-    if isinstance(source, Path) and source.name.endswith(STORE_SUFFIX):
-        if smiles_column is not None:
-            raise InputError(f"{source} is a preprocessed dataset, which has no columns: leave out data.smiles_column")
-        return write_rows(_predict_store(predictor, source, workers, options), out, progress)
-    if isinstance(source, Path) and predictor.level != MOLECULE and holds_sdf(source):
-        raise InputError(
-            f"{source}: predictions of {predictor.level}s are in the order of a SMILES, and the records of an SDF file "
-            "have another: give a table of SMILES"
-        )
     new_columns = output_columns(predictor.tasks, predictor.num_models > 1, **options)
-    with open_molecules(predictor, source, smiles_column, new_columns) as (table, inputs):
-        if isinstance(source, Path) and engine == "ray":
-            return write_rows(_predict_on_ray(predictor, source, inputs.smiles, workers, options), out, progress)
-        with featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool:
-            predicted = predict_tables(predictor, table.chunks, inputs, pool, **options)
-            report = write_rows(predicted, out, progress)
-    return replace(report, notes=[*table.notes, *inputs.notes()])
+    if isinstance(source, Path) and engine == "ray" and not _is_store(source):
+        with open_molecules(predictor, source, smiles_column, new_columns) as (_, columns):
+            return write_rows(_predict_on_ray(predictor, source, columns, workers, options), out, progress)
+    with open_featurized(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
+        report = write_rows(predict_chunks(predictor, chunks, **options), out, progress)
+        return replace(report, notes=notes())
+
+
+@contextmanager
+def open_featurized(
+    predictor: Predictor,
+    source: Path | Sequence[str],
+    smiles_column: str | None = None,
+    new_columns: Iterable[str] = (),
+    workers: int | None = None,
+) -> Iterator[tuple[Iterator[tuple[Rows, GraphStore]], Callable[[], list[str]]]]:
+    """Yield the featurized chunks of a source, and a function that returns the notes at the end. A preprocessed dataset
+    is read as it is, if it has all that the model reads."""
+    if _is_store(source) and predictor.can_read(store := GraphStore.open(source)) and smiles_column is None:
+        yield _stored_chunks(store, predictor.feature_columns), list
+        return
+    with (
+        open_molecules(predictor, source, smiles_column, new_columns) as (table, columns),
+        featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool,
+    ):
+        yield predictor.featurize_rows(table.chunks, columns, pool), lambda: [*table.notes, *columns.notes()]
 
 
 @contextmanager
@@ -119,22 +129,41 @@ def open_molecules(
 ) -> Iterator[tuple[TableStream, TableColumns]]:
     """Open a file, a folder or a list of SMILES, and find the columns that a model reads. InputError: one is missing or
     occurs twice, or one of ``new_columns`` exists."""
-    if isinstance(source, Path):
+    if smiles_column is not None and (_is_store(source) or not isinstance(source, Path)):
+        raise InputError("data.smiles_column names a column of a table, and the input is none: leave it out")
+    if not isinstance(source, Path):
+        table = TableStream(["smiles"], iter([Rows.of_smiles(source)]), len(source))
+        yield table, _model_columns(predictor, table, "the list of SMILES", None, new_columns)
+    elif _is_store(source):
+        store = GraphStore.open(source)
+        if not len(store.smiles):
+            raise InputError(f"{source} is a preprocessed dataset without SMILES: give its molecules in a table")
+        chunks = (_parsed_again(*chunk) for chunk in _stored_chunks(store, predictor.feature_columns))
+        table = TableStream(["smiles", *predictor.feature_columns], chunks, len(store))
+        yield table, _model_columns(predictor, table, str(source), "smiles", new_columns)
+    else:
+        if predictor.level != MOLECULE and holds_sdf(source):
+            raise InputError(
+                f"{source}: predictions of {predictor.level}s are in the order of a SMILES, and the records of an SDF "
+                "file have another: give a table of SMILES"
+            )
         with open_table(source) as table:
-            yield table, _input_columns(predictor, table, str(source), smiles_column, new_columns)
-        return
-    if smiles_column is not None:
-        raise InputError("data.smiles_column names a column of a table, but the input is SMILES: leave it out")
-    table = TableStream(["smiles"], iter([Rows.of_smiles(source)]), len(source))
-    yield table, _input_columns(predictor, table, "the list of SMILES", None, new_columns)
+            yield table, _model_columns(predictor, table, str(source), smiles_column, new_columns)
 
 
-def predict_tables(
-    predictor: Predictor, chunks: Iterable[Rows], inputs: TableColumns, pool: Pool = None, **options: Any
+def _is_store(source: Path | Sequence[str]) -> TypeGuard[Path]:
+    return isinstance(source, Path) and source.name.endswith(STORE_SUFFIX)
+
+
+def predict_chunks(
+    predictor: Predictor, chunks: Iterable[tuple[Rows, GraphStore]], **options: Any
 ) -> Iterator[pa.Table]:
-    """Yield each chunk of a table with the columns of its predictions; ``options`` as of Predictor.predict_rows."""
-    for rows, predictions in predictor.predict_rows(chunks, inputs, pool, **options):
-        yield with_predictions(rows.table, predictions)
+    """Yield chunks of a table with the columns of :func:`~graphslice.inference.predictions.output_columns`."""
+    for rows, store in chunks:
+        table = rows.table
+        for name, column in output_arrays(predictor.predict_featurized(store, **options)).items():
+            table = table.append_column(name, column)
+        yield table
 
 
 def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | None, overwrite: bool) -> None:
@@ -147,7 +176,7 @@ def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | No
         raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
 
 
-def _input_columns(
+def _model_columns(
     predictor: Predictor, table: TableStream, name: str, smiles_column: str | None, new_columns: Iterable[str]
 ) -> TableColumns:
     columns, data = table.columns, predictor.config.data
@@ -194,69 +223,45 @@ def interval_notes(predictor: Predictor, interval: float | None) -> list[str]:
     ]
 
 
-# --- chunks of a table with their predictions -----------------------------------------------------
+def _stored_chunks(store: GraphStore, features: Sequence[str]) -> Iterator[tuple[Rows, GraphStore]]:
+    """Yield the SMILES of a preprocessed dataset, or its row numbers if it holds graphs, and some feature columns."""
+    store.check_descriptors(features)
+    first = 1
+    for part in store.parts(_CHUNK_ROWS):
+        rows = np.arange(len(part))
+        values = dict(zip(features, part.descriptors(rows, features).T, strict=True))
+        table = (
+            Rows.of_smiles(part.smiles, values)
+            if len(part.smiles)
+            else Rows(pa.table({"row": number_array(first + rows)}))
+        )
+        yield replace(table, faults=part.faults), part
+        first += len(part)
 
 
-def with_predictions(table: pa.Table, predictions: Predictions) -> pa.Table:
-    """Append the columns of :func:`~graphslice.inference.predictions.output_columns` to a table."""
-    for name, column in output_arrays(predictions).items():
-        table = table.append_column(name, column)
-    return table
-
-
-def _predict_store(
-    predictor: Predictor, path: Path, workers: int | None, options: dict[str, Any]
-) -> Iterator[pa.Table]:
-    """Predict a preprocessed dataset chunk by chunk; its SMILES are parsed again for what it lacks."""
-    store = GraphStore.open(path)
-    store.check_descriptors(predictor.feature_columns)
-    chunks = [np.arange(s, min(s + _CHUNK_ROWS, len(store))) for s in range(0, len(store), _CHUNK_ROWS)]
-    if predictor.can_read(store):
-        for rows in chunks:
-            predictions = predictor.predict_store_rows(store, rows, **options)
-            yield with_predictions(_identifying_table(store, rows), predictions)
-        return
-    inputs = TableColumns("smiles", features=tuple(predictor.feature_columns))
-    with featurizer_pool(len(store), workers, predictor.kinds) as pool:
-        again = (_stored_rows(store, rows, predictor.feature_columns) for rows in chunks)
-        for parsed, predictions in predictor.predict_rows(again, inputs, pool, **options):
-            yield with_predictions(parsed.table.select(["smiles"]), predictions)
-
-
-def _identifying_table(store: GraphStore, rows: np.ndarray) -> pa.Table:
-    """Return the SMILES of consecutive rows of a store, or their numbers from 1 if it holds graphs."""
-    if not len(store.smiles):
-        return pa.table({"row": number_array(rows + 1)})
-    return pa.table({"smiles": text_array(store.smiles[rows[0] : rows[-1] + 1])})
-
-
-def _stored_rows(store: GraphStore, rows: np.ndarray, features: Sequence[str]) -> Rows:
-    """Return the SMILES and feature columns of consecutive rows of a store; a row without SMILES keeps its fault."""
-    smiles, first = store.smiles[rows[0] : rows[-1] + 1], int(rows[0])
-    read = Rows.of_smiles(smiles, dict(zip(features, store.descriptors(rows, features).T, strict=True)))
-    read.faults |= {row: store.errors[first + row] for row, text in enumerate(smiles) if not text}
-    return read
+def _parsed_again(rows: Rows, part: GraphStore) -> Rows:
+    """Leave only the faults of rows without a SMILES: a model may read larger molecules than a store."""
+    return replace(rows, faults={row: reason for row, reason in rows.faults.items() if not part.smiles[row]})
 
 
 def _predict_on_ray(
-    predictor: Predictor, source: Path, smiles: str, workers: int | None, options: dict[str, Any]
+    predictor: Predictor, source: Path, columns: TableColumns, workers: int | None, options: dict[str, Any]
 ) -> Iterator[pa.Table]:
     from graphslice.system.ray import map_table
 
-    shared = predictor.checkpoints, predictor.calibration, predictor.folder, smiles, options
+    shared = predictor.checkpoints, predictor.calibration, predictor.folder, columns, options
     return map_table(table_files(source), read_chunks, _make_chunk_predictor, shared, workers=workers, on_gpu=True)
 
 
 def _make_chunk_predictor(
-    shared: tuple[list[Checkpoint], Calibration | None, Path | None, str, dict[str, Any]], gpu: bool
+    shared: tuple[list[Checkpoint], Calibration | None, Path | None, TableColumns, dict[str, Any]], gpu: bool
 ) -> Callable[[Rows], pa.Table]:
     import torch
 
-    checkpoints, calibration, folder, smiles, options = shared
+    checkpoints, calibration, folder, columns, options = shared
     torch.set_num_threads(2 if gpu else 1)
     predictor = Predictor(checkpoints, calibration=calibration, folder=folder)
-    inputs = TableColumns(smiles, features=tuple(predictor.feature_columns), decimal=predictor.config.data.decimal)
-    return lambda rows: next(predict_tables(predictor, [rows], inputs, **options))
+    return lambda rows: next(predict_chunks(predictor, predictor.featurize_rows([rows], columns), **options))
 
 
 #: Suffix of an output file that holds only the embedding matrix.
@@ -288,16 +293,12 @@ def embed_file(
     if matrix is None and isinstance(out, Path) and not out.name.lower().endswith(WRITABLE):
         raise InputError(f"cannot write {out}: its name must end in {', '.join((MATRIX_SUFFIX, *WRITABLE))}")
     new_columns = [] if matrix else [*map(embedding_column, range(predictor.networks.width)), "error"]
-    with (
-        open_molecules(predictor, source, smiles_column, new_columns) as (table, inputs),
-        featurizer_pool(table.estimated_rows, workers, predictor.kinds) as pool,
-    ):
-        chunks = predictor.featurize_rows(table.chunks, inputs, pool)
+    with open_featurized(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
         if matrix is not None:
             report = _write_matrix(predictor, chunks, matrix, progress)
         else:
             report = write_rows((_with_embeddings(predictor, *chunk) for chunk in chunks), out, progress)
-    return replace(report, notes=[*table.notes, *inputs.notes()])
+        return replace(report, notes=notes())
 
 
 def embedding_column(number: int) -> str:

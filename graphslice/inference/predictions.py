@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from graphslice.tasks import MULTICLASS, Task, each_target, predicted_classes, p
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+# A column of a table: texts, or numbers.
+_Column: TypeAlias = list[str | None] | np.ndarray
 
 
 @dataclass
@@ -176,58 +179,47 @@ def _interval_names(task: Task) -> list[str]:
 
 def output_arrays(predictions: Predictions) -> dict[str, pa.Array]:
     """Return the columns of :func:`output_columns`; those of atom- and bond-level targets hold lists."""
-    columns = _target_arrays(predictions)
-    if (ptr := predictions.ptr) is not None:
+    arrays = {name: _to_arrow(column) for name, column in _target_columns(predictions).items()}
+    if predictions.ptr is not None:
         is_predicted = np.array([error is None for error in predictions.errors], bool)
-        columns = {name: list_array(column, ptr, is_predicted) for name, column in columns.items()}
-    return columns | _domain_arrays(predictions) | {"error": text_array(list(predictions.errors))}
+        arrays = {name: list_array(array, predictions.ptr, is_predicted) for name, array in arrays.items()}
+    columns: dict[str, _Column] = {}
+    if (neighbours := predictions.neighbours) is not None:
+        unknown = np.isnan(neighbours.similarity)  # of invalid molecules
+        columns = {"in_domain": np.ma.masked_array(neighbours.in_domain, unknown), "similarity": neighbours.similarity}
+        columns |= {} if neighbours.nearest is None else {"nearest": neighbours.nearest}
+    return arrays | {name: _to_arrow(column) for name, column in (columns | {"error": predictions.errors}).items()}
 
 
-def _target_arrays(predictions: Predictions) -> dict[str, pa.Array]:
-    columns = {}
+def _to_arrow(column: _Column) -> pa.Array:
+    """Convert texts, or numbers, null for nan, or masked booleans."""
+    if isinstance(column, list):
+        return text_array(column)
+    if isinstance(column, np.ma.MaskedArray):
+        return bool_array(column.data, ~column.mask)
+    return number_array(column, ~np.isnan(column))
+
+
+def _target_columns(predictions: Predictions) -> dict[str, _Column]:
+    columns: dict[str, _Column] = {}
     for t, task, where in each_target(predictions.tasks):
         predicted, *probabilities = _prediction_names(task)
-        values = predictions.values[:, where]
+        values, interval = predictions.values[:, where], predictions.interval
         if task.classes:
-            columns[predicted] = text_array(predicted_classes(values, task))
-        for name, column in zip(probabilities or [predicted], values.T, strict=True):
-            columns[name] = number_array(column, ~np.isnan(column))
+            columns[predicted] = predicted_classes(values, task)
+        columns |= dict(zip(probabilities or [predicted], values.T, strict=True))
         if predictions.std is not None:
-            for name, column in zip(_std_names(task), predictions.std[:, where].T, strict=True):
-                columns[name] = number_array(column, ~np.isnan(column))
-        columns |= _interval_arrays(predictions.interval, task, t, np.isfinite(values).all(axis=1))
+            columns |= dict(zip(_std_names(task), predictions.std[:, where].T, strict=True))
+        if interval is not None and task.classes:
+            sets = [
+                # An empty prediction set is an empty text; a missing prediction is null.
+                "|".join(name for name, included in zip(task.classes, row, strict=True) if included) if known else None
+                for row, known in zip(interval.sets[task.name], np.isfinite(values).all(axis=1), strict=True)
+            ]
+            columns |= dict(zip(_interval_names(task), [sets], strict=True))
+        elif interval is not None:
+            columns |= dict(zip(_interval_names(task), [interval.low[:, t], interval.high[:, t]], strict=True))
     return columns
-
-
-def _interval_arrays(
-    interval: PredictionInterval | None, task: Task, t: int, is_predicted: np.ndarray
-) -> dict[str, pa.Array]:
-    """Columns of :func:`_interval_names`; the classes of a prediction set are joined by ``|``."""
-    if interval is None:
-        return {}
-    if task.classes:
-        prediction_sets = (
-            "|".join(name for name, included in zip(task.classes, row, strict=True) if included)
-            for row in interval.sets[task.name]
-        )
-        # An empty prediction set is an empty text; a missing prediction is null.
-        sets = zip(prediction_sets, is_predicted, strict=True)
-        columns = [text_array([names if known else None for names, known in sets])]
-    else:
-        columns = [number_array(ends[:, t], ~np.isnan(ends[:, t])) for ends in (interval.low, interval.high)]
-    return dict(zip(_interval_names(task), columns, strict=True))
-
-
-def _domain_arrays(predictions: Predictions) -> dict[str, pa.Array]:
-    """Columns of the applicability domain, null for invalid molecules; none unless requested."""
-    if (neighbours := predictions.neighbours) is None:
-        return {}
-    is_valid = np.isfinite(neighbours.similarity)
-    columns = {
-        "in_domain": bool_array(neighbours.in_domain, is_valid),
-        "similarity": number_array(neighbours.similarity, ~np.isnan(neighbours.similarity)),
-    }
-    return columns if neighbours.nearest is None else columns | {"nearest": text_array(neighbours.nearest)}
 
 
 class SummaryTables:

@@ -268,19 +268,6 @@ class Predictor:
             chunks, inputs, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, level=self.level
         )
 
-    def predict_rows(
-        self,
-        chunks: Iterable[Rows],
-        inputs: TableColumns,
-        pool: Pool = None,
-        *,
-        interval: float | None = None,
-        nearest: bool = False,
-    ) -> Iterator[tuple[Rows, Predictions]]:
-        """Predict a table chunk by chunk: :meth:`featurize_rows`, then :meth:`predict_featurized`."""
-        for rows, store in self.featurize_rows(chunks, inputs, pool):
-            yield rows, self.predict_featurized(store, interval=interval, nearest=nearest)
-
     def predict_featurized(
         self, store: GraphStore, *, interval: float | None = None, nearest: bool = False
     ) -> Predictions:
@@ -356,7 +343,8 @@ class Predictor:
         values[predicted] = self._calibrated(_mean(member_values))
         if std is not None:
             std[predicted] = member_values.std(axis=0, ddof=1, dtype=np.float64)
-        errors = [None if valid else store.errors.get(int(row)) for row, valid in zip(rows, is_valid, strict=True)]
+        faults = store.faults
+        errors = [faults.get(row) for row in rows.tolist()]
         not_finite = np.repeat(np.arange(len(rows)), counts)[~np.isfinite(values).all(axis=1)]
         for i in np.unique(not_finite[is_valid[not_finite]]).tolist():
             values[ptr[i] : ptr[i + 1]], errors[i] = np.nan, "the prediction is not a finite number"

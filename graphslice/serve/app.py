@@ -34,7 +34,7 @@ from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool
 from graphslice.data.tables import Rows, plain_rows
 from graphslice.errors import InputError, nearest
-from graphslice.inference.files import predict_tables
+from graphslice.inference.files import predict_chunks
 from graphslice.inference.inputs import Columns, as_feature_columns
 from graphslice.report.drawing import draw_molecule
 from graphslice.runs.run_files import without_nan
@@ -398,8 +398,9 @@ class ServedModel:
             For every molecule its SMILES and the columns that ``graphslice predict`` writes; None where there is no
             prediction, and for bounds that are infinite.
         """
-        rows, inputs = Rows.of_smiles(smiles, columns), TableColumns("smiles", features=tuple(columns))
-        (table,) = predict_tables(self.model, [rows], inputs, self._pool, interval=interval, nearest=nearest)
+        rows, read = Rows.of_smiles(smiles, columns), TableColumns("smiles", features=tuple(columns))
+        chunks = self.model.featurize_rows([rows], read, self._pool)
+        (table,) = predict_chunks(self.model, chunks, interval=interval, nearest=nearest)
         return [*plain_rows(table.drop_columns(list(columns)))]
 
     @cached_property

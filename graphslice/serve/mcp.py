@@ -34,7 +34,7 @@ from graphslice.api.model import Model, load
 from graphslice.data.formats import split_sheet
 from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError, nearest, shown
-from graphslice.inference.files import interval_notes, open_molecules, predict_tables
+from graphslice.inference.files import interval_notes, open_featurized, predict_chunks
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
 from graphslice.serve.documents import Description, Evaluation, Explanations, Rows, Run
@@ -117,8 +117,8 @@ class Tools:
         """Predict the properties of molecules. A row without a prediction says why in `error`."""
         predictor = self.load(model)
         predictor.check_calibrated(interval, nearest)
-        with open_molecules(predictor, smiles) as (source, inputs):
-            (table,) = predict_tables(predictor, source.chunks, inputs, interval=interval, nearest=nearest)
+        with open_featurized(predictor, smiles, workers=1) as (chunks, _):
+            (table,) = predict_chunks(predictor, chunks, interval=interval, nearest=nearest)
         columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, nearest)
         return {
             "rows": [*plain_rows(table)],

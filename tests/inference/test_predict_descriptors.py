@@ -146,8 +146,8 @@ def test_parallel_matches_serial(demo_smiles):
     smiles = demo_smiles[:300]
     with featurizer_pool(300, 2, model.kinds) as pool:
         assert pool is not None
-        ((_, streamed),) = model.predict_rows([Rows.of_smiles(smiles)], TableColumns("smiles"), pool)
-    np.testing.assert_allclose(streamed.values, model.predict(smiles), rtol=1e-5)
+        ((_, store),) = model.featurize_rows([Rows.of_smiles(smiles)], TableColumns("smiles"), pool)
+    np.testing.assert_allclose(model.predict_featurized(store).values, model.predict(smiles), rtol=1e-5)
 
 
 # --- runs ---------------------------------------------------------------------------------------

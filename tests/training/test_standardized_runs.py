@@ -48,8 +48,8 @@ def test_salt_ion_and_acid_have_the_same_prediction(run):
     found = predictor.predict([ACID, SALT, ION, "CC"])[:, 0]
     assert found[0] == found[1] == found[2] != found[3]
     rows = Rows.of_smiles([ACID, SALT, ION])
-    streamed = [found.values[:, 0] for _, found in predictor.predict_rows([rows], TableColumns("smiles"))]
-    np.testing.assert_allclose(streamed[0], found[:1].repeat(3), rtol=1e-6)
+    ((_, store),) = predictor.featurize_rows([rows], TableColumns("smiles"))
+    np.testing.assert_allclose(predictor.predict_featurized(store).values[:, 0], found[:1].repeat(3), rtol=1e-6)
 
 
 def test_predictions_show_the_molecules_as_written_and_reasons_by_row(run, cli, tmp_path):

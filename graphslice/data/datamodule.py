@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,11 @@ class MoleculeData:
         other._transform(tasks)
         return other
 
+    def _with(self, **changes: Any) -> MoleculeData:
+        other = copy(self)
+        vars(other).update(changes)
+        return other
+
     def _transform(self, tasks: list[Task]) -> None:
         """Transform the labels as the tasks say; raise :class:`InputError` for one that has no logarithm."""
         labels, train = self.dataset.all_labels, self.splits["train"]
@@ -131,35 +137,33 @@ class MoleculeData:
         if dataset.is_pcqm4m and predefined is not None:  # millions of molecules with OGB's split: no duplicate check
             self.splits, self.duplicates = predefined, Duplicates(0, 0)
             return
-        targets = dataset.targets[self.usable_rows]
-        # Atom- and bond-level targets are represented by their means, which cannot be used for stratification.
-        classes = np.array([bool(task.classes) and dataset.level == MOLECULE for task in dataset.tasks])
-        hashes = molecule_keys(self.store, self.usable_rows)
-        feature_columns = feature_column_names(config.descriptors)
-        identity = hashes.identity
-        if feature_columns:
-            identity = keys_with_columns(identity, self.store.descriptors(self.usable_rows, feature_columns))
-        self.duplicates = find_duplicates(
-            self.usable_rows, identity, targets, classes, dataset.bounds(self.usable_rows)
-        )
+        rows = self.usable_rows
+        identity, family = molecule_keys(self.store, rows)
+        if feature_columns := feature_column_names(config.descriptors):
+            identity = keys_with_columns(identity, self.store.descriptors(rows, feature_columns))
+        targets = dataset.targets[rows]
+        self.duplicates = find_duplicates(rows, identity, targets, self._is_class, dataset.bounds(rows))
         if existing_splits is not None:
             self.splits = {"valid": np.empty(0, np.int64), **existing_splits}
             return
         maker = self._split_maker()
         self.splits = maker.make(predefined)
-        maker.check_classes(self.splits["train"], [dataset.tasks[t] for t in np.flatnonzero(classes)])
+        maker.check_classes(self.splits["train"], [dataset.tasks[t] for t in np.flatnonzero(self._is_class)])
         if dataset.splits is not None:
-            shared = count_shared(self.splits, self.usable_rows, hashes.family)
-            self.duplicates = replace(self.duplicates, shared=shared)
+            self.duplicates = replace(self.duplicates, shared=count_shared(self.splits, rows, family))
         if self.config.trainer.refit == "on":  # folds of the training rows replace the validation set
             train = np.sort(np.concatenate([self.splits["train"], self.splits["valid"]]))
             self.splits |= {"train": train, "valid": np.empty(0, np.int64)}
 
+    @property
+    def _is_class(self) -> np.ndarray:
+        """``bool [T]``, False for atom- and bond-level targets: their means cannot be used for stratification."""
+        return np.array([bool(task.classes) and self.dataset.level == MOLECULE for task in self.dataset.tasks])
+
     def _split_maker(self) -> SplitMaker:
-        dataset, rows = self.dataset, self.usable_rows
-        classes = np.array([bool(task.classes) and dataset.level == MOLECULE for task in dataset.tasks])
-        families, labels = molecule_keys(self.store, rows).family, dataset.targets[rows][:, classes]
-        return SplitMaker(dataset.name, self.store, rows, families, labels, self.config.data)
+        rows = self.usable_rows
+        families, labels = molecule_keys(self.store, rows).family, self.dataset.targets[rows][:, self._is_class]
+        return SplitMaker(self.dataset.name, self.store, rows, families, labels, self.config.data)
 
     def invalid_labels(self) -> dict[int, str]:
         """Return the reasons, by row, for the rows that are used without a label that is invalid."""
@@ -178,25 +182,18 @@ class MoleculeData:
 
     def without(self, rows: np.ndarray) -> MoleculeData:
         """Return the same molecules with a smaller training set; ``rows``: ``int64``."""
-        rest = copy(self)
-        rest.splits = self.splits | {"train": np.setdiff1d(self.splits["train"], rows)}
-        return rest
+        return self._with(splits=self.splits | {"train": np.setdiff1d(self.splits["train"], rows)})
 
     def without_test_set(self) -> MoleculeData:
-        rest = copy(self)
-        rest.splits = {name: rows for name, rows in self.splits.items() if name != "test"}
-        return rest
+        return self._with(splits={name: rows for name, rows in self.splits.items() if name != "test"})
 
     def with_config(self, config: RunConfig) -> MoleculeData:
         """Return the same molecules and split with other settings of the training."""
-        other = copy(self)
-        other.config = config
-        return other
+        return self._with(config=config)
 
     def check_split(self, config: RunConfig) -> None:
         """Raise :class:`InputError` if the molecules cannot be trained on when split as in another configuration."""
-        resplit = copy(self)
-        resplit.config = config
+        resplit = self.with_config(config)
         resplit._split(None)
         resplit._transform(self.dataset.tasks)
         resplit._check_labels()
@@ -215,10 +212,9 @@ class MoleculeData:
             return
         wrong = {row: reason for row, reason in self.rejected.items() if reason != UNLABELLED}
         rejected = f" ({describe_reasons(wrong, 'rejected')})" if wrong else ""
-        held_out = "give more folds" if self.config.data.folds else "hold out a smaller test set"
         raise InputError(
             f"{self.dataset.name}: {pluralize(count, 'molecule')} for training and validation, but at least "
-            f"{MIN_TRAINING} are needed{rejected}: add labelled molecules, or {held_out}"
+            f"{MIN_TRAINING} are needed{rejected}: add labelled molecules, or hold out a smaller test set"
         )
 
     def _check_labels(self) -> None:
@@ -226,11 +222,9 @@ class MoleculeData:
         for labels, names in [(self.labels, self.dataset.target_names), *auxiliary]:
             missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
             if missing.any():
-                folds = " or give fewer folds" if self.config.data.folds else ""
-                but = " (bounds alone are not enough)" if labels.bounds is not None else ""
                 raise InputError(
-                    f"{self.dataset.name}: no training row has a value of the target {names[missing.argmax()]!r}{but}: "
-                    f"leave it out{folds}"
+                    f"{self.dataset.name}: no training row has a value, other than bounds, of the target "
+                    f"{names[missing.argmax()]!r}: leave it out"
                 )
         columns = feature_column_names(self.config.data.descriptors)
         values = self.store.descriptors(self.splits["train"], columns)

@@ -27,7 +27,7 @@ from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import TableColumns
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.data.tables import Rows
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_number
 from graphslice.system.machine import cores
 from graphslice.system.processes import Child, ChildDied
 
@@ -55,8 +55,7 @@ def featurizer_pool(
     A SMILES that crashes a process or exceeds ``seconds`` fails only its row. Without a pool it crashes this process;
     :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, not {workers}")
+    check_number("--workers", workers, 1)
     workers = cores() if workers is None else workers
     if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)):
         yield None

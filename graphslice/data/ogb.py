@@ -45,19 +45,18 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
     """Load SMILES, HOMO-LUMO gaps (float64, eV; nan where unpublished) and OGB's splits (int64 rows) of PCQM4M-LSC v1
     or v2; OGB downloads it to ``root`` unless the folder exists, which needs no network."""
     folder = Path(root) / OGB_FOLDERS[name]
-    if Path(root).resolve().name == folder.name:  # OGB would download the dataset into its own folder
-        raise InputError(f"data.root {root} is the folder of {name} itself: give the folder that holds it")
     if not folder.exists():
         _download(name, folder)
-    again = "move the folder away so that it is downloaded again"
-    if not (folder / "RELEASE_v1.txt").exists():  # OGB would ask on stdin whether to remove the folder
-        raise InputError(f"{folder} lacks OGB's RELEASE_v1.txt, so it is not the current release: {again}")
     try:
+        if not (folder / "RELEASE_v1.txt").exists():  # OGB would ask on stdin whether to remove the folder
+            raise FileNotFoundError("RELEASE_v1.txt is missing")
         dataset = _open(name, root)
         gaps = np.asarray(dataset.labels, dtype=np.float64)
         splits = _read_split(folder / "split_dict.pt")
     except Exception as error:  # a damaged file fails in many ways
-        raise InputError(f"{folder} is damaged ({first_line(error)}): {again}") from None
+        raise InputError(
+            f"{folder} is damaged ({first_line(error)}): move the folder away so that it is downloaded again"
+        ) from None
     return [text if isinstance(text, str) else "" for text in dataset.graphs], gaps, splits
 
 

@@ -6,7 +6,7 @@ stratification of classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from graphslice.data.featurize import fingerprint_rows, scaffold_keys
 from graphslice.data.labels import pointers
 from graphslice.data.splits import SPLIT_METHODS, SPLIT_NAMES, Splits
 from graphslice.data.store import GraphStore
-from graphslice.errors import InputError, pluralize
+from graphslice.errors import InputError, pluralize, quoted_list
 from graphslice.tasks import Task
 
 #: Maximum number of molecules: the neighbour matrix has one bit per pair, 113 MB in total.
@@ -230,34 +230,25 @@ class SplitMaker:
         splits, so that the validation error is equally precise, but at most a quarter of the training rows, in case the
         test set is large.
         """
-        replaced_by = "folds" if self.folds else "split_sizes" if self.config.split_sizes is not None else None
-        if own is not None and replaced_by is not None:
-            option = f"data.{replaced_by}"
-            if self.config.test_file or self.config.valid_file:
-                file = "data.test_file" if self.config.test_file else "data.valid_file"
-                raise InputError(f"{option} and {file} exclude each other: leave out one of them")
-            raise InputError(
-                f"{self.name} has its own split, which {option} would replace: leave out {option}, or choose a split "
-                f"method with data.split {', '.join(SPLIT_METHODS)}"
-            )
         if own is None:
             grouped = self._grouped()
             splits = self._cross_validation_split(grouped) if self.folds else self._train_valid_test(grouped)
-            self._check_not_empty(splits, grouped)
-        elif len(own.get("train", ())) == 0:
-            raise self._empty_split_error("training", "mark some rows as train")
-        elif "valid" not in own:
-            grouped = self._grouped().subset(own["train"])
-            train, valid = self._split_off_validation(grouped, sum(map(len, own.values())), self._validation_rng())
-            splits = {"train": train, "valid": valid, **{name: own[name] for name in own if name != "train"}}
-            self._check_not_empty({"train": train, "valid": valid}, grouped)
-        else:
-            splits = own
-            if len(splits["valid"]) == 0:
-                raise self._empty_split_error(
-                    "validation", "mark other rows as valid, or none to take them from the training set"
-                )
-        return splits
+            self._check_not_empty(splits.items(), grouped)
+            return splits
+        if self.folds or self.config.split_sizes is not None:
+            setting = "folds" if self.folds else "split_sizes"
+            raise InputError(
+                f"{self.name} has its own split: leave out data.{setting}, or choose a split method with data.split "
+                f"{', '.join(SPLIT_METHODS)}"
+            )
+        own = {"train": np.empty(0, np.int64), **own}
+        self._check_not_empty((name, rows) for name, rows in own.items() if name in SPLIT_NAMES)
+        if "valid" in own:
+            return own
+        grouped = self._grouped().subset(own["train"])
+        train, valid = self._split_off_validation(grouped, sum(map(len, own.values())), self._validation_rng())
+        self._check_not_empty([("train", train), ("valid", valid)], grouped)
+        return {"train": train, "valid": valid, **{name: own[name] for name in own if name != "train"}}
 
     def _train_valid_test(self, grouped: GroupedRows) -> Splits:
         rows = len(self.rows)
@@ -281,11 +272,7 @@ class SplitMaker:
         rows = len(self.rows)
         want = [rows // self.folds + (fold < rows % self.folds) for fold in range(self.folds)]
         folds = grouped.partition(want, np.random.default_rng([self.seed, repeat]), training=False)
-        if (empty := sum(len(fold) == 0 for fold in folds)) > 0:
-            raise InputError(
-                f"{self.name}: {empty} of {self.folds} folds would be empty, because its {rows} usable rows have only "
-                f"{self._count_groups(grouped)}: choose fewer folds"
-            )
+        self._check_not_empty((("test", fold) for fold in folds), grouped)
         rest = grouped.subset(np.concatenate([fold for index, fold in enumerate(folds) if index != held_out]))
         train, valid = self._split_off_validation(rest, rows, np.random.default_rng([self.seed, repeat, 1 + held_out]))
         return {"train": train, "valid": valid, "test": folds[held_out]}
@@ -308,8 +295,6 @@ class SplitMaker:
         valid = max(1, min(int(total_rows * self.valid_share), int(rows * _MAX_VALID_SHARE)))
         return grouped.partition([max(0, rows - valid), valid], rng)
 
-    # --- groups of rows that are not separated ----------------------------------------------------
-
     def _grouped(self) -> GroupedRows:
         """Group rows that stay in one part: families, merged with scaffolds or clusters by the split method."""
         groups = self.families
@@ -324,22 +309,18 @@ class SplitMaker:
             groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
         return GroupedRows(self.rows, groups, self.labels, stratified=self.method == "random")
 
-    def _count_groups(self, grouped: GroupedRows) -> str:
-        return pluralize(len(np.unique(grouped.groups)), "molecule" if self.method == "random" else self.method)
-
-    # --- errors -----------------------------------------------------------------------------------
-
-    def _check_not_empty(self, splits: Splits, grouped: GroupedRows) -> None:
-        for split, members in splits.items():
-            if len(members) == 0:
-                problem = f"{len(grouped.rows)} rows of {self._count_groups(grouped)} cannot be split"
-                more = "add molecules (salts and isomers count as one)"
-                advice = more if self.method == "random" else "use data.split random"
-                raise self._empty_split_error(SPLIT_NAMES.get(split, split), f"{problem}: {advice}")
-
-    def _empty_split_error(self, set_name: str, advice: str) -> InputError:
-        usable = f"{len(self.rows)} of {len(self.store)} rows can be used"
-        return InputError(f"{self.name}: the {set_name} set would be empty ({usable}): {advice}")
+    def _check_not_empty(self, splits: Iterable[tuple[str, np.ndarray]], grouped: GroupedRows | None = None) -> None:
+        empty = [SPLIT_NAMES.get(split, split) for split, rows in splits if len(rows) == 0]
+        if not empty:
+            return
+        groups = ""
+        if grouped is not None:
+            kind = "molecule" if self.method == "random" else self.method
+            groups = f", of {pluralize(len(np.unique(grouped.groups)), kind)} (salts and isomers count as one)"
+        raise InputError(
+            f"{self.name}: the {empty[0]} set would be empty; {len(self.rows)} of {len(self.store)} rows can be used"
+            f"{groups}: add molecules, give data.split random, or fewer folds"
+        )
 
     def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
         """Raise :class:`InputError` if the training rows lack a class of one of the K targets, which have the tasks."""
@@ -354,8 +335,6 @@ class SplitMaker:
 
 # Labels of one molecule agree if they differ by at most this fraction of the standard deviation of the target.
 _AGREEMENT_TOLERANCE = 0.1
-# Maximal number of rows of a molecule, and of conflicting molecules, listed in a message.
-_MAX_LISTED, _MAX_CONFLICTS = 8, 3
 
 
 @dataclass(frozen=True)
@@ -373,20 +352,21 @@ class Duplicates:
         """Return a one-line summary for the user; None if there are no duplicates."""
         clauses = []
         if self.molecules:
-            duplicates = f"{self.rows:,} rows belong to {pluralize(self.molecules, 'molecule')} with several rows"
-            conflicts = f"{len(self.conflicting):,} of them with conflicting labels"
-            if self.conflicting:
-                listed = "; ".join(f"rows {_listed(rows)}" for rows in self.conflicting[:_MAX_CONFLICTS])
-                listed += "; ..." * (len(self.conflicting) > _MAX_CONFLICTS)
-                conflicts += (
-                    f" (other classes, or numbers further apart than a tenth of the standard deviation): {listed}"
-                )
-            clauses.append(f"{duplicates}, {conflicts}")
-        if shared := [
-            pluralize(rows, f"{SPLIT_NAMES.get(split, split)} row") for split, rows in self.shared.items() if rows
-        ]:
-            overlap = "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
-            clauses.append(f"possible leakage: {' and '.join(shared)} {overlap}")
+            clauses.append(
+                f"{self.rows:,} rows belong to {pluralize(self.molecules, 'molecule')} with several rows, "
+                f"{len(self.conflicting):,} of them with conflicting labels"
+            )
+        if self.conflicting:
+            first = [quoted_list((row + 1 for row in rows), 8, str) for rows in self.conflicting[:3]]
+            clauses[-1] += (
+                " (other classes, or numbers further apart than a tenth of the standard deviation): rows "
+                f"{'; '.join(first)}"
+            )
+        if shared := {SPLIT_NAMES.get(split, split): rows for split, rows in self.shared.items() if rows}:
+            clauses.append(
+                f"possible leakage: {' and '.join(pluralize(rows, f'{split} row') for split, rows in shared.items())} "
+                "with a molecule of the training set, or a salt, tautomer or stereoisomer of one"
+            )
         return "; ".join(clauses) or None
 
 
@@ -395,9 +375,12 @@ def find_duplicates(
 ) -> Duplicates:
     """Find duplicates of :func:`keys_with_columns` among rows ``int64 [R]``, without ``shared``; ``targets``,
     ``float64 [R, T]``, are nan where unknown or in ``bounds [R, T, 2]``; ``classes``, ``bool [T]``: classification."""
-    repeated, begins = _duplicate_rows(identity)
+    _, molecule, counts = np.unique(identity, return_inverse=True, return_counts=True)
+    repeated = np.flatnonzero(counts[molecule] > 1)
     if not len(repeated):
         return Duplicates(0, 0)
+    repeated = repeated[np.argsort(molecule[repeated], kind="stable")]  # by molecule
+    begins = pointers(counts[counts > 1])[:-1]
     limit = np.where(classes, 0.0, _AGREEMENT_TOLERANCE * np.ma.masked_invalid(targets).std(axis=0).filled(0.0))
     conflicting = np.zeros(len(begins), bool)
     for t in range(targets.shape[1]):
@@ -428,15 +411,3 @@ def keys_with_columns(identity: np.ndarray, columns: np.ndarray) -> np.ndarray:
     words = np.column_stack([keys[repeated].astype(np.uint32), numbers.view(np.uint32)])
     keys[repeated] = len(counts) + np.unique(words, axis=0, return_inverse=True)[1].reshape(-1)
     return keys.astype(np.uint64)
-
-
-def _listed(rows: Sequence[int]) -> str:
-    return ", ".join(str(row + 1) for row in rows[:_MAX_LISTED]) + ", ..." * (len(rows) > _MAX_LISTED)
-
-
-def _duplicate_rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of molecules with several rows, grouped by molecule, and the begin of each group."""
-    _, inverse, counts = np.unique(identity, return_inverse=True, return_counts=True)
-    rows = np.flatnonzero(counts[inverse] > 1)
-    rows = rows[np.argsort(inverse[rows], kind="stable")]
-    return rows, pointers(counts[counts > 1])[:-1]

@@ -99,7 +99,7 @@ def test_families_shared_with_training_set_are_counted():
         ),
         (
             Duplicates(4, 17, ((2, 3), tuple(range(10, 21)), (7, 8), (0, 4))),
-            "rows 3, 4; rows 11, 12, .*18, ...; .*; ...$",
+            "4 of them .*: rows 3, 4; 11, 12, .*18 and 3 more; 8, 9$",
         ),
         (
             Duplicates(0, 0, (), {"valid": 0, "test": 1}),

@@ -353,7 +353,7 @@ def test_training_on_twelve_molecules(tmp_path, tiny_config):
     [
         (3, {}, "2 molecules for training and validation, but at least 10 are needed: add labelled .*smaller test set"),
         (12, {"rejected": "any"}, r"8 molecules .* needed \(3 rows are rejected; the first, row 1: not a valid"),
-        (12, {"folds": "3"}, "8 molecules .* needed: add labelled molecules, or give more folds"),
+        (12, {"folds": "3"}, "8 molecules .* needed: add labelled molecules"),
     ],
 )
 def test_too_few_molecules_are_rejected_before_anything_is_written(rows, data, message, tmp_path, tiny_config):

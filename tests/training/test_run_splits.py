@@ -70,7 +70,7 @@ def test_single_fold_of_a_cross_validation(cli, demo_csv, tiny_config, tiny_flag
     assert sorted(tested) == list(range(60))
     assert read_yaml(tmp_path / "2" / "config.yaml")["data"]["folds"] == "3"
     code, _, err = cli("train", "--dataset", demo_csv, "--folds", "3", "--out", tmp_path / "own", *tiny_flags)
-    assert code == 2 and "has its own split, which data.folds would replace" in err and not (tmp_path / "own").exists()
+    assert code == 2 and "has its own split: leave out data.folds" in err and not (tmp_path / "own").exists()
 
 
 @pytest.mark.parametrize("refit", ["on", "off"])

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -135,8 +135,8 @@ class StoredTexts(Sequence[str]):
         return self._texts[index].to_pylist() if isinstance(index, slice) else self._texts[index].as_py()
 
 
-class GraphStore(Sequence[MolGraph]):
-    """Sequence of molecules in Arrow record batches, with labels, splits and descriptors. A row without a molecule
+class GraphStore:
+    """Molecules in Arrow record batches, with labels, splits and descriptors. A row without a molecule
     raises :class:`MoleculeError`, a buffer that is no store KeyError, ValueError or ArrowException."""
 
     def __init__(self, buffer: pa.Buffer, name: str = "the store") -> None:
@@ -343,20 +343,11 @@ class GraphStore(Sequence[MolGraph]):
                 start += values.shape[1]
         return result
 
-    @overload
-    def __getitem__(self, index: int) -> MolGraph: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[MolGraph]: ...
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"molecule {index} is out of range: there are {len(self)} rows")
-        index = int(index) % len(self)
-        if self.sizes[index] == 0:
-            number, row = divmod(index, BATCH_ROWS)
-            raise MoleculeError(self.batches[number].column("error")[row].as_py() or "no atoms")
-        _, _, atoms, _, bonds, bond_type_ids = self.gather(np.array([index]))
+    def __getitem__(self, row: int) -> MolGraph:
+        if self.sizes[self._checked_rows(np.array([row]))] == 0:
+            number, in_batch = divmod(int(row), BATCH_ROWS)
+            raise MoleculeError(self.batches[number].column("error")[in_batch].as_py() or "no atoms")
+        _, _, atoms, _, bonds, bond_type_ids = self.gather(np.array([row]))
         return MolGraph(atoms[0], bonds, bond_features(bond_type_ids))
 
     def gather(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:

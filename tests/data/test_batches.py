@@ -86,6 +86,7 @@ def test_evaluation_batches_have_every_molecule_once_within_the_size_limit(world
 def test_evaluation_batches_of_large_molecules_and_of_none():
     assert eval_batches(np.array([500, 500]), 4) == [[0], [1]]
     assert eval_batches(np.array([], np.int64), 4) == []
+    assert list(BatchLoader(GraphStore.from_graphs([]), np.arange(0), [], {}, threads=2)) == []
 
 
 # --- loading in threads -------------------------------------------------------------------------
@@ -118,22 +119,18 @@ def test_loader_returns_the_requested_rows(store):
         assert batch.lengths.tolist() == store.sizes[batch.rows].tolist()
 
 
-@pytest.mark.parametrize("threads", [1, 3, 20])
+@pytest.mark.parametrize("threads", [1, 20])
 @pytest.mark.parametrize("step", [0, 4, 9])
 def test_threads_match_serial_loading(threads, step, store):
     serial, threaded = list(loader(store, 0, step)), list(loader(store, threads, step))
     assert len(serial) == len(threaded) == 9 - step % 9
+    if step < 9:  # a resumed run continues with the batches that it had not seen
+        epoch = [batch.rows.tolist() for batch in loader(store, threads)]
+        assert [batch.rows.tolist() for batch in threaded] == epoch[step:]
     for expected, batch in zip(serial, threaded, strict=True):
         tensors = {name: value for name, value in vars(expected).items() if value is not None}
         assert all(torch.equal(value, getattr(batch, name)) for name, value in tensors.items())
     assert threads_of_loaders() == []
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_loader_resumes_at_any_step(threads, store):
-    epoch = [batch.rows.tolist() for batch in loader(store, threads)]
-    assert [batch.rows.tolist() for batch in loader(store, threads, step=5)] == epoch[5:]
-    assert [batch.rows.tolist() for batch in loader(store, threads, step=9)] != epoch
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -172,16 +169,3 @@ def test_leaving_the_loop_early_stops_the_threads(threads, store, monkeypatch):
         for _ in large:
             raise KeyboardInterrupt
     assert threads_of_loaders() == []
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_loader_can_be_iterated_twice(threads, store):
-    loaded = loader(store, threads)
-    first, second = ([batch.rows.tolist() for batch in loaded] for _ in range(2))
-    assert first == second
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_loader_without_rows_has_no_batches(threads, store):
-    empty = BatchLoader(store, np.arange(0), eval_batches(np.arange(0), 4), SETTINGS, threads=threads)
-    assert len(empty) == 0 and list(empty) == []

@@ -57,15 +57,14 @@ def test_parallel_matches_serial(workers, many):
     np.testing.assert_array_equal(np.concatenate([part.sizes for _, part in streamed]), expected.sizes[:700])
 
 
-def test_progress_sums_to_the_number_of_rows(many):
+def test_progress_and_number_of_workers(many):
     done: list[int] = []
     parse(many, GraphConfig(), progress=done.append)
     assert sum(done) == 1100 and len(done) == 3
-
-
-def test_few_rows_start_no_processes():
     with featurizer_pool(rows=100, workers=2) as pool:
-        assert pool is None
+        assert pool is None  # few rows start no processes
+    with pytest.raises(InputError, match="--workers must be at least 1, not 0"), featurizer_pool(workers=0):
+        pass
 
 
 def test_closing_a_stream_cancels_its_tasks(many):
@@ -74,12 +73,3 @@ def test_closing_a_stream_cancels_its_tasks(many):
         assert len(next(stream)[0]) == 600
         stream.close()
         assert len(next(featurize([["C"]], pool))[0]) == 1
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_fewer_than_one_worker_raises(workers):
-    with (
-        pytest.raises(InputError, match=f"--workers must be at least 1, not {workers}"),
-        featurizer_pool(workers=workers),
-    ):
-        pass

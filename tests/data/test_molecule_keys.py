@@ -26,9 +26,3 @@ def test_keys_of_store_rows_match_molecules(demo_smiles, monkeypatch):
     molecule = molecule_arrays(store, rows[:1]).graph(0)
     assert np.array_equal(molecule.atoms, arrays.graph(152).atoms)
     assert np.array_equal(molecule.bonds, arrays.graph(152).bonds)
-
-
-def test_empty_rows_give_no_keys(demo_smiles):
-    store, none = GraphStore.from_arrays(read_smiles(["C"])[0]), np.empty(0, np.int64)
-    assert len(molecule_keys(store, none).family) == len(scaffold_keys(store, none)) == 0
-    assert fingerprint_rows(store, none).shape == (0, 2048)

@@ -56,15 +56,6 @@ def test_damaged_file_is_recreated(source, tmp_path, names):
     assert len(cached_store(source, GraphConfig(), tmp_path)) == 60 and path.read_bytes() == content
 
 
-def test_other_version_has_another_file(source, tmp_path, monkeypatch, names):
-    """Outdated features are never read from the cache."""
-    cached_store(source, GraphConfig(), tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("graphslice.data.store.FORMAT", "newer")
-        cached_store(source, GraphConfig(), tmp_path)
-    assert len(names(tmp_path)) == 2
-
-
 def test_interrupted_cache_leaves_no_file(source, tmp_path, shards_of_four, names):
     def stop(_):
         raise KeyboardInterrupt
@@ -108,25 +99,17 @@ def test_unwritable_cache_raises(source, tmp_path, monkeypatch):
             cached_store(source, GraphConfig(), cache)
 
 
-def test_graphs_are_not_cached(tmp_path):
-    data = smiles_to_graph("CCO").to_pyg()
-    data.y = torch.tensor([1.0])
-    assert cached_store(dataset_from_pyg([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
-    assert not (tmp_path / "no").exists()
-
-
 @pytest.fixture
 def store_as_source(demo_csv, tmp_path):
     featurize_dataset(DataConfig(str(demo_csv), targets="gap_ev"), GraphConfig(), tmp_path / "s.arrow", workers=1)
     return load_dataset(DataConfig(str(tmp_path / "s.arrow")))
 
 
-def test_stores_are_not_cached(store_as_source, tmp_path):
+def test_stores_and_graphs_are_not_cached(store_as_source, tmp_path):
     assert cached_store(store_as_source, GraphConfig(), tmp_path / "no") is store_as_source.store
+    data = smiles_to_graph("CCO").to_pyg()
+    data.y = torch.tensor([1.0])
+    assert cached_store(dataset_from_pyg([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
     assert not (tmp_path / "no").exists()
-
-
-@pytest.mark.parametrize("settings", [{"atom_order": "input"}, {"standardize": "parent"}], ids=str)
-def test_store_with_other_graph_settings_raises(settings, store_as_source):
     with pytest.raises(InputError, match="other settings than the model: featurize with --graph"):
-        cached_store(store_as_source, GraphConfig(**settings))
+        cached_store(store_as_source, GraphConfig(standardize="parent"))

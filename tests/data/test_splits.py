@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphslice.data.splits import NO_SPLIT, decode_splits, encode_splits, present_splits
+from graphslice.data.splits import decode_splits, encode_splits, present_splits
 
 
 def test_decode_splits_inverts_encode_splits():
@@ -13,8 +13,3 @@ def test_decode_splits_inverts_encode_splits():
     usable = np.array([True, False, True, True, True, True])
     decoded = {split: rows.tolist() for split, rows in decode_splits(numbers, usable).items()}
     assert decoded == {"train": [4], "test-dev": [2]}
-
-
-def test_encoding_no_splits():
-    numbers = encode_splits(None, 2)
-    assert numbers.tolist() == [NO_SPLIT, NO_SPLIT] and present_splits(numbers) == []

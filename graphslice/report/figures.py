@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from markupsafe import Markup
@@ -69,26 +69,25 @@ def to_svg(axes: Axes) -> str:
 @report_style()
 def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figure:
     """Compare predictions with labels: scatter plot, ROC curve or confusion matrix."""
-    summary, note = score_caption(task, y, values), ""
+    axes = new_panel(SQUARE, title=score_caption(task, y, values))
     if task.kind == REGRESSION:
         unit = ", on logarithmic axes" * (task.transform == "log")
         caption = f"Predicted against true {task.name} in the unit of the dataset{unit}; the line marks equality."
         if len(y) > _MAX_DOTS:
             sample = random_subset(np.arange(len(y)), _MAX_DOTS)
-            note = f" A random sample of {_MAX_DOTS:,} molecules is drawn."
+            caption += f" A random sample of {_MAX_DOTS:,} molecules is drawn."
             y, values = y[sample], values[sample]
     elif task.kind == BINARY:
         positives = int(y.sum())
         caption = f"ROC curve of {task.name}: {positives:,} of class {task.classes[1]}, "
         caption += f"{len(y) - positives:,} of class {task.classes[0]}."
         if not 0 < positives < len(y):
-            note = " The ROC curve is undefined, as all molecules are of one class."
+            caption += " It is undefined, as all molecules are of one class."
     else:
         caption = f"Confusion matrix of {task.name}: molecules by true and predicted class, "
         caption += "coloured by their share of the row."
-    axes = new_panel(SQUARE, title=summary)
     draw_predictions(axes, task, y, values)
-    return Figure(to_svg(axes), f"{caption} {summary}.{note}", _capital(split))
+    return Figure(to_svg(axes), caption, _capital(split))
 
 
 @report_style()
@@ -108,13 +107,12 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
     centres = (np.arange(CALIBRATION_BINS) + 0.5) / CALIBRATION_BINS
     axes.bar(centres, 0.25 * counts / counts.max(), 0.95 / CALIBRATION_BINS, color=COLOURS["soft"], alpha=0.22)
     draw_diagonal(axes)
-    occupied = counts > 0
-    means, shares = (np.bincount(bin_of, weights)[occupied[: bin_of.max() + 1]] for weights in (p, correct))
-    _draw_line(axes, means / counts[occupied], shares / counts[occupied], "c2", dots=True)
-    caption = f"Reliability diagram for {of} of {task.name}, in {CALIBRATION_BINS} bins of the predicted probability; "
-    caption += (
-        f"the line marks perfect calibration. Bars show the number of molecules per bin, at most {int(counts.max()):,}."
+    means, shares = (
+        np.bincount(bin_of, weights, CALIBRATION_BINS)[counts > 0] / counts[counts > 0] for weights in (p, correct)
     )
+    _draw_line(axes, means, shares, "c2", dots=True)
+    caption = f"Reliability diagram for {of} of {task.name}, in {CALIBRATION_BINS} bins of the predicted probability; "
+    caption += f"the line marks perfect calibration. Bars show the molecules per bin, at most {int(counts.max()):,}."
     return Figure(to_svg(axes), caption, _capital(split))
 
 
@@ -136,20 +134,16 @@ def error_by_similarity(similarity: np.ndarray, error: np.ndarray, label: str) -
     edges = np.array([*_SIMILARITY_EDGES, 1.1])
     # float32 similarities of identical fingerprints may be slightly below 1.
     bin_of = np.digitize(np.where(similarity > 1 - 1e-6, 1.0, similarity), edges[1:])
-    counts = np.bincount(bin_of, minlength=len(edges) - 1)
-    means = np.array([error[bin_of == k].mean() if n else np.nan for k, n in enumerate(counts.tolist())])
-    errors = np.array(
-        [error[bin_of == k].std(ddof=1) / np.sqrt(n) if n > 1 else 0 for k, n in enumerate(counts.tolist())]
-    )
-    names = [f"{low:.1f}" for low in _SIMILARITY_EDGES[:-1]]
+    bins = [error[bin_of == k] for k in range(len(_SIMILARITY_EDGES))]
+    means = [found.mean() if len(found) else np.nan for found in bins]
+    errors = [found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0 for found in bins]
     axes = new_panel(xlabel="Tanimoto similarity of the nearest training molecule")
     axes.set_ylabel("mean " + label.removeprefix("mean "))
-    places = np.arange(len(counts)) + 0.5
-    axes.bar(places, means, 0.95, yerr=errors, color=COLOURS["c1"], alpha=0.75, ecolor=COLOURS["soft"])
-    for k in np.flatnonzero(counts):
-        top = (places[k], means[k] + errors[k])
-        text: dict[str, Any] = {"ha": "center", "size": 10, "color": COLOURS["soft"]}
-        axes.annotate(f"{counts[k]:,}", top, (0, 4), textcoords="offset points", **text)
+    bars = axes.bar(
+        np.arange(len(bins)) + 0.5, means, 0.95, yerr=errors, color=COLOURS["c1"], alpha=0.75, ecolor=COLOURS["soft"]
+    )
+    axes.bar_label(bars, [f"{len(found):,}" if len(found) else "" for found in bins], padding=4, color=COLOURS["soft"])
+    names = [f"{low:.1f}" for low in _SIMILARITY_EDGES[:-1]]
     axes.set_xticks([*range(len(names)), len(names) + 0.5], [*names, "= 1"])
     axes.margins(y=0.08)
     caption = "Mean error by similarity, with its standard error; the numbers above the bars count the molecules."
@@ -219,7 +213,6 @@ class Card:
     smiles: str
     title: str
     facts: Sequence[tuple[str, str]]  # name and value
-    undrawn: str = "not drawn"  # shown in place of a missing drawing
     compared: Card | None = None  # another molecule, shown with this one
 
 

@@ -18,9 +18,7 @@ from graphslice.report.figures import split_name
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.runs.ensemble import find_models, read_checkpoints
 from graphslice.runs.run_files import (
-    BEST,
     CONFIG,
-    LAST,
     OUT_OF_FOLD,
     is_finished,
     read_config,
@@ -94,8 +92,6 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
     raises :class:`InputError` if the directory holds no finished run."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} holds no run: give a run directory written by graphslice train")
-    if not is_finished(folder) and not (folder / LAST).is_file() and (folder / BEST).is_file():
-        raise InputError(f"{folder} holds a model without the scores of a run: there is nothing to report")
     if not is_finished(folder):
         raise InputError(f"{folder} holds a run that is not finished: continue it with {resume_command(folder)}")
     models, config = find_models(folder), read_config(folder)
@@ -113,20 +109,19 @@ def read_run(folder: Path, data: MoleculeData | None = None) -> Run:
 
 
 def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
-    if config.data.dataset == "pyg":
-        raise InputError("the molecules were PyG graphs, which are not stored on disk")
-    if config.data.fingerprint is None:
-        raise InputError("the model was not trained in this directory")
-    if config.data.dataset in OGB_FOLDERS and not table_path(config.data.dataset, config.data.root).exists():
-        raise InputError(f"{config.data.dataset} is no longer in {config.data.root}")
-    if config.data.cache and not Path(config.data.cache).is_dir():  # as of a run from elsewhere
-        config = replace(config, data=replace(config.data, cache=None))
-    dataset = load_dataset(config.data)
-    if dataset.fingerprint() != config.data.fingerprint:
-        raise InputError(f"{config.data.dataset} has changed since the run")
-    splits = read_splits(folder)
+    settings = config.data
+    if settings.dataset == "pyg":
+        raise FileNotFoundError("the molecules were PyG graphs, which are not stored on disk")
+    if settings.dataset in OGB_FOLDERS and not table_path(settings.dataset, settings.root).exists():
+        raise FileNotFoundError(f"{settings.dataset} is no longer in {settings.root}")  # instead of a download
+    if settings.cache and not Path(settings.cache).is_dir():  # as of a run from elsewhere
+        settings = replace(settings, cache=None)
+    dataset = load_dataset(settings)
+    if dataset.fingerprint() != settings.fingerprint:
+        raise InputError(f"{settings.dataset} has changed since the run")
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
-    return load_molecule_data(first_member(config), dataset, Console(quiet=True), splits)
+    first = first_member(replace(config, data=settings))
+    return load_molecule_data(first, dataset, Console(quiet=True), read_splits(folder))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""Predictions of a run for the molecules of a split, their spread over models, and similarity to the training set.
+"""Predictions of a run for the molecules of the test set, their errors, and similarity to the training set.
 
-The report sections on them compare predictions with true values, and show errors and the most uncertain molecules.
-Error and uncertainty of a molecule are one number for any set of targets. Labels ``true`` are ``float64 [R, T]`` for R
-molecules and T tasks, nan where unknown, and class indices for classification; predictions ``values`` and their
-standard deviations ``std`` over the models are ``float [R, W]``.
+Without test labels the validation set takes its place. The error of a molecule is one number for any set of targets.
+Labels ``true`` are ``float64 [R, T]`` for R molecules and T tasks, nan where unknown, and class indices for
+classification; predictions ``values`` are ``float32 [R, W]``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import csv
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +33,13 @@ from graphslice.report.figures import (
     Heading,
     Part,
     Section,
+    Table,
     Text,
     error_by_similarity,
     target_figures,
 )
 from graphslice.report.load_run import Run
-from graphslice.report.sections import MAX_TARGETS, label_text, molecule_card
+from graphslice.report.sections import MAX_TARGETS, label_text
 from graphslice.runs.ensemble import read_calibration
 from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
 from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, predicted_classes, prediction_columns
@@ -50,6 +50,7 @@ _MAX_PREDICTED = 5_000
 _MIN_PREDICTED = 1_000
 # Maximum number of training molecules for the similarity search, which then takes less than a second.
 _MAX_TRAINING = 20_000
+_MAX_WORST, _MAX_SCAFFOLDS = 20, 12
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ class SplitPredictions:
 
     rows: np.ndarray  # int64 [R], ascending
     values: np.ndarray  # float32 [R, W], mean over the models, calibrated
-    std: np.ndarray | None  # float32 [R, W], over the models, nan where only one predicts; None if that is every row
     num_labelled: int  # of the split, of which R were sampled at random
 
 
@@ -69,21 +69,16 @@ def predict_split(
     split: str,
     data: MoleculeData,
 ) -> SplitPredictions | None:
-    """Predict the molecules of a split with every model that has them in that split of its own, and average; None if no
+    """Predict the molecules of a split, each with the models that have it in their split, and average; None if no
     molecule of the split has a label."""
     rows = rows_in_split(splits, split)
     rows = rows[~np.isnan(data.dataset.targets[rows]).all(axis=1)]
     if not len(rows):
         return None
     sample = random_subset(rows, max(_MIN_PREDICTED, _MAX_PREDICTED // len(predictors)))
-    held_out = predict_held_out(predictors, splits, split, data.store, sample)
-    values = held_out.mean if calibration is None else calibration.probabilities(held_out.mean, data.dataset.tasks)
-    several = held_out.num_models > 1
-    if not several.any():
-        return SplitPredictions(sample, values, None, len(rows))
-    std = np.full(values.shape, np.nan, np.float32)
-    std[several] = np.nanstd(held_out.values[:, several], axis=0, ddof=1, dtype=np.float64)
-    return SplitPredictions(sample, values, std, len(rows))
+    mean = predict_held_out(predictors, splits, split, data.store, sample).mean
+    values = mean if calibration is None else calibration.probabilities(mean, data.dataset.tasks)
+    return SplitPredictions(sample, values, len(rows))
 
 
 def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | None:
@@ -91,20 +86,17 @@ def read_out_of_fold(folder: Path, data: MoleculeData) -> SplitPredictions | Non
     path = folder / OUT_OF_FOLD
     if not path.is_file():
         return None
-    labelled = np.flatnonzero(~np.isnan(data.dataset.targets).all(axis=1))
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        rows = np.array([int(line["row"]) - 1 for line in csv.DictReader(file)], np.int64)
-        rows = rows[np.isin(rows, labelled)]
-        if not len(rows):
-            return None
-        sample = set(random_subset(np.sort(rows), _MAX_PREDICTED).tolist())
-        file.seek(0)
-        lines = [line for line in csv.DictReader(file) if int(line["row"]) - 1 in sample]
-    names = prediction_columns(data.dataset.tasks)
-    names = [f"{name}_pred" if f"{name}_pred" in lines[0] else name for name in names]
-    sampled = np.array([int(line["row"]) - 1 for line in lines], np.int64)
-    values = np.array([[float(line[name]) for name in names] for line in lines], np.float32)
-    return SplitPredictions(sampled, values, None, len(rows))
+        lines = {int(line["row"]) - 1: line for line in csv.DictReader(file)}
+    labelled = ~np.isnan(data.dataset.targets).all(axis=1)
+    rows = np.array(sorted(row for row in lines if labelled[row]), np.int64)
+    if not len(rows):
+        return None
+    sample = random_subset(rows, _MAX_PREDICTED)
+    first = lines[int(sample[0])]
+    names = [f"{name}_pred" if f"{name}_pred" in first else name for name in prediction_columns(data.dataset.tasks)]
+    values = np.array([[float(lines[row][name]) for name in names] for row in sample.tolist()], np.float32)
+    return SplitPredictions(sample, values, len(rows))
 
 
 @dataclass(frozen=True)
@@ -119,35 +111,31 @@ class TrainingSimilarity:
 
 def nearest_training(rows: np.ndarray, splits: Sequence[Splits], split: str, data: MoleculeData) -> TrainingSimilarity:
     """Find the nearest training molecule of each row, in the training sets of the models that have it in ``split``."""
-    compared = [random_subset(np.sort(own["train"]), _MAX_TRAINING) for own in splits]
+    compared = [random_subset(np.sort(rows_of["train"]), _MAX_TRAINING) for rows_of in splits]
     similarity, neighbours = np.zeros(len(rows)), np.full(len(rows), -1)
     bits = fingerprint_rows(data.store, rows, DOMAIN_BITS)
-    for training_rows, own in zip(compared, splits, strict=True):
-        selected = np.isin(rows, own.get(split, []))
+    for training_rows, rows_of in zip(compared, splits, strict=True):
+        selected = np.isin(rows, rows_of.get(split, []))
         if selected.any():
-            domain = ApplicabilityDomain.from_fingerprints(
-                fingerprint_rows(data.store, training_rows, DOMAIN_BITS), training_rows, 0
-            )
+            training_bits = fingerprint_rows(data.store, training_rows, DOMAIN_BITS)
+            domain = ApplicabilityDomain.from_fingerprints(training_bits, training_rows, 0)
             found, indices = domain.nearest(bits[selected])
             is_nearer = (found > similarity[selected]) | (neighbours[selected] < 0)
             nearer = np.flatnonzero(selected)[is_nearer]
             similarity[nearer], neighbours[nearer] = found[is_nearer], training_rows[indices[is_nearer]]
-    num_compared, num_training = max(map(len, compared)), max(len(own["train"]) for own in splits)
-    return TrainingSimilarity(similarity, neighbours, num_compared, num_training)
-
-
-_MAX_WORST, _MAX_UNCERTAIN, _MAX_SCAFFOLDS = 20, 12, 12
+    num_training = max(len(rows_of["train"]) for rows_of in splits)
+    return TrainingSimilarity(similarity, neighbours, max(map(len, compared)), num_training)
 
 
 @dataclass(frozen=True)
-class EvaluatedSplit(SplitPredictions):
+class EvaluatedSplit:
     """Predictions for a split and their errors."""
 
+    name: str  # of the split, for the reader
+    predictions: SplitPredictions
     true: np.ndarray  # float64 [R, T], nan where unknown
     by_target: np.ndarray  # float64 [R, T] of errors_by_target, divided by error_scales
     error: np.ndarray  # float64 [R], over all targets
-    stds: np.ndarray | None  # float64 [R, T], standard deviations over the models, scaled as by_target
-    uncertainty: np.ndarray | None  # float64 [R], their mean over all targets
 
 
 def prediction_sections(run: Run) -> list[Section]:
@@ -155,88 +143,69 @@ def prediction_sections(run: Run) -> list[Section]:
     if run.data is None:
         return []
     splits = [read_splits(folder) or run.data.splits for folder in run.models]
-    predictors = [Predictor(checkpoint, run.config.trainer.inference_device) for checkpoint in run.checkpoints]
-    calibration = read_calibration(run.folder, run.checkpoints)
-    evaluated: dict[str, EvaluatedSplit] = {}
     for split in ("test", "valid"):
-        predictions = None
-        of_folds = run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1
-        if of_folds or (run.held_out_folds and split == "valid"):
-            predictions = read_out_of_fold(run.folder, run.data)
-        predictions = predictions or predict_split(predictors, calibration, splits, split, run.data)
+        predictions = _read_predictions(run, splits, split)
         if predictions is not None:
-            evaluated[split] = _evaluate_split(run, predictions)
-    sections = [_predictions(run, evaluated)]
-    split = "test" if "test" in evaluated else "valid"
-    if split in evaluated and not (run.held_out_folds and split == "valid"):  # those are training molecules
-        selected = evaluated[split]
-        near, name = nearest_training(selected.rows, splits, split, run.data), run.split_name(split)
-        sections.append(_error_analysis(run, selected, near, name))
-        sections.append(_worst_molecules(run, selected, near, name))
-        if len(run.models) > 1:
-            sections.append(_most_uncertain_molecules(run, selected, near))
+            break
+    else:
+        text = "No test or validation molecule has a label, so predictions cannot be evaluated."
+        return [Section("predictions", "Predicted against true", [Text(text)])]
+    evaluated = _evaluate(run, split, predictions)
+    sections = [_predictions(run, evaluated, split)]
+    if not (run.held_out_folds and split == "valid"):  # those are training molecules
+        near = nearest_training(predictions.rows, splits, split, run.data)
+        sections += [_error_analysis(run, evaluated, near), _worst_molecules(run, evaluated, near)]
     return sections
 
 
-def _evaluate_split(run: Run, predictions: SplitPredictions) -> EvaluatedSplit:
+def _read_predictions(run: Run, splits: Sequence[Splits], split: str) -> SplitPredictions | None:
+    of_folds = run.folds and split == "test" and run.config.data.folds_and_repeats[1] == 1
+    if of_folds or (run.held_out_folds and split == "valid"):
+        predictions = read_out_of_fold(run.folder, run.molecules)
+        if predictions is not None:
+            return predictions
+    predictors = [Predictor(checkpoint, run.config.trainer.inference_device) for checkpoint in run.checkpoints]
+    calibration = read_calibration(run.folder, run.checkpoints)
+    return predict_split(predictors, calibration, splits, split, run.molecules)
+
+
+def _evaluate(run: Run, split: str, predictions: SplitPredictions) -> EvaluatedSplit:
     data = run.molecules
     tasks, labels = data.dataset.tasks, data.dataset.targets
     true = labels[predictions.rows]
-    scales = error_scales(tasks, labels[data.splits["train"]])
-    by_target = errors_by_target(tasks, true, predictions.values) / scales
-    stds = None if predictions.std is None else std_by_target(tasks, predictions.values, predictions.std) / scales
-    return EvaluatedSplit(
-        **vars(predictions),
-        true=true,
-        by_target=by_target,
-        error=mean_of_known(by_target),
-        stds=stds,
-        uncertainty=None if stds is None else mean_of_known(stds),
-    )
+    by_target = errors_by_target(tasks, true, predictions.values) / error_scales(tasks, labels[data.splits["train"]])
+    return EvaluatedSplit(run.split_name(split), predictions, true, by_target, mean_of_known(by_target))
 
 
-def _predictions(run: Run, evaluated: dict[str, EvaluatedSplit]) -> Section:
+def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
     section, tasks = Section("predictions", "Predicted against true"), run.molecules.dataset.tasks
-    if not evaluated:
-        section.parts.append(Text("No test or validation molecule has a label, so predictions cannot be evaluated."))
-        return section
-    if "test" not in evaluated:
+    if split == "valid":
         text = "These results are for the validation set, by which the best epoch was selected, so they are better "
         text += "than the results on new molecules will be."
         if run.held_out_folds:
-            text = (
-                "These results are for folds of the training set, predicted by models that were trained without them."
-            )
+            text = "These results are for folds of the training set, predicted by models trained without them."
         section.parts.append(Text(f"No test molecule has a label. {text}", note=True))
-    for split, scored in evaluated.items():
-        count, total = len(scored.rows), scored.num_labelled
-        if total > count:
-            section.parts.append(
-                Text(
-                    f"A random sample of {count:,} of {total:,} {run.split_name(split)} molecules is shown.", note=True
-                )
-            )
+    count, total = len(evaluated.predictions.rows), evaluated.predictions.num_labelled
+    if total > count:
+        text = f"A random sample of {count:,} of {total:,} {evaluated.name} molecules is shown."
+        section.parts.append(Text(text, note=True))
     for t, (task, where) in enumerate(zip(tasks[:MAX_TARGETS], output_slices(tasks), strict=False)):
         if len(tasks) > 1:
             section.parts.append(Heading(task.name))
-        figures = [
-            figure
-            for split, scored in evaluated.items()
-            for figure in target_figures(task, scored.true[:, t], scored.values[:, where], run.split_name(split))
-        ]
+        figures = target_figures(task, evaluated.true[:, t], evaluated.predictions.values[:, where], evaluated.name)
         section.parts.append(Figures(figures) if figures else Text("No molecule has a label for this target."))
     if (more := len(tasks) - MAX_TARGETS) > 0:
         section.parts.append(Text(f"The first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return section
 
 
-def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
+def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
     tasks = run.molecules.dataset.tasks
     note = f"{pluralize(len(near.similarity), 'molecule')}, compared with {near.num_compared:,} training molecules"
     if near.num_compared < near.num_training:
         note += f" sampled at random from {near.num_training:,}, so the nearest neighbour may be missed"
     parts = [
-        Text(f"For the {split} set. {describe_error(tasks)}"),
+        Text(f"For the {evaluated.name} set. {describe_error(tasks)}"),
         Heading("By similarity to the training set"),
         Figures([error_by_similarity(near.similarity, evaluated.error, error_name(tasks))]),
         Text(f"{note}. Tanimoto similarity of Morgan fingerprints of radius 2 ({DOMAIN_BITS:,} bits)."),
@@ -246,67 +215,55 @@ def _error_analysis(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarit
 
 
 def _by_scaffold(run: Run, evaluated: EvaluatedSplit) -> list[Part]:
+    """Tabulate the errors of the scaffolds of at least two molecules, the most frequent first."""
     if run.smiles is None:
         return []
-    parts: list[Part] = [Heading("By scaffold")]
-    members: dict[str, list[int]] = defaultdict(list)
-    for place, row in enumerate(evaluated.rows.tolist()):
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row, error in zip(evaluated.predictions.rows.tolist(), evaluated.error.tolist(), strict=True):
         if (scaffold := scaffold_of(run.smiles[row])) is not None:
-            members[scaffold].append(place)
-    repeated = {scaffold: places for scaffold, places in members.items() if len(places) > 1}
-    if not repeated:
-        return [*parts, Text("No scaffold occurs in more than one molecule.")]
-    frequent = sorted(repeated.items(), key=lambda item: -len(item[1]))[:_MAX_SCAFFOLDS]
-    cards = []
-    for scaffold, places in frequent:
-        errors = evaluated.error[places]
-        standard_error = float(errors.std(ddof=1) / np.sqrt(len(errors)))
-        facts = [("mean error", with_std(float(errors.mean()), standard_error))]
-        svg = draw_molecule(scaffold) if scaffold else None
-        cards.append(Card(svg, scaffold, f"n = {len(places):,}", facts, "no rings" if not scaffold else "not drawn"))
-    overall = number(float(evaluated.error.mean()))
-    text = f"The most frequent of {len(members):,} Bemis-Murcko scaffolds: number of molecules (n) and mean error with "
-    return [
-        *parts,
-        Text(f"{text}its standard error. The mean error over all molecules is {overall}."),
-        Cards(cards),
-    ]
+            errors[scaffold].append(error)
+    frequent = sorted(filter(lambda item: len(item[1]) > 1, errors.items()), key=lambda item: -len(item[1]))
+    if not frequent:
+        return [Heading("By scaffold"), Text("No scaffold occurs in more than one molecule.")]
+    rows = []
+    for scaffold, found in frequent[:_MAX_SCAFFOLDS]:
+        standard_error = float(np.std(found, ddof=1) / np.sqrt(len(found)))
+        rows.append([scaffold or "no rings", f"{len(found):,}", with_std(float(np.mean(found)), standard_error)])
+    rows.append(["all molecules", f"{len(evaluated.error):,}", number(float(evaluated.error.mean()))])
+    caption = f"The most frequent of {len(errors):,} Bemis-Murcko scaffolds, with the standard error of the mean error."
+    return [Heading("By scaffold"), Table(caption, ["scaffold", "molecules", "mean error"], rows)]
 
 
-def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, split: str) -> Section:
+def _worst_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
     worst = np.argsort(-evaluated.error, kind="stable")[:_MAX_WORST].tolist()
-    cards = [_card(run, evaluated, near, place, evaluated.by_target, compare=True) for place in worst]
     several = " Of several targets, the one with the largest error is shown." if evaluated.true.shape[1] > 1 else ""
     text = (
-        f"The {split} molecules with the largest errors, in descending order.{several} "
+        f"The {evaluated.name} molecules with the largest errors, in descending order.{several} "
         "A similar training molecule with a different label suggests an activity cliff or a labelling error."
     )
-    return Section("worst", "Largest errors", [Text(text), Cards(cards)])
+    return Section("worst", "Largest errors", [Text(text), Cards([_card(run, evaluated, near, i) for i in worst])])
 
 
-def _card(
-    run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int, of: np.ndarray, *, compare: bool = False
-) -> Card:
-    """Build the card of a molecule, of the target with the largest number in ``of``, ``[R, T]``; ``compare``: with that
-    of the nearest training molecule."""
-    row, dataset = int(evaluated.rows[place]), run.molecules.dataset
-    t = int(np.nanargmax(of[place])) if np.isfinite(of[place]).any() else 0
+def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: int) -> Card:
+    """Build the card of a molecule and of its nearest training molecule, for the target with the largest error."""
+    row, dataset = int(evaluated.predictions.rows[place]), run.molecules.dataset
+    t = int(np.nanargmax(evaluated.by_target[place]))
     task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]
-    values = evaluated.values[place, where]
     facts = [("target", task.name)] if len(dataset.tasks) > 1 else []
-    facts += [("true", label_text(task, evaluated.true[place, t])), ("predicted", _prediction_text(task, values))]
-    if evaluated.std is not None:
-        facts.append(("standard deviation", number(float(evaluated.std[place, where].max()), 2)))
+    facts.append(("true", label_text(task, evaluated.true[place, t])))
+    facts.append(("predicted", _prediction_text(task, evaluated.predictions.values[place, where])))
     compared = None
     if (training_row := int(near.neighbours[place])) >= 0:
         facts.append(("similarity to training set", f"{near.similarity[place]:.2f}"))
-        if compare and run.smiles is not None:
-            label = dataset.targets[training_row, t]
-            known = [] if np.isnan(label) else [("true", label_text(task, label))]
-            compared = molecule_card(
-                run, training_row, f"nearest training molecule: {run.name_of(training_row)}", known
-            )
-    return replace(molecule_card(run, row, run.name_of(row), facts), compared=compared)
+        label = label_text(task, dataset.targets[training_row, t])
+        title = f"nearest training molecule: {run.name_of(training_row)}"
+        compared = _molecule_card(run, training_row, title, [("true", label)])
+    return _molecule_card(run, row, run.name_of(row), facts, compared)
+
+
+def _molecule_card(run: Run, row: int, title: str, facts: list[tuple[str, str]], compared: Card | None = None) -> Card:
+    smiles = run.smiles[row] if run.smiles else ""
+    return Card(draw_molecule(smiles) if smiles else None, smiles, title, facts, compared)
 
 
 def _prediction_text(task: Task, values: np.ndarray) -> str:
@@ -315,22 +272,6 @@ def _prediction_text(task: Task, values: np.ndarray) -> str:
     predicted = predicted_classes(values[None], task)[0]
     probability = float(values.max()) if len(values) > 1 else max(float(values[0]), 1 - float(values[0]))
     return f"{predicted} ({100 * probability:.0f}%)"
-
-
-def _most_uncertain_molecules(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity) -> Section:
-    identifier, title, uncertainty = "unsure", "Most uncertain molecules", evaluated.uncertainty
-    if uncertainty is None or evaluated.stds is None:
-        text = "Every molecule is predicted by the one model that did not train on it, so a standard deviation over "
-        text += "models is not available. Repeated cross-validation (data.folds 5x3) gives one."
-        return Section(identifier, title, [Text(text)])
-    known = np.flatnonzero(np.isfinite(uncertainty))
-    uncertain = known[np.argsort(-uncertainty[known], kind="stable")[:_MAX_UNCERTAIN]]
-    text = f"The {len(uncertain)} molecules with the largest standard deviation over the models, in descending order"
-    if len(run.molecules.dataset.tasks) > 1:
-        text += " of its mean over the targets, each relative to the scatter of its labels; the target with the largest"
-        text += " one is shown"
-    cards = Cards([_card(run, evaluated, near, place, evaluated.stds) for place in uncertain.tolist()])
-    return Section(identifier, title, [Text(text + "."), cards])
 
 
 # Lower bound of values before their logarithm is taken.
@@ -351,16 +292,6 @@ def errors_by_target(tasks: Sequence[Task], true: np.ndarray, values: np.ndarray
         else:
             errors[known, t] = 1 - predicted[np.arange(len(y)), y.astype(int)]
     return errors
-
-
-def std_by_target(tasks: Sequence[Task], values: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Compute the standard deviation for each target, ``float64 [R, T]``; of several classes, the largest one."""
-    by_target = np.empty((len(values), len(tasks)))
-    for t, task, where in each_target(tasks):
-        by_target[:, t] = std[:, where].max(axis=1)
-        if task.transform == "log":
-            by_target[:, t] /= np.maximum(values[:, where.start], _MIN_VALUE) * np.log(10)
-    return by_target
 
 
 def error_scales(tasks: Sequence[Task], labels: np.ndarray) -> np.ndarray:

@@ -14,15 +14,12 @@ import numpy as np
 
 from graphslice.data.featurize import molecule_keys
 from graphslice.data.split_maker import Duplicates, count_shared
-from graphslice.data.splits import SPLITS, Splits, random_subset
-from graphslice.errors import InputError
+from graphslice.data.splits import SPLITS, Splits
+from graphslice.errors import pluralize
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import MINUS, NONE, describe_bounds, label_noun, number, plain, with_std
 from graphslice.evaluation.metrics import METRICS, prediction_count
-from graphslice.report.drawing import draw_molecule, drawing_module
 from graphslice.report.figures import (
-    Card,
-    Cards,
     Code,
     Figure,
     Figures,
@@ -41,11 +38,11 @@ from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 from graphslice.training.data_summary import describe_bounded
 
-_MAX_REASONS, _MAX_DRAWN, _MAX_CLASSES = 8, 12, 20
+_MAX_REASONS, _MAX_CLASSES = 8, 20
 
 
 def data_section(run: Run) -> Section:
-    """Build the section on splits, rejected rows, duplicates, labels and example molecules."""
+    """Build the section on splits, rejected rows, duplicates and labels."""
     section = Section("data", "Data")
     if run.data is None:
         note = f"The molecules cannot be shown: {run.data_error}. This report shows what the run directory contains."
@@ -58,7 +55,6 @@ def data_section(run: Run) -> Section:
     summary = f"{repeated[:1].upper()}{repeated[1:]}." if repeated else "No molecule occurs in more than one row."
     section.parts += [Heading("Duplicates"), Text(summary)]
     section.parts += _labels(run)
-    section.parts += _example_molecules(run)
     return section
 
 
@@ -120,17 +116,29 @@ def _labels(run: Run) -> list[Part]:
     dataset, splits = data.dataset, _splits_by_name(data.splits)
     if run.folds:  # every molecule is in the training, validation or test set of some fold
         splits = {"all": data.usable_rows}
-    parts: list[Part] = [Heading("Labels")]
+    numbers: list[list[str]] = []
+    classes: list[list[str]] = []
     for t, task in enumerate(dataset.tasks[:MAX_TARGETS]):
         labels = {split: dataset.targets[rows, t] for split, rows in splits.items()}
-        known = {split: y[~np.isnan(y)] for split, y in labels.items()}
-        known = {split: y for split, y in known.items() if len(y)}
-        if not known:
-            continue
+        known = {split_name(split): y[~np.isnan(y)] for split, y in labels.items()}
         if task.kind == REGRESSION:
-            parts.append(_quantiles(task, known))
+            for split, y in known.items():
+                if len(y):
+                    quantiles = (plain(float(q)) for q in np.quantile(y, (0, 0.25, 0.5, 0.75, 1)))
+                    numbers.append([task.name, split, f"{len(y):,}", *quantiles])
         else:
-            parts.append(_class_counts(task, known, {split: len(y) for split, y in labels.items()}))
+            counts = np.array([np.bincount(y.astype(int), minlength=len(task.classes)) for y in known.values()])
+            for k in np.argsort(-counts.sum(axis=0), kind="stable")[:_MAX_CLASSES].tolist():
+                cells = zip(counts[:, k].tolist(), counts.sum(axis=1).tolist(), strict=True)
+                shares = (f"{count:,} ({_share(count, total)})" for count, total in cells)
+                classes.append([task.name, task.classes[k], *shares])
+    parts: list[Part] = [Heading("Labels")]
+    if numbers:
+        head = ["target", "split", "labels", "least", "lower quartile", "median", "upper quartile", "largest"]
+        parts.append(Table("Quantiles of the labels.", head, numbers))
+    if classes:
+        caption = f"Labels of the {_MAX_CLASSES} most frequent classes, and their share of all labels of the split."
+        parts.append(Table(caption, ["target", "class", *map(split_name, splits)], classes))
     bounds = describe_bounded(dataset.tasks, dataset.bounds(data.usable_rows))
     for split in ("valid", "test"):
         bounds += describe_bounds(split, run.metrics[split]) if split in run.metrics else []
@@ -138,68 +146,6 @@ def _labels(run: Run) -> list[Part]:
     if (more := len(dataset.tasks) - MAX_TARGETS) > 0:
         parts.append(Text(f"Labels of the first {MAX_TARGETS} targets; {more:,} more targets are not shown."))
     return parts
-
-
-def _quantiles(task: Task, known: dict[str, np.ndarray]) -> Table:
-    rows = [
-        [split_name(split), f"{len(y):,}", *(plain(float(q)) for q in np.quantile(y, (0, 0.25, 0.5, 0.75, 1)))]
-        for split, y in known.items()
-    ]
-    head = ["split", "labels", "least", "lower quartile", "median", "upper quartile", "largest"]
-    return Table(f"Labels of {task.name}.", head, rows)
-
-
-def _class_counts(task: Task, known: dict[str, np.ndarray], rows: dict[str, int]) -> Table:
-    counts = {split: np.bincount(y.astype(int), minlength=len(task.classes)) for split, y in known.items()}
-    order = np.argsort(-sum(counts.values()), kind="stable")
-    lines = [
-        [task.classes[k], *(f"{count[k]:,} ({_share(int(count[k]), int(count.sum()))})" for count in counts.values())]
-        for k in order[:_MAX_CLASSES].tolist()
-    ]
-    more = f" {len(order) - _MAX_CLASSES:,} rarer classes are not listed." * (len(order) > _MAX_CLASSES)
-    empty = {split: rows[split] - len(y) for split, y in known.items()}
-    if any(empty.values()):
-        lines.append(["no label", *(f"{empty[split]:,}" for split in known)])
-    caption = f"Classes of {task.name}: number of labels in each split, and share of all labels of the split.{more}"
-    return Table(caption, ["class", *map(split_name, counts)], lines)
-
-
-def _example_molecules(run: Run) -> list[Part]:
-    parts: list[Part] = [Heading("Example molecules")]
-    if run.smiles is None:
-        return [*parts, Text("The dataset holds graphs without SMILES, so no molecules are drawn.", note=True)]
-    try:
-        drawing_module()
-    except InputError as error:
-        return [*parts, Text(f"{error}.", note=True)]
-    usable_rows = run.molecules.usable_rows
-    rows = random_subset(usable_rows, _MAX_DRAWN)
-    split_of = {
-        int(row): split for split, members in run.molecules.splits.items() for row in np.intersect1d(members, rows)
-    }
-    cards = []
-    for row in rows.tolist():
-        where = "" if run.folds else f", {split_name(split_of.get(row, 'no split'))}"
-        cards.append(molecule_card(run, row, f"{run.name_of(row)}{where}", labels_of(run, row)))
-    return [
-        *parts,
-        Cards(cards),
-        Text(f"{len(cards)} of {len(usable_rows):,} molecules, chosen at random. Rows count from 1."),
-    ]
-
-
-def molecule_card(run: Run, row: int, title: str, facts: list[tuple[str, str]]) -> Card:
-    """Return the card of a molecule, drawn if it has a SMILES."""
-    smiles = run.smiles[row] if run.smiles else ""
-    return Card(draw_molecule(smiles) if smiles else None, smiles, title, facts)
-
-
-def labels_of(run: Run, row: int, most: int = 2) -> list[tuple[str, str]]:
-    """List names and known labels of a molecule's first targets, at most ``most``, as pairs of text."""
-    dataset = run.molecules.dataset
-    known = np.flatnonzero(~np.isnan(dataset.targets[row]))
-    labels = [(dataset.tasks[t].name, label_text(dataset.tasks[t], dataset.targets[row, t])) for t in known[:most]]
-    return [*labels, ("", f"and {len(known) - most:,} more")] if len(known) > most else labels
 
 
 def label_text(task: Task, label: float) -> str:
@@ -211,8 +157,6 @@ def label_text(task: Task, label: float) -> str:
 
 #: Maximum number of targets shown in detail.
 MAX_TARGETS = 12
-# A table of targets lists at most this many of the best and of the worst.
-_MAX_LISTED = 50
 
 # Splits on which a model is evaluated, in the order of the table columns.
 _SPLITS = ("valid", "test")
@@ -245,21 +189,21 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Summarise the run as pairs of name and value."""
     names, training, start = target_names(run), run.training, run.start
     listed = ", ".join(names[:MAX_TARGETS]) + (f" and {len(names) - MAX_TARGETS:,} more" * (len(names) > MAX_TARGETS))
-    kind = f"cross-validation with {len(run.models)} models, one per fold; each"
-    if not run.folds:
-        kind = f"ensemble of {len(run.models)} models, whose predictions are averaged; each"
-    layers = run.config.model.layers
-    model = f"{run.config.model.mixer} mixer, {layers} layer{'s' * (layers != 1)}"
-    model = f"{kind} {model}" if len(run.models) > 1 else model
-    machine = start.get("machine", {})
+    model = f"{run.config.model.mixer} mixer, {pluralize(run.config.model.layers, 'layer')}"
+    if run.folds:
+        model = f"cross-validation with {len(run.models)} models, one per fold; each {model}"
+    elif len(run.models) > 1:
+        model = f"ensemble of {len(run.models)} models, whose predictions are averaged; each {model}"
+    devices = f" x {training['devices']}" if training["devices"] > 1 else ""
     rows = [
         ("targets", listed or "unknown"),
         ("model", f"{model}; {training['parameters']:,} parameters"),
         ("split", _split(run)),
-        ("device", f"{training['device']}{f' x {devices}' if (devices := training['devices']) > 1 else ''}"),
+        ("device", f"{training['device']}{devices}"),
         ("training time of the network", _duration(training["seconds"])),
     ]
     if start:
+        machine = start["machine"]
         rows.append(("date", datetime.fromisoformat(start["date"]).strftime("%Y-%m-%d %H:%M %z")))
         rows.append(("machine", f"{machine.get('gpu', machine['machine'])}, {machine['cores']} cores"))
         rows.append(("version", f"GraphSlice {start['version']}, torch {machine['torch']}, RDKit {machine['rdkit']}"))
@@ -270,10 +214,9 @@ def _split(run: Run) -> str:
     data = run.config.data
     if run.folds:
         return f"{data.folds} folds, {data.split or 'random'}"
-    own = run.data is not None and run.data.dataset.splits is not None
-    return data.split or (
-        "given in the dataset" if own else "given in the dataset, else random" if run.data is None else "random"
-    )
+    if run.data is None:
+        return data.split or "given in the dataset, else random"
+    return data.split or ("random" if run.data.dataset.splits is None else "given in the dataset")
 
 
 def _duration(seconds: float) -> str:
@@ -315,10 +258,8 @@ def _intervals(run: Run) -> list[Heading | Table]:
         f"{label_noun(test_scores)} covered, mean width in the unit of the target or mean number of classes, and "
         "temperature of the probabilities."
     )
-    if len(rows) > MAX_TARGETS:
-        caption += f" The first {MAX_TARGETS} of {len(rows):,} targets; metrics.json lists all."
     head = ["target", "coverage", "size", "temperature"]
-    return [Heading("Prediction intervals"), Table(caption, head, rows[:MAX_TARGETS])]
+    return [Heading("Prediction intervals"), Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS)]
 
 
 def _table_of_means(run: Run) -> Table:
@@ -341,13 +282,10 @@ def _table_of_means(run: Run) -> Table:
 
 
 def _value(value: float | None) -> str:
-    return (
-        NONE
-        if value is None
-        else f"{value:.4f}".replace("-", MINUS)
-        if 1e-3 <= abs(value) < 10 or not value
-        else number(value, 4)
-    )
+    if value is None:
+        return NONE
+    has_four_decimals = 1e-3 <= abs(value) < 10 or not value
+    return f"{value:.4f}".replace("-", MINUS) if has_four_decimals else number(value, 4)
 
 
 def _targets(run: Run) -> list[Table]:
@@ -356,31 +294,29 @@ def _targets(run: Run) -> list[Table]:
     targets = run.metrics.get(split, {}).get("targets", {})
     if len(targets) < 2:
         return []
-    kinds = {target["kind"] for target in targets.values()}
     parts: list[Table] = []
-    for kind in (kind for kind in TASK_KINDS if kind in kinds):
-        of_kind = {name: target for name, target in targets.items() if target["kind"] == kind}
+    for kind in TASK_KINDS:
+        of_kind = {name: scores for name, scores in targets.items() if scores["kind"] == kind}
+        if not of_kind:
+            continue
         names = [name for name, metric in METRICS.items() if kind in metric.kinds and name != "loss"]
-        first = run.metric if run.metric in names else names[0]
-        names = [first, *(name for name in names if name != first)][:5]
-        metric = METRICS[first]
-        losses = {n: np.inf if one[first] is None else metric.loss(one[first]) for n, one in of_kind.items()}
-        ordered = sorted(of_kind, key=losses.__getitem__)
-        rows = [[n, *(_value(of_kind[n][m]) for m in names), f"{prediction_count(of_kind[n])[0]:,}"] for n in ordered]
-        caption = (
-            f"Scores of {len(of_kind):,} {kind} target{'s' * (len(of_kind) != 1)} on the {run.split_name(split)} set"
-        )
-        caption += ", the best first" * (len(of_kind) > 1)
-        if len(rows) > 2 * _MAX_LISTED:
-            caption += f"; {len(rows) - 2 * _MAX_LISTED:,} targets in between are not shown, metrics.json lists all"
-            rows = [*rows[:_MAX_LISTED], ["…"] + [""] * (len(names) + 1), *rows[-_MAX_LISTED:]]
+        names = sorted(names, key=lambda name: name != run.metric)[:5]
+        metric = METRICS[names[0]]
+        values = {name: scores[names[0]] for name, scores in of_kind.items()}
+        losses = {name: np.inf if value is None else metric.loss(value) for name, value in values.items()}
+        rows = []
+        for name in sorted(of_kind, key=losses.__getitem__):
+            scores = of_kind[name]
+            rows.append([name, *(_value(scores[m]) for m in names), f"{prediction_count(scores)[0]:,}"])
+        order = ", the best first" if len(rows) > 1 else ""
+        caption = f"Scores of {pluralize(len(rows), f'{kind} target')} on the {run.split_name(split)} set{order}."
         head = ["target", *(METRICS[name].label for name in names), "n"]
-        parts.append(Table(f"{caption}.", head, rows, folded=len(of_kind) > 2 * MAX_TARGETS))
+        parts.append(Table(caption, head, rows, folded=len(rows) > 2 * MAX_TARGETS))
     return parts
 
 
 def _component_scores(run: Run) -> list[Heading | Text | Table]:
-    """Tabulate the scores of the weighted ensemble and of its components: network, random forest, boosting."""
+    """Tabulate the scores of the stack and of its components: network, random forest, boosting, kernel machine."""
     runs = [read_metrics(folder) for folder in run.models if is_finished(folder)]
     # A member whose validation set does not define the metric was evaluated by another.
     comparable = [metrics for metrics in runs if metrics.get("metric", "mae") == run.metric]
@@ -392,17 +328,12 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
     for name in baselines[0][splits[0]] if splits else ():
         means = (_mean([scores[split].get(name) for scores in baselines]) for split in splits)
         rows.append([NAMES.get(name, name), "" if name == STACK else f"{100 * weights[name]:.0f}%", *means])
-    metric, several = METRICS[run.metric], len(baselines) > 1
+    metric = METRICS[run.metric]
     better = "higher is better" if metric.higher_is_better else "lower is better"
-    of = (
-        f"mean ± standard deviation over {len(baselines)} models, each evaluated alone"
-        if several
-        else (
-            "weights are chosen on held-out molecules and shrunk towards equal weights if these are few, so a single "
-            "component may score better"
-        )
-    )
-    caption = f"{metric.label} ({better}) of the weighted ensemble and of each component alone; {of}."
+    of = "the weights are chosen on held-out molecules"
+    if len(baselines) > 1:
+        of = f"mean ± standard deviation over the {len(baselines)} models"
+    caption = f"{metric.label} ({better}) of the {NAMES[STACK]} and of each component; {of}."
     head = ["component", "weight", *map(run.split_name, splits)]
     return [Heading("Network and base models"), Table(caption, head, rows)]
 
@@ -411,11 +342,9 @@ def _mean_weights(checkpoints: Sequence[Checkpoint]) -> Mapping[str, float]:
     """Return the weight of each component, averaged over the targets and the models."""
     weights: defaultdict[str, float] = defaultdict(float)
     for stack in (checkpoint.stacking for checkpoint in checkpoints):
-        shares = (
-            [(NETWORK, 1.0)] if stack is None else zip((NETWORK, *stack.models), stack.weights.mean(1), strict=True)
-        )
-        for name, share in shares:
-            weights[name] += share / len(checkpoints)
+        names, means = ((NETWORK,), [1.0]) if stack is None else ((NETWORK, *stack.models), stack.weights.mean(1))
+        for name, mean in zip(names, means, strict=True):
+            weights[name] += mean / len(checkpoints)
     return weights
 
 

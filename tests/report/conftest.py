@@ -51,8 +51,3 @@ def mixed(make_report, hostile_table) -> Path:
 def binary(make_report, demo_rows) -> Path:
     table = demo_rows.assign(active=(demo_rows["gap_ev"] > demo_rows["gap_ev"].median()).astype(int))
     return make_report(table.drop(columns="gap_ev"))
-
-
-@pytest.fixture(scope="session")
-def ensemble(make_report, demo_rows) -> Path:
-    return make_report(demo_rows[["smiles", "gap_ev"]], trainer={"max_epochs": 1, "ensemble": 2})

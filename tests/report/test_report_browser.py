@@ -11,11 +11,9 @@ WIDER = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.tab
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mixed", "binary", "ensemble"])
-@pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_report_renders_without_errors_or_overflow(browser, request, kind, width, scheme):
-    path = request.getfixturevalue(kind) / "report.html"
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
+def test_report_renders_without_errors_or_overflow(browser, mixed, width, scheme):
+    path = mixed / "report.html"
     browser.open(path, width, scheme)
     assert browser.console_errors() == []
     assert [url for url in browser.requests() if not url.startswith("data:")] == [path.resolve().as_uri()]
@@ -25,7 +23,6 @@ def test_report_renders_without_errors_or_overflow(browser, request, kind, width
     assert browser.value("[...document.images].every(image => image.naturalWidth > 0)")
     rgb = re.findall(r"\d+", browser.value("getComputedStyle(document.body).backgroundColor"))
     assert (sum(map(int, rgb[:3])) < 200) == (scheme == "dark")
-    assert browser.value("document.querySelectorAll('script').length") == 0
 
 
 @pytest.mark.slow
@@ -39,8 +36,8 @@ def test_text_contrast_is_sufficient_in_both_colour_schemes(browser, mixed):
         };
         const page = light(getComputedStyle(document.body).backgroundColor);
         const against = name => e => {
-            const own = light(getComputedStyle(e)[name]);
-            return (Math.max(own, page) + 0.05) / (Math.min(own, page) + 0.05);
+            const colour = light(getComputedStyle(e)[name]);
+            return (Math.max(colour, page) + 0.05) / (Math.min(colour, page) + 0.05);
         };
         const words = [...document.querySelectorAll('p, h1, h2, h3, dt, dd, th, td, figcaption, summary, a')];
         return Math.min(...words.map(against('color')));

@@ -15,7 +15,7 @@ from graphslice.evaluation.format_scores import number, plain, with_std
 from graphslice.evaluation.plots import confusion_matrix, plot_predicted_vs_true
 from graphslice.report.drawing import draw_molecule, drawing_module, scaffold_of
 from graphslice.report.figures import error_by_similarity, target_figures
-from graphslice.report.predictions import error_scales, errors_by_target, mean_of_known, std_by_target
+from graphslice.report.predictions import error_scales, errors_by_target, mean_of_known
 from graphslice.tasks import Task
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,8 +34,6 @@ def test_errors_of_all_task_kinds_match_manual_computation():
     assert error_scales(tasks[3:], true[:, 3:]) == [1]
     means = [(0.5 + 0.1 + 0.3 + 1 / 1.5) / 4, 2.25 / 3, np.nan]
     np.testing.assert_allclose(mean_of_known(errors / scales), means, rtol=1e-6)
-    std = np.array([[0.2, 0.1, 0.1, 0.3, 0.2, 10]], np.float32)
-    np.testing.assert_allclose(std_by_target(tasks, values[:1], std), [[0.2, 0.1, 0.3, 1 / math.log(10)]], rtol=1e-6)
 
 
 def test_bars_show_mean_error_of_each_similarity_bin():
@@ -47,13 +45,9 @@ def test_bars_show_mean_error_of_each_similarity_bin():
     assert np.divide(heights, heights[0]) == pytest.approx([1, 1, 3, 7], rel=0.02)
 
 
-@pytest.mark.parametrize("values", [[3.0], [5.0, 5.0], [-1e300, 1e300]])
-@pytest.mark.parametrize("log", [False, True])
-def test_axes_of_extreme_values_are_finite(values, log):
-    if log and min(values) <= 0:
-        values = [abs(value) + 1e-3 for value in values]
-    task = Task("y", transform="log" if log else "none")
-    y = np.array(values)
+@pytest.mark.parametrize(("values", "transform"), [([3.0], "log"), ([-1e300, 1e300], "none"), ([1e-3, 1e200], "log")])
+def test_axes_of_extreme_values_are_finite(values, transform):
+    task, y = Task("y", transform=transform), np.array(values)
     svg = target_figures(task, y, y[:, None], "test")[0].svg
     assert not re.search(r"[ =\">](nan|inf)", svg) and len([*ElementTree.fromstring(svg).iter(f"{SVG}text")]) >= 4
 
@@ -104,7 +98,7 @@ def test_scaffold_ignores_stereochemistry():
     assert scaffold_of("CCO") == ""
 
 
-@pytest.mark.parametrize("name", ["溶解度", "a\nb", "\udcff", "$x_$", "😀", ""])
+@pytest.mark.parametrize("name", ["溶解度 $x_$\n😀", "\udcff", ""])
 @pytest.mark.filterwarnings("error")
 def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
     tasks = [Task(name), Task(name, "binary", (name + "1", "no")), Task(name, "multiclass", (name + "1", "b", "c"))]
@@ -115,7 +109,7 @@ def test_names_that_a_font_lacks_are_drawn(name, tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("count", [3, 10, 11])
+@pytest.mark.parametrize("count", [3, 11])
 def test_confusion_matrix_of_many_classes_counts_every_molecule(count):
     task = Task("kind", "multiclass", tuple(f"class number {k}" for k in range(count)))
     draw = np.random.default_rng(0)

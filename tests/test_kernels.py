@@ -60,13 +60,3 @@ def test_every_kernel_is_listed_with_its_guard():
     assert set(listed) == called, "docs/kernels.md must list exactly the kernels that Python calls"
     assert len(listed) == len(set(listed)) and len(called) > 20
     assert all(len(row) == 3 and all(cell.strip() for cell in row) for row in rows)
-
-
-def test_called_kernels_finds_kernels_by_all_import_styles():
-    sources = {
-        "p.a": "@njit(cache=True)\ndef inner(x): ...\n@njit\ndef outer(x): inner(x)\ndef python(): outer(1)",
-        "p.b": "from p.a import inner as i\nfrom p import c\nrun = lambda: (i(2), c.third[1](3))",
-        "p.c": "@triton.jit\ndef third(x): ...\n@triton.jit\ndef unused(x): third(x)\n@other\ndef fourth(): ...",
-    }
-    assert called_kernels(sources) == {"p.a.outer", "p.a.inner", "p.c.third"}
-    assert called_kernels({"p.a": sources["p.a"]}) == {"p.a.outer"}

@@ -23,7 +23,7 @@ from graphslice.data.store import GraphStore
 from graphslice.doctor.checks import OperatorCheck, check_operator, operators_on
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import faulty_backends
-from graphslice.ops.toolchain import compiler_missing
+from graphslice.ops.triton import compiler_missing
 from graphslice.system.machine import DEMO_CSV, fast_dtype, hardware_info
 
 _PACKAGES = ("torch", "triton", "numba", "rdkit", "pytorch-lightning", "torch-geometric", "ogb")

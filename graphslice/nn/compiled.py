@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphslice.ops.triton_tiles import capability
+from graphslice.ops.triton import capability
 
 #: Maximum number of shapes and modes a function is compiled for; each costs seconds to minutes, and memory on a GPU.
 MAX_COMPILED = 64

@@ -22,7 +22,7 @@ from graphslice.nn.mixers import check_mixer
 from graphslice.nn.traced_model import traceable
 from graphslice.ops import Dropout, read_out
 from graphslice.ops.read_out import ATOMWISE
-from graphslice.ops.toolchain import warn_of_missing_compiler
+from graphslice.ops.triton import warn_of_missing_compiler
 
 
 class GraphTransformer(nn.Module):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from graphslice.ops.dispatch import operator
 from graphslice.ops.dropout import dropout
 from graphslice.program.kernels import attention as kernels
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 
 @operator
@@ -40,12 +38,11 @@ def heads_fit(channels: int, heads: int) -> bool:
 
 
 @aggregate.kernels(attn_weights="B H N N", v="B N C")
-def _rule(trace: Trace, attn_weights: Any, v: Any, p: float = 0.0) -> Traced:
-    v, rows, channels = trace.activations(v)
-    weights = trace.tensor(attn_weights, BATCH, None, rows, rows)
-    heads = weights.shape[1]
-    trace.require(heads_fit(channels, heads) and rows == N, f"aggregation of {v.shape} by {weights.shape}")
-    out, sizes = trace.new(v.shape), (heads, N, channels, *trace.dropout_operands(p, weights.value.size))
-    trace.forward(kernels.aggregate, weights, v, out, *sizes)
-    trace.backward(kernels.aggregate_gradients, weights, v, Upstream(out), Gradient(v), Gradient(weights), *sizes)
+def _rule(trace: Trace, attn_weights, v, p: float = 0.0) -> Traced:
+    heads, channels = attn_weights.shape[1], v.shape[2]
+    trace.require(heads_fit(channels, heads), f"{heads} heads of {channels} channels")
+    out, grads = trace.new(v.shape), (Gradient(v), Gradient(attn_weights))
+    sizes = heads, N, channels, *trace.dropout_operands(p, attn_weights.value.size)
+    trace.forward(kernels.aggregate, attn_weights, v, out, *sizes)
+    trace.backward(kernels.aggregate_gradients, attn_weights, v, Upstream(out), *grads, *sizes)
     return out

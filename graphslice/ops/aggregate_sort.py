@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graphslice.ops.aggregate import aggregate
 from graphslice.ops.column_sort import column_sort, descending_channels, sort_arguments_valid
-from graphslice.ops.dispatch import operator, triton_runs
-from graphslice.ops.triton_tiles import DTYPES, MAX_AGGREGATE_ROWS, capability, supports_dtype
+from graphslice.ops.dispatch import operator
+from graphslice.ops.triton import DTYPES, MAX_AGGREGATE_ROWS, capability, supports_dtype, triton_runs
 from graphslice.program.function import once_differentiable
 
 if triton_runs():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -11,7 +9,7 @@ from graphslice.ops.aggregate import heads_fit
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import attention as kernels
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 
 @operator
@@ -37,14 +35,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor, heads: int, p:
 
 
 @attention.kernels(q="B N C", k="B N C", v="B N C", attn_bias="B H N N")
-def _rule(trace: Trace, q: Any, k: Any, v: Any, attn_bias: Any, heads: int, p: float = 0.0) -> Traced:
-    v, rows, channels = trace.activations(v)
-    q, k = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape)
-    bias = trace.tensor(attn_bias, BATCH, heads, rows, rows)
-    trace.require(heads_fit(channels, heads) and rows == N, f"attention of {v.shape} in {heads} heads")
-    out, weights = trace.new(v.shape), trace.new(bias.shape)
-    sizes = heads, N, channels, *trace.dropout_operands(p, bias.value.size)
-    trace.forward(kernels.attention, q, k, v, bias, weights, out, *sizes)
-    grads = Gradient(q), Gradient(k), Gradient(v), Gradient(bias)
+def _rule(trace: Trace, q, k, v, attn_bias, heads: int, p: float = 0.0) -> Traced:
+    channels = v.shape[2]
+    fit = heads == attn_bias.shape[1] and heads_fit(channels, heads)
+    trace.require(fit, f"{heads} heads of {channels} channels")
+    out, weights = trace.new(v.shape), trace.new(attn_bias.shape)
+    sizes = heads, N, channels, *trace.dropout_operands(p, attn_bias.value.size)
+    trace.forward(kernels.attention, q, k, v, attn_bias, weights, out, *sizes)
+    grads = Gradient(q), Gradient(k), Gradient(v), Gradient(attn_bias)
     trace.backward(kernels.attention_gradients, q, k, v, weights, Upstream(out), *grads, *sizes)
     return out

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from graphslice.ops.dispatch import operator, triton_runs
-from graphslice.ops.triton_tiles import DTYPES, capability, supports_dtype
+from graphslice.ops.dispatch import operator
+from graphslice.ops.triton import DTYPES, capability, supports_dtype, triton_runs
 from graphslice.program.function import once_differentiable
 from graphslice.program.kernels import embedding
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 if triton_runs():
     from graphslice.ops import triton_bonds
@@ -88,16 +86,12 @@ class _TritonMessages(torch.autograd.Function):
 
 def _fits(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> bool:
     # A code beyond the tables is an error of the reference; the kernels would take it for no bond.
-    return x.shape[2] % 16 == 0 and 0 <= int(bonds.min()) <= int(bonds.max()) <= len(types) * len(rings)
+    return 0 <= int(bonds.min()) <= int(bonds.max()) <= len(types) * len(rings)
 
 
 @bond_messages.kernels(x="B N C", bonds="B N N int16", types="T C", rings="R C", fits=_fits)
-def _rule(trace: Trace, x: Any, bonds: Any, types: Any, rings: Any) -> Traced:
-    x, rows, channels = trace.activations(x)
-    bonds = trace.tensor(bonds, BATCH, rows, rows, dtype=torch.int16)
-    types, rings = trace.tensor(types, None, channels), trace.tensor(rings, None, channels)
-    trace.require(rows == N, f"messages of {x.shape}")
-    out, sizes = trace.new(x.shape), (types.shape[0], rings.shape[0], N, channels)
+def _rule(trace: Trace, x, bonds, types, rings) -> Traced:
+    out, sizes = trace.new(x.shape), (types.shape[0], rings.shape[0], N, x.shape[2])
     trace.forward(embedding.bond_messages, x, bonds, types, rings, out, *sizes)
     grads = Gradient(x), Gradient(types), Gradient(rings)
     trace.backward(embedding.bond_messages_gradients, x, bonds, types, rings, Upstream(out), *grads, *sizes)

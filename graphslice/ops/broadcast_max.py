@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from graphslice.ops.dispatch import operator
-from graphslice.program.kernels import pooling
+from graphslice.program.kernels import columns
 from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
@@ -35,13 +33,9 @@ def broadcast_max(v: Tensor, lengths: Tensor, local_channels: Tensor) -> Tensor:
 
 
 @broadcast_max.kernels(v="B N C", lengths="B int64", local_channels="C bool")
-def _rule(trace: Trace, v: Any, lengths: Any, local_channels: Any) -> Traced:
-    v, rows, channels = trace.activations(v)
-    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    local = trace.tensor(local_channels, channels, dtype=torch.bool)
-    trace.require(rows == N, f"maxima of {v.shape}")
-    out, maxima = trace.new(v.shape), trace.new((BATCH, channels))
-    trace.forward(pooling.broadcast_max, v, lengths, local, out, maxima, N, channels)
-    operands = v, lengths, local, maxima, Upstream(out), Gradient(v)
-    trace.backward(pooling.broadcast_max_gradient, *operands, N, channels)
+def _rule(trace: Trace, v, lengths, local_channels) -> Traced:
+    out, maxima, channels = trace.new(v.shape), trace.new((BATCH, v.shape[2])), v.shape[2]
+    trace.forward(columns.broadcast_max, v, lengths, local_channels, out, maxima, N, channels)
+    operands = v, lengths, local_channels, maxima, Upstream(out), Gradient(v)
+    trace.backward(columns.broadcast_max_gradient, *operands, N, channels)
     return out

@@ -6,17 +6,15 @@ The network of the CPU kernel is in :mod:`graphslice.program.simd.sorting_networ
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from graphslice.ops.dispatch import operator, triton_runs
-from graphslice.ops.triton_tiles import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability
+from graphslice.ops.dispatch import operator
+from graphslice.ops.triton import DTYPES, MAX_SORT_ROWS, MIN_CAPABILITY, capability, triton_runs
 from graphslice.program.function import once_differentiable
-from graphslice.program.kernels import sort
+from graphslice.program.kernels import columns
 from graphslice.program.layout import ROW_NUMBER, N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 if triton_runs():
     from graphslice.ops import triton_sort
@@ -86,24 +84,18 @@ def sort_arguments_valid(x: Tensor, lengths: Tensor | None = None, order: str | 
 
 
 @column_sort.kernels(x="B N C", lengths="B int64", order="C bool")
-def _rule(trace: Trace, x: Any, lengths: Any = None, order: Any = "ascending") -> Traced:
+def _rule(trace: Trace, x, lengths=None, order="ascending") -> Traced:
     return trace_sort(trace, x, lengths, order, keep_rows=trace.needs_gradients)[0]
 
 
-def trace_sort(trace: Trace, x: Any, lengths: Any, order: Any, *, keep_rows: bool) -> tuple[Traced, Traced | int]:
+def trace_sort(trace: Trace, x, lengths, order, *, keep_rows: bool) -> tuple[Traced, Traced | int]:
     """Append a sort to a trace; return the sorted values and, if wanted, the source row of each, else 0."""
-    x, rows, channels = trace.activations(x)
-    lengths = 0 if lengths is None else trace.tensor(lengths, BATCH, dtype=torch.int64)
-    if isinstance(order, str):
-        trace.require(order in ORDERS, f"the order {order}")
-        descending: Any = ORDERS.index(order)
-    else:
-        descending = trace.tensor(order, channels, dtype=torch.bool)
-    trace.require(rows == N, f"a sort of {x.shape}")
-    out, sizes = trace.new(x.shape), (N, channels)
+    trace.require(not isinstance(order, str) or order in ORDERS, f"the order {order}")
+    descending = ORDERS.index(order) if isinstance(order, str) else order
+    out, sizes = trace.new(x.shape), (N, x.shape[2])
     origins = trace.new(x.shape, ROW_NUMBER) if keep_rows else 0
-    trace.forward(sort.column_sort, x, lengths, descending, out, origins, *sizes)
-    trace.backward(sort.column_sort_gradient, Upstream(out), origins, Gradient(x), *sizes)
+    trace.forward(columns.column_sort, x, 0 if lengths is None else lengths, descending, out, origins, *sizes)
+    trace.backward(columns.column_sort_gradient, Upstream(out), origins, Gradient(x), *sizes)
     return out, origins
 
 
@@ -127,8 +119,7 @@ class _TritonSort(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, lengths, descending):
-        rows = x.new_empty(x.shape, dtype=torch.uint8 if x.shape[1] <= 256 else torch.int32)
-        out = triton_sort.sort(x, lengths, descending, rows)
+        out, rows = triton_sort.sort(x, lengths, descending)
         ctx.save_for_backward(rows)
         return out
 

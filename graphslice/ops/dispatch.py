@@ -1,38 +1,23 @@
 """Dispatch of operator calls to backends.
 
 An operator is a plain torch function, its reference, which supports every device and dtype. A backend is a
-faster function for some calls, under the conditions that :meth:`Operator.backend` lists::
-
-    @operator
-    def softsign(x: Tensor) -> Tensor:
-        return F.softsign(x)
-
-    @softsign.kernels(x="B N C")
-    def _rule(trace: Trace, x: Traced) -> Traced:
-        ...
-
-    @softsign.backend("triton", dtypes=(torch.float32,))
-    def _triton(x: Tensor) -> Tensor:
-        ...
-
-A call runs on the most recently registered backend that supports it, or on the reference if none does. The kernels of a
-rule run a call on the CPU, and are part of the program of a model (:mod:`graphslice.program`).
+faster function for some calls, under the conditions that :meth:`Operator.backend` lists. A call runs on the most
+recently registered backend that supports it, or on the reference if none does. The kernels of a rule run a call on the
+CPU, and are part of the program of a model (:mod:`graphslice.program`). CONTRIBUTING.md has an example.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial, update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from graphslice.ops.toolchain import warn_of_missing_compiler
+from graphslice.ops.triton import TRITON_INTERPRETED
 from graphslice.program.function import OperatorProgram
 from graphslice.program.trace import RULES, Traced
 
@@ -42,19 +27,8 @@ R = TypeVar("R")
 #: Device type on which the kernels of each kind of backend run.
 DEVICE_TYPES = {"numba": "cpu", "triton": "cuda"}
 
-#: True if Triton interprets its kernels on the CPU. For tests; :meth:`Operator.using` only.
-TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
 #: All operators by name.
 OPERATORS: dict[str, Operator] = {}
-
-
-@cache
-def triton_runs() -> bool:
-    """True if Triton kernels can run on this machine. Triton is imported only then, as that takes a second."""
-    if TRITON_INTERPRETED:
-        return importlib.util.find_spec("triton") is not None
-    return torch.cuda.is_available() and not warn_of_missing_compiler("cuda")
 
 
 @dataclass
@@ -78,9 +52,8 @@ class Backend(Generic[P, R]):
 
 
 class Operator(Generic[P, R]):
-    """Torch function with faster backends, created by the decorator :func:`operator`.
-
-    Name, signature and docstring are those of the reference.
+    """Torch function with faster backends, created by the decorator :func:`operator`; name, signature and docstring
+    are those of the reference.
 
     Attributes:
         reference: plain torch function for every device and dtype.
@@ -116,14 +89,14 @@ class Operator(Generic[P, R]):
         """Register a function as a backend of the operator (decorator).
 
         The backend supports a call if all tensors are on one device, of the type that :data:`DEVICE_TYPES` gives for
-        the name, and all floating-point tensors are non-empty and share one dtype. :func:`torch.compile` traces the
-        reference, which it can fuse with the operations before and after it, unless the backend is ``traceable``.
+        the name, and all floating-point tensors are non-empty and share one of the ``dtypes``.
 
         Args:
             name: ``"numba"`` or ``"triton"``.
             dtypes: supported dtypes of the floating-point tensors.
             fits: predicate on the arguments of the call: True if their shapes and values are supported.
-            traceable: True if :func:`torch.compile` can trace the backend, and its steps are faster with it.
+            traceable: True if :func:`torch.compile` can trace the backend, and its steps are faster with it than with
+                the reference, which it can fuse with the operations before and after it.
         """
 
         def register(function: Callable[P, R]) -> Callable[P, R]:
@@ -136,18 +109,17 @@ class Operator(Generic[P, R]):
     def kernels(
         self, *, fits: Callable[..., bool] | None = None, **inputs: str
     ) -> Callable[[Callable[..., Traced]], Callable[..., Traced]]:
-        """Register the kernels of the operator on a CPU (decorator): the rule by which it is traced.
-
-        The operator itself then has a numba backend for float32, which runs a program of this one operation.
+        """Register the kernels of the operator on a CPU (decorator): the rule by which it is traced, and a numba
+        backend for float32, a program of this one operation.
 
         Args:
-            fits: condition on the values of the arguments of such a call; the rule checks their sizes.
-            inputs: shapes of the tensor arguments: see :class:`~graphslice.program.function.OperatorProgram`.
+            fits: condition on the values of the arguments of a call.
+            inputs: shapes of the tensor arguments: see :class:`~graphslice.program.function.Shapes`.
         """
 
         def register(rule: Callable[..., Traced]) -> Callable[..., Traced]:
-            RULES[self] = rule
             program: Any = OperatorProgram(self.reference, rule, inputs, fits)  # type: ignore[arg-type]
+            RULES[self] = program.trace
             self.backend("numba", dtypes=(torch.float32,), fits=program.supports)(program)
             return rule
 
@@ -167,18 +139,8 @@ class Operator(Generic[P, R]):
         return "torch" if backend is None else backend.name
 
     def using(self, name: str) -> Callable[P, R]:
-        """Return the operator restricted to one backend.
-
-        Args:
-            name: of the backend, or ``"torch"`` for the reference.
-
-        Returns:
-            A function with the signature of the operator. It raises ValueError if the backend does not support its
-            arguments.
-
-        Raises:
-            ValueError: if the operator has no such backend on this machine.
-        """
+        """Return the operator restricted to one backend, or its reference for ``"torch"``: a function that raises
+        ValueError if the backend does not support its arguments."""
         if name == "torch":
             return self.reference
         if name not in self.backends:
@@ -198,20 +160,14 @@ class Operator(Generic[P, R]):
         if device_type == "cpu" and backend.name == "triton" and TRITON_INTERPRETED:
             device_type = "cuda"
         if not backend.supports(device_type, dtype, args, kwargs):
-            raise ValueError(
-                f"the {backend.name} backend of {self.__name__} does not support this call: {self.__module__} "
-                "documents its dtypes and shapes"
-            )
+            raise ValueError(f"the {backend.name} backend of {self.__name__} does not support this call")
         return backend.function(*args, **kwargs)
 
 
 @contextmanager
 def reference_only(but: tuple[Operator, str] | None = None) -> Iterator[None]:
-    """Run all operators on their plain torch references inside the context.
-
-    Args:
-        but: operator and name of one backend that stays enabled.
-    """
+    """Run all operators on their plain torch references inside the context; ``but``: operator and name of one backend
+    that stays enabled."""
     before = {op: op._fastest_first for op in OPERATORS.values()}
     try:
         for op, backends in before.items():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import embedding
-from graphslice.program.layout import ATOMS, N
+from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 
@@ -58,27 +56,10 @@ def embed_atoms(
     out_degree="D C",
     token="1 C",
 )
-def _rule(
-    trace: Trace,
-    atoms: Any,
-    degrees: Any,
-    lengths: Any,
-    starts: Any,
-    table: Any,
-    in_degree: Any,
-    out_degree: Any,
-    token: Any,
-) -> Traced:
-    atoms = trace.tensor(atoms, BATCH, ATOMS, 9, dtype=torch.uint8)
-    degrees = trace.tensor(degrees, BATCH, ATOMS, dtype=torch.uint8)
-    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    starts, table = trace.tensor(starts, 9, dtype=torch.int64), trace.tensor(table, None, None)
-    count, channels = table.shape
-    in_degree = trace.tensor(in_degree, None, channels)
-    out_degree, token = trace.tensor(out_degree, *in_degree.shape), trace.tensor(token, 1, channels)
-    trace.require(channels % 16 == 0 and count > 0 and in_degree.shape[0] > 0, f"embeddings {table.shape}")
+def _rule(trace: Trace, atoms, degrees, lengths, starts, table, in_degree, out_degree, token) -> Traced:
+    (count, channels), tables = table.shape, (table, in_degree, out_degree, token)
+    trace.require(count > 0 and in_degree.shape[0] > 0, f"embeddings {table.shape}")
     out, sizes = trace.new((BATCH, N, channels)), (count, in_degree.shape[0], N, channels)
-    tables = table, in_degree, out_degree, token
     trace.forward(embedding.embed_atoms, atoms, degrees, starts, *tables, out, *sizes)
     inputs, grads = (atoms, degrees, starts, lengths), map(Gradient, tables)
     trace.backward(embedding.embed_atoms_gradients, *inputs, Upstream(out), *grads, *sizes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,9 +9,9 @@ from torch.nn import functional as F
 from graphslice.ops.aggregate import heads_fit
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import attention as kernels
-from graphslice.program.kernels import norm
+from graphslice.program.kernels import layers
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 
 @operator
@@ -42,11 +40,9 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, heads: in
 
 
 @linear_attention.kernels(q="B N C", k="B N C", v="B N C", lengths="B int64")
-def _rule(trace: Trace, q: Any, k: Any, v: Any, lengths: Any, heads: int) -> Traced:
-    v, rows, channels = trace.activations(v)
-    q, k = trace.tensor(q, *v.shape), trace.tensor(k, *v.shape)
-    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    trace.require(heads_fit(channels, heads) and rows == N, f"linear attention of {v.shape} in {heads} heads")
+def _rule(trace: Trace, q, k, v, lengths, heads: int) -> Traced:
+    channels = v.shape[2]
+    trace.require(heads_fit(channels, heads), f"{heads} heads of {channels} channels")
     out, sizes = trace.new(v.shape), (heads, N, channels)
     trace.forward(kernels.linear_attention, q, k, v, lengths, out, *sizes)
     grads = Gradient(q), Gradient(k), Gradient(v)
@@ -73,16 +69,12 @@ def head_norm(x: Tensor, scales: Tensor, shifts: Tensor, index: int) -> Tensor:
 
 
 @head_norm.kernels(x="B N C", scales="K H D", shifts="K H D")
-def _head_norm_rule(trace: Trace, x: Any, scales: Any, shifts: Any, index: int) -> Traced:
-    x, rows, channels = trace.activations(x)
-    scales = trace.tensor(scales, None, None, None)
-    count, heads, size = scales.shape
-    shifts = trace.tensor(shifts, count, heads, size)
-    trace.require(
-        heads * size == channels and size % 8 == 0 and index in range(count), f"{heads} norms of {size} channels"
-    )
-    out, sizes = trace.new(x.shape), (index, heads, rows, channels)
-    trace.forward(norm.head_norm, x, scales, shifts, out, *sizes)
+def _head_norm_rule(trace: Trace, x, scales, shifts, index: int) -> Traced:
+    (count, heads, size), channels = scales.shape, x.shape[2]
+    fit = heads * size == channels and size % 8 == 0 and index in range(count)
+    trace.require(fit, f"{heads} norms of {size} channels")
+    out, sizes = trace.new(x.shape), (index, heads, N, channels)
+    trace.forward(layers.head_norm, x, scales, shifts, out, *sizes)
     grads = Gradient(x), Gradient(scales), Gradient(shifts)
-    trace.backward(norm.head_norm_gradients, x, scales, Upstream(out), *grads, *sizes)
+    trace.backward(layers.head_norm_gradients, x, scales, Upstream(out), *grads, *sizes)
     return out

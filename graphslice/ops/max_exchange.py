@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from graphslice.ops.dispatch import operator
-from graphslice.program.kernels import pooling
-from graphslice.program.kernels.operands import float_bits
+from graphslice.program.kernels import columns
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.simd.lanes import float_bits
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 #: Distances to the maximum, relative to the size of the exchange, between which the weight of a row falls from 1 to 0.
 TIE = (1e-3, 0.1)
@@ -50,12 +48,8 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
 
 
 @max_exchange.kernels(v="B N C", lengths="B int64")
-def _rule(trace: Trace, v: Any, lengths: Any) -> Traced:
-    v, rows, channels = trace.activations(v)
-    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    trace.require(rows == N, f"an exchange in {v.shape}")
-    out, weights = trace.new(v.shape), trace.new(v.shape)
-    limits = map(float_bits, TIE)
-    trace.forward(pooling.max_exchange, v, lengths, out, weights, N, channels, *limits)
-    trace.backward(pooling.max_exchange_gradient, weights, Upstream(out), Gradient(v), N, channels)
+def _rule(trace: Trace, v, lengths) -> Traced:
+    out, weights, channels = trace.new(v.shape), trace.new(v.shape), v.shape[2]
+    trace.forward(columns.max_exchange, v, lengths, out, weights, N, channels, *map(float_bits, TIE))
+    trace.backward(columns.max_exchange_gradient, weights, Upstream(out), Gradient(v), N, channels)
     return out

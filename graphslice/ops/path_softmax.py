@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from graphslice.ops.dispatch import operator
 from graphslice.program.kernels import attention as kernels
-from graphslice.program.layout import ATOMS, N
+from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
 
 
@@ -58,26 +56,18 @@ def _fits(values: Tensor, path_types: Tensor, lengths: Tensor) -> bool:
 _INPUTS = {"values": "* H", "path_types": "B A A int32", "lengths": "B int64"}
 
 
-def _arguments(trace: Trace, values: Any, path_types: Any, lengths: Any) -> tuple[tuple[Traced, ...], tuple]:
-    """Return the tensors, and the sizes that are operands of the kernels."""
-    values, lengths = trace.tensor(values, None, None), trace.tensor(lengths, BATCH, dtype=torch.int64)
-    path_types = trace.tensor(path_types, BATCH, ATOMS, ATOMS, dtype=torch.int32)
-    return (values, path_types, lengths), (*values.shape, N)
-
-
 @path_softmax.kernels(**_INPUTS, fits=_fits)
-def _softmax_rule(trace: Trace, values: Any, path_types: Any, lengths: Any) -> Traced:
-    tensors, sizes = _arguments(trace, values, path_types, lengths)
-    out = trace.new((BATCH, sizes[1], N, N))
-    trace.forward(kernels.path_softmax, *tensors, out, *sizes)
-    trace.backward(kernels.path_softmax_gradient, *tensors[1:], out, Upstream(out), Gradient(tensors[0]), *sizes)
+def _softmax_rule(trace: Trace, values, path_types, lengths) -> Traced:
+    out, sizes = trace.new((BATCH, values.shape[1], N, N)), (*values.shape, N)
+    trace.forward(kernels.path_softmax, values, path_types, lengths, out, *sizes)
+    operands = path_types, lengths, out, Upstream(out), Gradient(values)
+    trace.backward(kernels.path_softmax_gradient, *operands, *sizes)
     return out
 
 
 @path_bias.kernels(**_INPUTS, fits=_fits)
-def _bias_rule(trace: Trace, values: Any, path_types: Any, lengths: Any) -> Traced:
-    tensors, sizes = _arguments(trace, values, path_types, lengths)
-    out = trace.new((BATCH, sizes[1], N, N))
-    trace.forward(kernels.path_bias, *tensors, out, *sizes)
-    trace.backward(kernels.path_bias_gradient, *tensors[1:], Upstream(out), Gradient(tensors[0]), *sizes)
+def _bias_rule(trace: Trace, values, path_types, lengths) -> Traced:
+    out, sizes = trace.new((BATCH, values.shape[1], N, N)), (*values.shape, N)
+    trace.forward(kernels.path_bias, values, path_types, lengths, out, *sizes)
+    trace.backward(kernels.path_bias_gradient, path_types, lengths, Upstream(out), Gradient(values), *sizes)
     return out

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from graphslice.feature_dims import UNREACHABLE
 from graphslice.ops.dispatch import operator
-from graphslice.program.function import once_differentiable
-from graphslice.program.kernels import path_values as kernels
+from graphslice.program.function import Shapes, once_differentiable
+from graphslice.program.kernels import embedding
 
 
 @operator
@@ -69,34 +69,29 @@ class _Arguments(NamedTuple):
     weights: Tensor
 
 
+_INDICES = {"bond_rows": "T F int64", **dict.fromkeys(("distances", "offsets"), "W int32"), "codes": "K int32"}
+_SHAPES = Shapes(
+    path_values.reference,
+    {"token": "1 H", "spatial": "D H", "bond": "R H", "matrices": "M H H", **_INDICES, "weights": "K"},
+)
+
+
 def _fits(*args: Tensor, **kwargs: Tensor) -> bool:
-    a = _Arguments(*args, **kwargs)
-    if [tensor.dim() for tensor in a] != [2, 2, 2, 3, 2, 1, 1, 1, 1]:
+    arguments = _SHAPES.arguments(args, kwargs)
+    sizes = None if arguments is None else _SHAPES.sizes(arguments)
+    if arguments is None or sizes is None or sizes["H"] % 8 or sizes["D"] < 2 or sizes["F"] < 1:
         return False
-    heads, entries = a.spatial.shape[1], len(a.codes)
-    if not (
-        heads % 8 == 0
-        and a.token.dtype == a.spatial.dtype == a.bond.dtype == a.matrices.dtype == a.weights.dtype
-        and len(a.spatial) > 1
-        and a.token.shape == (1, heads)
-        and a.bond.shape[1:] == (heads,)
-        and a.matrices.shape[1:] == (heads, heads)
-        and a.distances.dtype == a.offsets.dtype == a.codes.dtype == torch.int32
-        and a.bond_rows.dtype == torch.int64
-        and a.bond_rows.shape[1] > 0
-        and a.offsets.shape == a.distances.shape
-        and a.weights.shape == a.codes.shape
-    ):
-        return False
-    indices = tuple(tensor.contiguous() for tensor in (a.bond_rows, a.distances, a.offsets, a.codes))
-    bonds = len(a.matrices) * len(a.bond_rows)
-    addresses = _addresses(*indices)
-    return bool(kernels.valid(addresses, a.bond_rows.numel(), len(a.bond), len(a.distances), entries, bonds))
+    indices = tuple(_SHAPES.prepared(name, arguments[name]) for name in _INDICES)
+    types, features, rows, paths, entries, positions = (sizes[letter] for letter in "TFRWKM")
+    return bool(
+        embedding.path_values_valid(_addresses(*indices), types * features, rows, paths, entries, positions * types)
+    )
 
 
 @path_values.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(*args: Tensor, **kwargs: Tensor) -> Tensor:
-    a = _Arguments(*(tensor.contiguous() for tensor in _Arguments(*args, **kwargs)))
+    arguments = _Arguments(*args, **kwargs)._asdict()
+    a = _Arguments(*(_SHAPES.prepared(name, tensor) for name, tensor in arguments.items()))
     return _PathValues.apply(*a) if torch.is_grad_enabled() else _forward(a)[0]
 
 
@@ -112,7 +107,7 @@ def _forward(a: _Arguments) -> tuple[Tensor, Tensor]:
     """Return the biases and the embeddings ``[T, H]`` of the bond types."""
     sizes = _sizes(a)
     out, bonds = (a.spatial.new_empty(rows, sizes[-1]) for rows in (len(a.distances) + 1, sizes[0]))
-    kernels.values(_addresses(*a, bonds, out), sizes)
+    embedding.path_values(_addresses(*a, bonds, out), sizes)
     return out, bonds
 
 
@@ -130,7 +125,7 @@ class _PathValues(torch.autograd.Function):
         a = _Arguments(*tensors)
         grads = [torch.zeros_like(tensor) for tensor in a[:4]]
         grad = grad.contiguous()  # a variable, so that the memory lives as long as its address is used
-        kernels.gradients(_addresses(grad, *a, bonds, *grads), _sizes(a))
+        embedding.path_values_gradients(_addresses(grad, *a, bonds, *grads), _sizes(a))
         return *grads, *[None] * 4, _weights_gradient(grad, bonds, a) if ctx.needs_input_grad[8] else None
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphslice.ops.column_quantiles import column_quantiles
 from graphslice.ops.dispatch import operator
-from graphslice.program.kernels import elementwise, pooling
+from graphslice.program.kernels import columns, layers
 from graphslice.program.layout import N
 from graphslice.program.trace import BATCH, Trace, Traced, Upstream
 
@@ -63,26 +62,22 @@ def read_out(x: Tensor, lengths: Tensor, kinds: Sequence[str], contributions: Te
 
 
 @read_out.kernels(x="B N C", lengths="B int64", contributions="B N C")
-def _rule(trace: Trace, x: Any, lengths: Any, kinds: Sequence[str], contributions: Any = None) -> Traced:
-    x, rows, channels = trace.activations(x)
-    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
-    trace.require(rows == N and len(kinds) > 0 and {*kinds} <= {*KINDS, ATOMWISE}, f"the readouts {kinds}")
-    sources = [x]
-    if ATOMWISE in kinds:
-        sources.append(trace.activations(contributions)[0])
-        trace.require(sources[1].shape == x.shape, f"contributions {sources[1].shape} to rows {x.shape}")
+def _rule(trace: Trace, x, lengths, kinds: Sequence[str], contributions=None) -> Traced:
+    known = {*KINDS, *([] if contributions is None else [ATOMWISE])}
+    trace.require(len(kinds) > 0 and {*kinds} <= known, f"the readouts {kinds}")
+    sources, channels = [x, contributions] if ATOMWISE in kinds else [x], x.shape[2]
     out = trace.new((BATCH, channels * len(kinds)))
     numbers = [KINDS.index("sum" if kind == ATOMWISE else kind) for kind in kinds]
     parts = [(kinds[i] == ATOMWISE, number, i, len(kinds), N, channels) for i, number in enumerate(numbers)]
     for of, *sizes in parts:
-        trace.forward(pooling.read_out, sources[of], lengths, out, *sizes)
+        trace.forward(columns.read_out, sources[of], lengths, out, *sizes)
 
     def gradients() -> None:
         grads = [trace.target(source.value) for source in sources]
         for grad in grads:
-            trace.emit_backward(elementwise.zero, grad, x.value.size)
+            trace.emit_backward(layers.zero, grad, x.value.size)
         for of, *sizes in parts:
-            trace.emit_backward(pooling.read_out_gradient, sources[of], lengths, Upstream(out), grads[of], *sizes)
+            trace.emit_backward(columns.read_out_gradient, sources[of], lengths, Upstream(out), grads[of], *sizes)
 
     trace.on_backward(gradients, keep=sources)
     return out

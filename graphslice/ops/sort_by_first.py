@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from graphslice.ops.column_sort import column_sort, trace_sort
 from graphslice.ops.dispatch import operator
-from graphslice.program.kernels import sort
-from graphslice.program.kernels.operands import float_bits
+from graphslice.program.kernels import columns
 from graphslice.program.layout import N
-from graphslice.program.trace import BATCH, Gradient, Trace, Traced, Upstream
+from graphslice.program.simd.lanes import float_bits
+from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 
 #: Rows tie if their values in channel 1 differ by at most this fraction of the largest absolute value.
 TIE = 1e-5
@@ -50,14 +48,13 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
 
 
 @sort_by_first.kernels(v="B N C", lengths="B int64")
-def _rule(trace: Trace, v: Any, lengths: Any, groups: int = 1) -> Traced:
+def _rule(trace: Trace, v, lengths, groups: int = 1) -> Traced:
     trace.require(groups == 1, f"a sort in {groups} groups")
     ordered, rows = trace_sort(trace, v, lengths, "ascending", keep_rows=True)
-    lengths = trace.tensor(lengths, BATCH, dtype=torch.int64)
     out, sizes = trace.new(ordered.shape), (float_bits(TIE), N, ordered.shape[2])
-    trace.forward(sort.average_ties, ordered, ordered, rows, lengths, out, 0, *sizes)
+    trace.forward(columns.average_ties, ordered, ordered, rows, lengths, out, 0, *sizes)
     operands = ordered, rows, lengths, Gradient(ordered), 1
-    trace.backward(sort.average_ties, Upstream(out), *operands, *sizes)
+    trace.backward(columns.average_ties, Upstream(out), *operands, *sizes)
     return out
 
 

@@ -1,7 +1,6 @@
 """Triton kernels for message passing along bonds.
 
-Only bonded pairs are read, and the host does not wait for the number of bonds. Importing this file needs ``triton``;
-if ``TRITON_INTERPRET=1`` is set before that, the kernels run on the CPU, slowly.
+Only bonded pairs are read, and the host does not wait for the number of bonds. Importing this file needs ``triton``.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from graphslice.ops.triton import launch
 
 # Number of programs in the backward pass, and number of their tables that are summed at once. Each program accumulates
 # into a table of its own, so no atomics are needed and the order of summation is fixed.
@@ -42,23 +43,9 @@ def _messages_kernel(x, bonds, types, rings, out, N, C, T, CODES, COLUMNS: tl.co
 
 @triton.jit
 def _gradients_kernel(
-    x,
-    bonds,
-    types,
-    rings,
-    grad,
-    grad_x,
-    tables,
-    seen,
-    rows,
-    rows_per_program,
-    N,
-    C,
-    T,
-    CODES,
-    ENTRIES,
+    x, bonds, types, rings, grad, grad_x, tables, seen, rows, rows_per_program, N, C, T, CODES, ENTRIES,
     COLUMNS: tl.constexpr,
-):
+):  # fmt: skip
     """Compute the gradients of some channels of consecutive rows, and add those of the embeddings to a program's table.
 
     Consecutive rows are mostly of the same sample, whose memory then stays in the cache. Tables are not initialised;
@@ -113,8 +100,10 @@ def _sums_kernel(tables, seen, out, programs, C, ENTRIES, COLUMNS: tl.constexpr,
     tl.store(out + entry.to(tl.int64) * C + columns, tl.sum(total, 0), mask=inside)
 
 
-def _columns(channels: int) -> int:
-    return min(128, triton.next_power_of_2(channels))
+def _blocks(channels: int) -> tuple[int, int]:
+    """Return the number of channels of a program, and that of programs."""
+    columns = min(128, triton.next_power_of_2(channels))
+    return columns, triton.cdiv(channels, columns)
 
 
 def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Tensor:
@@ -122,22 +111,9 @@ def bond_messages(x: Tensor, bonds: Tensor, types: Tensor, rings: Tensor) -> Ten
     x, bonds, types, rings = (tensor.contiguous() for tensor in (x, bonds, types, rings))
     out = torch.empty_like(x)
     batch, width, channels = x.shape
-    columns = _columns(channels)
-    if x.numel():
-        with torch.cuda.device_of(x):  # Triton launches kernels on the current device, not on that of the tensors
-            _messages_kernel[batch * width, triton.cdiv(channels, columns)](
-                x,
-                bonds,
-                types,
-                rings,
-                out,
-                width,
-                channels,
-                len(types),
-                len(types) * len(rings),
-                COLUMNS=columns,
-                num_warps=1,
-            )
+    columns, blocks = _blocks(channels)
+    sizes = width, channels, len(types), len(types) * len(rings)
+    launch(_messages_kernel, (batch * width, blocks), x, bonds, types, rings, out, *sizes, COLUMNS=columns, num_warps=1)
     return out
 
 
@@ -148,35 +124,15 @@ def bond_messages_backward(
     grad, x, bonds, types, rings = (tensor.contiguous() for tensor in (grad, x, bonds, types, rings))
     grad_x = torch.empty_like(x)
     batch, width, channels = x.shape
-    rows, entries, columns = batch * width, len(types) + len(rings), _columns(channels)
-    programs, blocks = max(1, min(_PROGRAMS, rows)), triton.cdiv(channels, columns)
+    rows, entries, (columns, blocks) = batch * width, len(types) + len(rings), _blocks(channels)
+    programs = min(_PROGRAMS, rows)
     tables = torch.empty(programs, entries, channels, device=x.device)
     seen = torch.zeros(programs, blocks, entries, dtype=torch.int8, device=x.device)
     sums = torch.empty(entries, channels, device=x.device)
-    with torch.cuda.device_of(x):
-        if x.numel():
-            _gradients_kernel[programs, blocks](
-                x,
-                bonds,
-                types,
-                rings,
-                grad,
-                grad_x,
-                tables,
-                seen,
-                rows,
-                triton.cdiv(rows, programs),
-                width,
-                channels,
-                len(types),
-                len(types) * len(rings),
-                entries,
-                COLUMNS=columns,
-                num_warps=1,
-            )
-        if channels:
-            _sums_kernel[entries, blocks](
-                tables, seen, sums, programs, channels, entries, COLUMNS=columns, ROWS=_ROWS, num_warps=4
-            )
+    operands = x, bonds, types, rings, grad, grad_x, tables, seen, rows, triton.cdiv(rows, programs)
+    sizes = width, channels, len(types), len(types) * len(rings), entries
+    launch(_gradients_kernel, (programs, blocks), *operands, *sizes, COLUMNS=columns, num_warps=1)
+    tensors, constants = (tables, seen, sums), {"COLUMNS": columns, "ROWS": _ROWS, "num_warps": 4}
+    launch(_sums_kernel, (entries, blocks), *tensors, programs, channels, entries, **constants)
     grad_types, grad_rings = sums.split([len(types), len(rings)])
     return grad_x, grad_types.to(types.dtype, copy=True), grad_rings.to(rings.dtype, copy=True)

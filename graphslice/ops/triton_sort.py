@@ -1,14 +1,11 @@
 """Triton kernels for column sorts; one program holds entire columns in its registers.
 
 Each value becomes an integer with the same order, with its row number in the low bits. These integers are distinct, so
-sorting them is stable and also returns the row numbers. Importing this file needs ``triton``; if
-``TRITON_INTERPRET=1`` is set before that, the kernels run on the CPU, slowly.
+sorting them is stable and also returns the row numbers. Importing this file needs ``triton``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -16,33 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphslice.ops.dispatch import TRITON_INTERPRETED
-from graphslice.ops.triton_tiles import AggregateTile, aggregate_tile, capability, sort_tile
+from graphslice.ops.triton import (
+    TRITON_INTERPRETED,
+    AggregateTile,
+    aggregate_tile,
+    capability,
+    launch,
+    opaque,
+    sort_tile,
+)
 
 # Bit pattern of infinity; larger magnitudes are nan.
 _INFINITY = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F80, torch.float16: 0x7C00}
-
-
-def _traceable(outputs: Callable[..., tuple[Tensor, ...]]) -> Callable[[Callable[..., tuple]], Callable[..., tuple]]:
-    """Let :func:`torch.compile` call a function as an opaque operator, since it cannot trace the launch (decorator).
-
-    Eager calls avoid the operator: torch takes 30 microseconds to dispatch it.
-
-    Args:
-        outputs: returns empty outputs for the arguments of the function.
-    """
-
-    def decorate(launch: Callable[..., tuple]) -> Callable[..., tuple]:
-        opaque = torch.library.custom_op(f"graphslice::{launch.__name__}", launch, mutates_args=())
-        opaque.register_fake(outputs)
-
-        @wraps(launch)
-        def call(*args: Any) -> tuple:
-            return opaque(*args) if torch.compiler.is_compiling() else launch(*args)
-
-        return call
-
-    return decorate
 
 
 @triton.jit
@@ -96,27 +78,20 @@ def _sort_kernel(
     tl.store(origins + at, origin.to(origins.dtype.element_ty), mask=inside)
 
 
-def sort(x: Tensor, lengths: Tensor, descending: Tensor, rows: Tensor) -> Tensor:
-    """Sort ``x [B, N, C]``, N at most ``MAX_SORT_ROWS``; write the source row of each value to ``rows``."""
+def sort(x: Tensor, lengths: Tensor, descending: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort ``x [B, N, C]``, N at most ``MAX_SORT_ROWS``; return the values and the source row of each."""
     x, lengths = x.contiguous(), lengths.contiguous()
-    out = torch.empty_like(x)
     batch, width, channels = x.shape
+    out, rows = torch.empty_like(x), x.new_empty(x.shape, dtype=torch.uint8 if width <= 256 else torch.int32)
     tile_rows, tile_columns = sort_tile(width, channels, x.dtype)
-    if x.numel():
-        with torch.cuda.device_of(x):  # Triton launches kernels on the current device, not on that of the tensors
-            _sort_kernel[batch, triton.cdiv(channels, tile_columns)](
-                x,
-                lengths,
-                descending.to(torch.int8).contiguous(),
-                out,
-                rows,
-                width,
-                channels,
-                INFINITY=_INFINITY[x.dtype],
-                ROWS=tile_rows,
-                COLUMNS=tile_columns,
-            )
-    return out
+    grid, tensors = (batch, triton.cdiv(channels, tile_columns)), (x, lengths, _flags(descending), out, rows)
+    constants = {"INFINITY": _INFINITY[x.dtype], "ROWS": tile_rows, "COLUMNS": tile_columns}
+    launch(_sort_kernel, grid, *tensors, width, channels, **constants)
+    return out, rows
+
+
+def _flags(descending: Tensor) -> Tensor:
+    return descending.to(torch.int8).contiguous()
 
 
 # --- Sort_col(P V) ----------------------------------------------------------------------------------
@@ -138,23 +113,10 @@ def _dot(a, b, IN_FLOAT32: tl.constexpr):
 
 @triton.jit
 def _aggregate_sort_kernel(
-    attn_weights,
-    v,
-    lengths,
-    descending,
-    seed,
-    out,
-    ranks,
-    H,
-    N,
-    D,
-    P_DROP: tl.constexpr,
-    INFINITY: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    INNER: tl.constexpr,
-    IN_FLOAT32: tl.constexpr,
-):
+    attn_weights, v, lengths, descending, seed, out, ranks, H, N, D,
+    P_DROP: tl.constexpr, INFINITY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, IN_FLOAT32: tl.constexpr,
+):  # fmt: skip
     """Compute and sort ``COLUMNS`` columns of ``P V`` of one sample and head, as a ``[COLUMNS, ROWS]`` tile."""
     pair = tl.program_id(0).to(tl.int64)
     b, h = pair // H, pair % H
@@ -194,23 +156,9 @@ def _unsorted(grad, ranks, sample, rows, columns, stride, N, D, length):
 
 @triton.jit
 def _aggregate_sort_backward_kernel(
-    attn_weights,
-    v,
-    lengths,
-    seed,
-    ranks,
-    grad,
-    grad_weights,
-    grad_v,
-    H,
-    N,
-    D,
-    P_DROP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    INNER: tl.constexpr,
-    IN_FLOAT32: tl.constexpr,
-):
+    attn_weights, v, lengths, seed, ranks, grad, grad_weights, grad_v, H, N, D,
+    P_DROP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, IN_FLOAT32: tl.constexpr,
+):  # fmt: skip
     """Compute ``INNER`` rows of the gradients of P and V for one sample and head."""
     pair = tl.program_id(0).to(tl.int64)
     b, h = pair // H, pair % H
@@ -222,9 +170,8 @@ def _aggregate_sort_backward_kernel(
     mask = (own < N) & (all_rows_t < N)
     weights_t = tl.load(attn_weights + pair * N * N + all_rows_t * N + own, mask=mask, other=0.0)
     if P_DROP > 0:
-        weights_t = (weights_t * _dropout_factors(seed, pair * N * N, N, all_rows_t, own, P_DROP)).to(
-            v.dtype.element_ty
-        )
+        factors = _dropout_factors(seed, pair * N * N, N, all_rows_t, own, P_DROP)
+        weights_t = (weights_t * factors).to(v.dtype.element_ty)
     weights_grad = tl.zeros((INNER, ROWS), tl.float32)
     for first in range(0, D, COLUMNS):
         columns = first + tl.arange(0, COLUMNS)[None, :]
@@ -258,7 +205,7 @@ def _aggregate_sort_outputs(attn_weights: Tensor, v: Tensor, *_: Any) -> tuple[T
     return v.new_empty(v.shape), v.new_empty(v.shape, dtype=torch.uint8)
 
 
-@_traceable(_aggregate_sort_outputs)
+@opaque(_aggregate_sort_outputs)
 def aggregate_sort(
     attn_weights: Tensor, v: Tensor, lengths: Tensor, descending: Tensor, seed: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
@@ -268,58 +215,33 @@ def aggregate_sort(
     """
     attn_weights, v, lengths = attn_weights.contiguous(), v.contiguous(), lengths.contiguous()
     out, ranks = _aggregate_sort_outputs(attn_weights, v)
-    batch, width, channels = v.shape
-    heads = attn_weights.shape[1]
-    tile = aggregate_tile(width, channels // heads, v.dtype, capability(v.device))
-    if v.numel():
-        with torch.cuda.device_of(v):
-            _aggregate_sort_kernel[batch * heads, triton.cdiv(channels // heads, tile.columns)](
-                attn_weights,
-                v,
-                lengths,
-                descending.to(torch.int8).contiguous(),
-                seed,
-                out,
-                ranks,
-                heads,
-                width,
-                channels // heads,
-                P_DROP=p,
-                INFINITY=_INFINITY[v.dtype],
-                **_constants(tile),
-            )
+    batch, heads, width, head_dim = _sizes(attn_weights, v)
+    tile = aggregate_tile(width, head_dim, v.dtype, capability(v.device))
+    grid, sizes = (batch * heads, triton.cdiv(head_dim, tile.columns)), (heads, width, head_dim)
+    tensors, constants = (attn_weights, v, lengths, _flags(descending), seed, out, ranks), _constants(tile)
+    launch(_aggregate_sort_kernel, grid, *tensors, *sizes, P_DROP=p, INFINITY=_INFINITY[v.dtype], **constants)
     return out, ranks
+
+
+def _sizes(attn_weights: Tensor, v: Tensor) -> tuple[int, int, int, int]:
+    batch, heads, width, _ = attn_weights.shape
+    return batch, heads, width, v.shape[2] // heads
 
 
 def _gradients(grad: Tensor, attn_weights: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return attn_weights.new_empty(attn_weights.shape), v.new_empty(v.shape)
 
 
-@_traceable(_gradients)
+@opaque(_gradients)
 def aggregate_sort_backward(
     grad: Tensor, attn_weights: Tensor, v: Tensor, lengths: Tensor, seed: Tensor, ranks: Tensor, p: float
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of P and V."""
     attn_weights, v, lengths, grad = (tensor.contiguous() for tensor in (attn_weights, v, lengths, grad))
     grad_weights, grad_v = _gradients(grad, attn_weights, v)
-    batch, width, channels = v.shape
-    heads = attn_weights.shape[1]
-    tile = aggregate_tile(width, channels // heads, v.dtype, capability(v.device), True)
-    if v.numel():
-        with torch.cuda.device_of(v):
-            _aggregate_sort_backward_kernel[batch * heads, triton.cdiv(width, tile.inner)](
-                attn_weights,
-                v,
-                lengths,
-                seed,
-                ranks,
-                grad,
-                grad_weights,
-                grad_v,
-                heads,
-                width,
-                channels // heads,
-                P_DROP=p,
-                **_constants(tile),
-            )
+    batch, heads, width, head_dim = _sizes(attn_weights, v)
+    tile = aggregate_tile(width, head_dim, v.dtype, capability(v.device), True)
+    grid, sizes = (batch * heads, triton.cdiv(width, tile.inner)), (heads, width, head_dim)
+    tensors = attn_weights, v, lengths, seed, ranks, grad, grad_weights, grad_v
+    launch(_aggregate_sort_backward_kernel, grid, *tensors, *sizes, P_DROP=p, **_constants(tile))
     return grad_weights, grad_v

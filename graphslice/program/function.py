@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from graphslice.program.layout import ATOMS, N, NotTraceable, Size
+from graphslice.program.layout import ATOMS, Argument, N, NotTraceable, Size
 from graphslice.program.run import Program, State
-from graphslice.program.trace import Trace, Traced
+from graphslice.program.trace import BATCH, Trace, Traced
 
 #: Error message of a second backward pass through a batch.
 BACKWARD_TWICE = "the gradients of this batch were already computed: sum the losses, and call backward once"
@@ -89,15 +89,60 @@ class _ProgramFunction(torch.autograd.Function):
         return None, None, None, *grads
 
 
+class Shapes:
+    """Shapes and dtypes of the tensor arguments of an operator, such as ``"B N C"`` or ``"B int64"``; float32 without
+    a dtype.
+
+    B is the number of samples, N that of rows, A = N - 1 that of atoms and C that of channels, a multiple of 16. Other
+    letters are sizes that agree between the arguments, numbers are sizes, and ``*`` is any size. An argument that is
+    not a tensor is a setting.
+    """
+
+    def __init__(self, reference: Callable[..., Tensor], inputs: dict[str, str]) -> None:
+        parameters = inspect.signature(reference).parameters
+        self.names = list(parameters)
+        self.inputs = {name: _dims_and_dtype(spec) for name, spec in inputs.items()}
+        self._defaults = {p.name: p.default for p in parameters.values() if p.default is not p.empty}
+
+    def arguments(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the arguments of a call by name, with defaults; None if some are missing or unknown."""
+        arguments = self._defaults | dict(zip(self.names, args, strict=False)) | kwargs
+        return None if len(args) > len(self.names) or arguments.keys() != set(self.names) else arguments
+
+    def prepared(self, name: str, tensor: Tensor) -> Tensor:
+        """Return an argument contiguous and in the declared dtype: :meth:`sizes` accepts int16 for int32."""
+        return tensor.to(self.inputs[name][1]).contiguous()
+
+    def sizes(self, arguments: dict[str, Any], **known: Any) -> dict[str, Any] | None:
+        """Return the sizes by letter, or None if the tensors, real or symbolic, do not have the declared shapes and
+        dtypes; ``known``: sizes that symbolic tensors must have."""
+        if any(isinstance(value, Tensor) and name not in self.inputs for name, value in arguments.items()):
+            return None
+        sizes = dict(known)
+        for name, (dims, dtype) in self.inputs.items():
+            tensor = arguments[name]
+            if not isinstance(tensor, Tensor):
+                if name in self._defaults:  # an optional argument, None or a setting
+                    continue
+                return None
+            same = tensor.dtype == dtype or (tensor.dtype, dtype) == (torch.int16, torch.int32)
+            if tensor.dim() != len(dims) or not same:
+                return None
+            for letter, size in zip(dims, tensor.shape, strict=True):
+                key, value = ("N", size + 1) if letter == "A" else (letter, size)
+                if key not in ("B", "N") and not isinstance(size, int | Argument):  # it depends on the batch
+                    return None
+                if letter != "*" and sizes.setdefault(key, int(letter) if letter.isdigit() else value) != value:
+                    return None
+        return None if sizes.get("C", 0) % 16 else sizes
+
+
 class OperatorProgram:
-    """The compiled form of an operator: programs of one operation by its ``rule(trace, *arguments)``, traced per size
+    """The compiled form of an operator: programs of one operation by its ``rule(trace, **arguments)``, traced per size
     and setting.
 
-    ``inputs``: shape and dtype of each tensor argument, such as ``"B N C"`` or ``"B int64"``. B is the number of
-    samples, N that of rows and A = N - 1 that of atoms; other letters are sizes that agree between the arguments,
-    numbers are sizes, and ``*`` is any size. ``"..."`` is any shape with a multiple of 16 elements. An argument that
-    is not a tensor is a setting. ``fits``: condition on the values of the arguments, in the order of the reference;
-    the rule checks their sizes.
+    ``inputs``: of :class:`Shapes`; a single argument ``"..."`` has any shape with a multiple of 16 elements. ``fits``:
+    condition on the values of the arguments, in the order of the reference.
     """
 
     def __init__(
@@ -107,13 +152,22 @@ class OperatorProgram:
         inputs: dict[str, str],
         fits: Callable[..., bool] | None,
     ) -> None:
-        parameters = inspect.signature(reference).parameters
-        self._names = list(parameters)
-        self._defaults = {p.name: p.default for p in parameters.values() if p.default is not p.empty}
         self._any_shape = "..." in inputs.values()  # the elements are then samples of 16
-        self._inputs = {name: _dims_and_dtype(spec.replace("...", "B 16")) for name, spec in inputs.items()}
+        self._shapes = Shapes(reference, {name: spec.replace("...", "B 16") for name, spec in inputs.items()})
         self._rule, self._fits = rule, fits
         self._program = lru_cache(256)(self._trace)
+
+    def trace(self, trace: Trace, *args: Any, **kwargs: Any) -> Traced:
+        """Append the operation to a trace; the rule gets symbolic tensors of the declared shapes."""
+        arguments = self._shapes.arguments(args, kwargs)
+        trace.require(arguments is not None, "missing or unknown arguments")
+        assert arguments is not None
+        for name, (_, dtype) in self._shapes.inputs.items():
+            if isinstance(arguments[name], Tensor):
+                arguments[name] = trace.tensor(arguments[name], dtype=dtype)
+        fit = self._any_shape or self._shapes.sizes(arguments, B=BATCH, N=N) is not None
+        trace.require(fit, "other shapes than declared")
+        return self._rule(trace, **arguments)
 
     def supports(self, *args: Any, **kwargs: Any) -> bool:
         """True if the tensors have the declared shapes and dtypes, ``fits`` agrees and the rule can be traced."""
@@ -123,22 +177,22 @@ class OperatorProgram:
         prepared = self._prepare(args, kwargs)
         assert prepared is not None
         program, arguments, sizes = prepared
-        names = [self._names[source] for _, _, source in program.inputs if isinstance(source, int)]
-        inputs = [arguments[name].to(self._inputs[name][1]).contiguous() for name in names]
+        names = [self._shapes.names[source] for _, _, source in program.inputs if isinstance(source, int)]
+        inputs = [self._shapes.prepared(name, arguments[name]) for name in names]
         out = run_program(program, inputs, sizes["B"], sizes.get("N", 1))
-        return out.view((args[0] if args else kwargs[self._names[0]]).shape) if self._any_shape else out
+        return out.view((args[0] if args else kwargs[self._shapes.names[0]]).shape) if self._any_shape else out
 
     def _prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], dict[str, int]] | None:
         """Return the program of a call, its arguments by name and its sizes by letter; None if it is not supported."""
-        arguments = self._defaults | dict(zip(self._names, args, strict=False)) | kwargs
-        if len(args) > len(self._names) or arguments.keys() != set(self._names):
+        arguments = self._shapes.arguments(args, kwargs)
+        if arguments is None:
             return None
         tensors = tuple(name for name, value in arguments.items() if isinstance(value, Tensor))
         for name in tensors:
             if self._any_shape and arguments[name].numel() % 16 == 0:
                 arguments[name] = arguments[name].reshape(-1, 16)
-        sizes = self._sizes(arguments)
-        if sizes is None or (self._fits is not None and not self._fits(*(arguments[name] for name in self._names))):
+        sizes = self._shapes.sizes(arguments)
+        if sizes is None or (self._fits and not self._fits(*(arguments[name] for name in self._shapes.names))):
             return None
         settings = tuple(
             (name, tuple(value) if isinstance(value, list) else value)
@@ -150,33 +204,13 @@ class OperatorProgram:
         program = self._program(known, tensors, settings, backward)
         return None if program is None else (program, arguments, sizes)
 
-    def _sizes(self, arguments: dict[str, Any]) -> dict[str, int] | None:
-        """Return the sizes by letter, or None if the tensors do not have the declared shapes and dtypes."""
-        if any(isinstance(value, Tensor) and name not in self._inputs for name, value in arguments.items()):
-            return None
-        sizes: dict[str, int] = {}
-        for name, (dims, dtype) in self._inputs.items():
-            tensor = arguments[name]
-            if not isinstance(tensor, Tensor):
-                if name in self._defaults:  # an optional argument, None or a setting
-                    continue
-                return None
-            same = tensor.dtype == dtype or (tensor.dtype, dtype) == (torch.int16, torch.int32)
-            if tensor.dim() != len(dims) or not same:
-                return None
-            for letter, size in zip(dims, tensor.shape, strict=True):
-                key, value = ("N", size + 1) if letter == "A" else (letter, size)
-                if letter != "*" and sizes.setdefault(key, int(letter) if letter.isdigit() else value) != value:
-                    return None
-        return sizes
-
     def _trace(self, sizes: tuple, tensors: tuple[str, ...], settings: tuple, backward: bool) -> Program | None:
         known = {"N": N, "A": ATOMS, "*": None, **dict(sizes)}
         trace, arguments = Trace(backward=backward), dict(settings)
         for name in tensors:
-            dims, dtype = self._inputs[name]
+            dims, dtype = self._shapes.inputs[name]
             shape = [known[letter] for letter in dims if letter != "B"]
-            arguments[name] = trace.input(self._names.index(name), shape, dtype, shared=dims[0] != "B")
+            arguments[name] = trace.input(self._shapes.names.index(name), shape, dtype, shared=dims[0] != "B")
         try:
             return trace.finish(self._rule(trace, **arguments))
         except NotTraceable:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphslice.program import kernels as _register_kernels  # noqa: F401
-from graphslice.program.kernels import path_values
+from graphslice.program.kernels.embedding import path_values
 from graphslice.program.layout import Argument, Operand, Size, Value
 from graphslice.program.run import KERNELS, Input, Program, address
 
@@ -118,5 +118,5 @@ def path_biases(
     bonds = np.empty((len(bond_rows), heads), np.float32)
     arrays = token, spatial, bond, np.ascontiguousarray(matrices), bond_rows, *paths, bonds, out
     sizes = (*bond_rows.shape, len(matrices), len(spatial), len(paths[0]), len(paths[2]), heads)
-    path_values.values(tuple(map(address, arrays)), sizes)
+    path_values(tuple(map(address, arrays)), sizes)
     return out

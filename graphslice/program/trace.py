@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from graphslice.program.kernels import elementwise, linear, norm
-from graphslice.program.kernels.operands import float_bits
+from graphslice.program.kernels import layers
 from graphslice.program.layout import Argument, Instruction, Kernel, NotTraceable, Operand, Size, Value
 from graphslice.program.run import FIRST, GRAD_OUT, OUT, Input, Program
+from graphslice.program.simd.lanes import float_bits
 
 #: Rules by function: ``rule(trace, *arguments)`` appends kernels and returns the result.
 RULES: dict[Any, Callable[..., Traced]] = {}
@@ -259,7 +259,7 @@ class Trace:
         """Return the gradient of a value; 0 if nothing depends on it."""
         if value not in self._gradients:
             self._gradients[value] = Value(value.shape)
-            self._backward.append((elementwise.zero, [self._gradients[value], value.size]))
+            self._backward.append((layers.zero, [self._gradients[value], value.size]))
         return self._gradients[value]
 
     def target(self, value: Value) -> Value:
@@ -348,9 +348,9 @@ class Trace:
             return
         target, current = Value(value.shape, argument=value.gradient), self._gradients.get(value)
         if current is None or current.argument != value.gradient:
-            self._backward.append((elementwise.zero, [target, value.size]))
+            self._backward.append((layers.zero, [target, value.size]))
             if current is not None:
-                self._backward.append((elementwise.add, [target, current, target, value.size]))
+                self._backward.append((layers.add, [target, current, target, value.size]))
 
     # --- gradients and deferred values ---------------------------------------------------------------------------
 
@@ -373,19 +373,19 @@ class Trace:
         current = self._gradients[value]
         total = Value(value.shape) if current in self._shared_gradients else current
         self._gradients[value] = total
-        self._backward.append((elementwise.add, [current, summand, total, value.size]))
+        self._backward.append((layers.add, [current, summand, total, value.size]))
 
     def _materialise(self, value: Value) -> None:
         what, value.deferred = value.deferred, None
         if isinstance(what, _Dropped):
             x, out = Traced(self, what.x), Traced(self, value)
-            self.forward(elementwise.dropout, x, out, value.size, *what.keys)
-            self.backward(elementwise.dropout, Upstream(out), Gradient(x), value.size, *what.keys)
+            self.forward(layers.dropout, x, out, value.size, *what.keys)
+            self.backward(layers.dropout, Upstream(out), Gradient(x), value.size, *what.keys)
         elif isinstance(what, _Sum):
             b = what.b
             if what.keys[0]:
                 b = Value(b.shape, deferred=_Dropped(b, what.keys))
-            self.forward(elementwise.add, what.a, b, value, value.size)
+            self.forward(layers.add, what.a, b, value, value.size)
 
             def share() -> None:
                 self.share_gradient(what.a, self.gradient(value))
@@ -416,10 +416,10 @@ def _linear(trace: Trace, x: Any, weight: Any, bias: Any = None) -> Traced:
     trace.require(outputs % 16 == 0, f"{outputs} channels")
     bias = 0 if bias is None else trace.tensor(bias, outputs)
     out = trace.new((*x.shape[:-1], outputs))
-    trace.forward(linear.linear, x, weight, bias, out, rows, inputs, outputs)
+    trace.forward(layers.linear, x, weight, bias, out, rows, inputs, outputs)
     grad_bias = Gradient(bias) if isinstance(bias, Traced) else 0
     grads = Gradient(x, onto=True), Gradient(weight), grad_bias
-    trace.backward(linear.linear_gradients, x, weight, Upstream(out), *grads, rows, inputs, outputs)
+    trace.backward(layers.linear_gradients, x, weight, Upstream(out), *grads, rows, inputs, outputs)
     return out
 
 
@@ -437,14 +437,14 @@ def _layer_norm(
     out, moments = trace.new(x.shape), trace.new((BATCH, rows * 2))
     branch = 0 if b is None else b
     parameters, sizes = (weight, bias), (rows, channels)
-    trace.forward(norm.add_norm, a, branch, *parameters, total, out, moments, *sizes, float_bits(eps), *keys)
+    trace.forward(layers.add_norm, a, branch, *parameters, total, out, moments, *sizes, float_bits(eps), *keys)
 
     def gradients() -> None:
         upstream = 0 if b is None or total not in trace._gradients else trace.gradient(total)
         grad_a = trace.target(a)
         grad_b = Value(total.shape) if keys[0] else grad_a
         grads = upstream, Upstream(out), total, weight, grad_a, grad_b, moments, Gradient(weight), Gradient(bias)
-        trace.emit_backward(norm.add_norm_gradients, *grads, *sizes, *keys)
+        trace.emit_backward(layers.add_norm_gradients, *grads, *sizes, *keys)
         if b is not None:
             trace.share_gradient(b, grad_b)
 
@@ -480,14 +480,14 @@ def _multiply(trace: Trace, a: Any, b: Any) -> Traced:
     out, size = trace.new(a.shape), a.value.size
     if isinstance(b, float | int):
         factor = float_bits(b)
-        trace.forward(elementwise.scale, a, factor, out, size)
-        trace.backward(elementwise.scale, Upstream(out), factor, Gradient(a), size)
+        trace.forward(layers.scale, a, factor, out, size)
+        trace.backward(layers.scale, Upstream(out), factor, Gradient(a), size)
         return out
     b = trace.activations(b)[0]
     trace.require(a.shape == b.shape, f"a product of {a.shape} and {b.shape}")
-    trace.forward(elementwise.multiply, a, b, out, size)
-    trace.backward(elementwise.multiply, Upstream(out), b, Gradient(a), size)
-    trace.backward(elementwise.multiply, Upstream(out), a, Gradient(b), size)
+    trace.forward(layers.multiply, a, b, out, size)
+    trace.backward(layers.multiply, Upstream(out), b, Gradient(a), size)
+    trace.backward(layers.multiply, Upstream(out), a, Gradient(b), size)
     return out
 
 
@@ -496,8 +496,8 @@ def _gelu(trace: Trace, x: Any, approximate: str = "none") -> Traced:
     trace.require(approximate == "none", f"GELU with {approximate}")
     x = trace.activations(x)[0]
     out, size = trace.new(x.shape), x.value.size
-    trace.forward(elementwise.gelu, x, out, size)
-    trace.backward(elementwise.gelu_gradient, x, Upstream(out), Gradient(x), size)
+    trace.forward(layers.gelu, x, out, size)
+    trace.backward(layers.gelu_gradient, x, Upstream(out), Gradient(x), size)
     return out
 
 

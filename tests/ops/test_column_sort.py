@@ -72,10 +72,11 @@ def test_matches_numpy_and_gradient_is_inverse_permutation(inputs, order):
         np.testing.assert_array_equal(leaf.grad.numpy(), gradient)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 17, 31, 32, 33, 63, 65, 96, 130])
+@pytest.mark.parametrize("rows", [1, 2, 17, 31, 32, 33, 63, 65, 96, 130, 256, 257, 1000])
 @pytest.mark.parametrize("channels", [16, 35])
 def test_numbers_of_rows_and_channels(rows, channels):
-    """Blocks of 32 rows and strips of 16 channels, whole and not, with ties and every special value."""
+    """Blocks of 32 rows and strips of 16 channels, whole and not, row numbers of one and of four bytes, with ties and
+    every special value."""
     random = np.random.default_rng(rows)
     x = random.integers(-3, 3, (3, rows, channels)).astype(np.float32)
     special = random.random(x.shape) < 0.3
@@ -91,19 +92,6 @@ def test_numbers_of_rows_and_channels(rows, channels):
     np.testing.assert_array_equal(leaf.grad.numpy(), expected)
     with torch.no_grad():
         np.testing.assert_array_equal(column_sort(leaf, torch.tensor(lengths), argument).numpy(), sorted_x)
-
-
-@pytest.mark.parametrize(
-    "shape", [(2, 0, 3), (2, 1, 16), (2, 6, 5), (2, 6, 16), (1, 40, 272)]
-)  # several parts of channels
-@pytest.mark.parametrize("order", ORDERS)
-def test_all_rows_are_sorted_without_lengths(order, shape):
-    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    argument, descending = order_of(order, shape[2])
-    expected = np.where(descending, -np.sort(-x, axis=1), np.sort(x, axis=1))
-    for backend in backends_for(torch.from_numpy(x)):
-        actual = column_sort.using(backend)(torch.from_numpy(x), order=argument)
-        np.testing.assert_array_equal(actual.numpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -131,30 +119,10 @@ def test_gpu_matches_cpu(order):
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
 
 
-def test_input_is_not_modified():
-    for channels in (3, 16):
-        x = torch.randn(2, 5, channels)
-        before = x.clone()
-        column_sort(x, torch.tensor([5, 2]))
-        assert torch.equal(x, before)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rows", [33, 129, 255, 256, 257, 1000])
-def test_many_rows(rows, backend):
-    x = torch.randn(1, rows, 80, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    upstream = torch.arange(80.0 * rows).view(1, rows, 80)
-    actual = column_sort.using(backend)(x)
-    assert torch.equal(actual, x.sort(dim=1).values)
-    actual.backward(upstream)
-    assert torch.equal(x.grad, torch.zeros(1, rows, 80).scatter(1, x.argsort(dim=1), upstream))
-
-
-@pytest.mark.parametrize("backend", ["torch", "numba"])
-def test_maximum_number_of_rows(backend):
+def test_maximum_number_of_rows():
     rows = 65_536
     x = torch.randint(0, 5000, (1, rows, 16), generator=torch.Generator().manual_seed(0)).float().requires_grad_()
-    actual = column_sort.using(backend)(x, torch.tensor([rows - 5]))
+    actual = column_sort(x, torch.tensor([rows - 5]))
     actual.backward(torch.arange(16.0 * rows).view(1, rows, 16))
     order = np.argsort(x[0, :-5].detach().numpy(), axis=0, kind="stable")
     np.testing.assert_array_equal(actual[0, :-5].detach(), np.take_along_axis(x[0, :-5].detach().numpy(), order, 0))

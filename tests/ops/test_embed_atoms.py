@@ -88,13 +88,3 @@ def test_kernel_ignores_upstream_gradients_of_padding(filling):
         out = embed_atoms.using("numba")(atoms, degrees, lengths, starts, *tables)
         grads.append(torch.autograd.grad(out, tables, upstream.masked_fill(padding, value)))
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (0, 0), (2, 0)])
-def test_batches_without_atoms(shape):
-    atoms, degrees = torch.zeros(*shape, 9, dtype=torch.uint8), torch.zeros(shape, dtype=torch.uint8)
-    *_, starts, table, in_degree, out_degree, token = make_inputs(0, 1, 1, 16)
-    out = embed_atoms(atoms, degrees, torch.ones(shape[0]).long(), starts, table, in_degree, out_degree, token)
-    assert out.shape == (shape[0], shape[1] + 1, 16) and torch.equal(out[:, 0], token.expand(shape[0], 16))
-    out.sum().backward()
-    assert (token.grad == shape[0]).all() and not table.grad.any()

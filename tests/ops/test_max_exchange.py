@@ -64,28 +64,6 @@ def test_nan_reaches_the_first_row(backend):
     assert not max_exchange.using(backend)(v, torch.tensor([2]))[0, 0].isnan().any()  # padding
 
 
-@pytest.mark.parametrize("backend", ["torch", "numba"])
-@pytest.mark.parametrize("length", [-(2**40), 0, 1])
-def test_nothing_is_exchanged_without_other_rows(length, backend):
-    v = torch.arange(48.0).view(1, 3, 16).requires_grad_()
-    actual = max_exchange.using(backend)(v, torch.tensor([length]))
-    assert torch.equal(actual, v)
-    assert torch.equal(torch.autograd.grad(actual, v, v)[0], v)
-
-
-@pytest.mark.parametrize("backend", ["torch", "numba"])
-@pytest.mark.parametrize("filling", [torch.nan, torch.inf, -torch.inf])
-def test_padding_that_is_not_finite_is_unchanged(filling, backend):
-    v = torch.arange(64.0).view(1, 4, 16)
-    v[0, 2:] = filling
-    leaf, upstream = v.clone().requires_grad_(), torch.arange(64.0, 128.0).view(1, 4, 16)
-    actual = max_exchange.using(backend)(leaf, torch.tensor([2]))
-    torch.testing.assert_close(actual[0, 2:], v[0, 2:], rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(actual[0, :2], v[0, :2].flip(0))
-    (grad,) = torch.autograd.grad(actual, leaf, upstream)
-    assert torch.equal(grad[0, :2], upstream[0, :2].flip(0)) and torch.equal(grad[0, 2:], upstream[0, 2:])
-
-
 def exchange(columns, dtype=torch.float64):
     """Apply :func:`max_exchange` to one sample, given as a list of channels."""
     v = torch.tensor(columns, dtype=dtype).T[None]
@@ -95,16 +73,10 @@ def exchange(columns, dtype=torch.float64):
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
-        ([0.0, 2.0, 1.0], [2.0, 0.0, 1.0]),
         ([0.0, 1.0, 2.0, -3.0], [2.0, 1.0, 0.0, -3.0]),
-        ([-9.0, -5.0, -7.0], [-5.0, -9.0, -7.0]),
-        ([3.0, 2.0, 1.0], [3.0, 2.0, 1.0]),  # the first row already has the maximum
-        ([3.0, 3.0, 1.0], [3.0, 3.0, 1.0]),
-        ([4.0], [4.0]),
+        ([3.0, 3.0, 1.0], [3.0, 3.0, 1.0]),  # the first row already has the maximum
         ([-4.0], [-4.0]),
-        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]),
-        ([0.0, 1.0, 1.0, 0.5], [1.0, 0.5, 0.5, 0.5]),  # two tied rows share the exchange
-        ([0.0, 3.0, 3.0, 3.0, -1.0], [3.0, 2.0, 2.0, 2.0, -1.0]),
+        ([0.0, 3.0, 3.0, 3.0, -1.0], [3.0, 2.0, 2.0, 2.0, -1.0]),  # tied rows share the exchange
     ],
     ids=repr,
 )
@@ -114,7 +86,7 @@ def test_matches_manual_computation(column, expected):
         assert actual == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_map_is_doubly_stochastic(seed):
     rng = np.random.default_rng(seed)
     column = torch.tensor(rng.normal(size=8))
@@ -140,15 +112,3 @@ def test_is_continuous():
         for actual in (max_exchange(v, torch.tensor([4])), max_exchange(v[..., :19_984].float(), torch.tensor([4]))):
             assert actual.diff(dim=2).abs().max() < 100 * step
             assert actual[0, 1].min() < 0.97  # an exchange did take place
-
-
-@pytest.mark.parametrize("channels", [5, 16])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_low_precision(dtype, channels):
-    v = torch.randn(4, 9, channels, generator=torch.Generator().manual_seed(0)).to(dtype)
-    v[:, 3] = v[:, 4]
-    v[1, 1:] = v[1, :1]
-    lengths = torch.tensor([9, 6, 2, 1])
-    actual, expected = max_exchange(v, lengths), max_exchange(v.double(), lengths)
-    assert actual.dtype == dtype
-    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=16 * torch.finfo(dtype).eps)

@@ -1,7 +1,5 @@
 """Triton kernels of bond_messages, interpreted without a GPU."""
 
-import sys
-
 import pytest
 import torch
 
@@ -33,7 +31,7 @@ def values_and_gradients(backend, x, bonds, types, rings):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("channels", [1, 24, 130])
+@pytest.mark.parametrize("channels", [1, 130])
 def test_matches_reference_for_all_dtypes_and_channel_counts(channels, dtype):
     args = make_inputs(channels=channels, dtype=dtype)
     for one, other in zip(*(values_and_gradients(backend, *args) for backend in ("torch", "triton")), strict=True):
@@ -72,27 +70,3 @@ def test_non_contiguous_arguments():
     strided = x.mT.contiguous().mT, bonds.mT.contiguous().mT, types.T.contiguous().T, rings.T.contiguous().T
     actual = [values_and_gradients("triton", *args) for args in (strided, (x, bonds, types, rings))]
     torch.testing.assert_close(*actual, rtol=0, atol=0)
-
-
-def test_second_derivatives_raise():
-    x, bonds, types, rings = make_inputs()
-    out = bond_messages.using("triton")(x.requires_grad_(), bonds, types, rings)
-    with pytest.raises(RuntimeError, match="no second derivatives"):
-        torch.autograd.grad(out.square().sum(), x, create_graph=True)
-
-
-def test_older_gpus_use_reference(monkeypatch):
-    """Triton's compiler aborts for a V100, and a T4 has no bfloat16 instructions."""
-    monkeypatch.setattr(sys.modules["graphslice.ops.bond_messages"], "capability", lambda _: 70)
-    with pytest.raises(ValueError, match="does not support"):
-        bond_messages.using("triton")(*make_inputs())
-    monkeypatch.setattr(sys.modules["graphslice.ops.bond_messages"], "capability", lambda _: 75)
-    bond_messages.using("triton")(*make_inputs())
-    with pytest.raises(ValueError, match="does not support"):
-        bond_messages.using("triton")(*make_inputs(dtype=torch.bfloat16))
-
-
-def test_kernels_launch_on_device_of_tensors(launch_devices):
-    x, bonds, types, rings = make_inputs()
-    bond_messages.using("triton")(x.requires_grad_(), bonds, types, rings).sum().backward()
-    assert launch_devices == [x.device] * 2  # forward and backward

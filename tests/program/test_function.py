@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from graphslice import ops
 from graphslice.program.function import OperatorProgram, draw_random_integers, run_program
 from graphslice.program.layout import N
-from graphslice.program.trace import RULES, Trace
+from graphslice.program.trace import Trace
 
 
 def make_program(function, count: int = 2, backward: bool = True):
@@ -51,7 +51,7 @@ def test_matches_torch(batch):
     assert_gradients_match(tensors(batch))
 
 
-@pytest.mark.parametrize("frozen", [set(), {0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}])
+@pytest.mark.parametrize("frozen", [{0}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
 def test_inputs_without_gradients(frozen):
     """A program that was traced for all gradients serves whatever is frozen later."""
     arguments = [t.detach() if i in frozen else t for i, t in enumerate(tensors())]
@@ -65,7 +65,6 @@ def test_inputs_without_gradients(frozen):
 
 
 UPSTREAM = {
-    "expanded": lambda out: torch.full((), 0.5).expand(out.shape),
     "transposed": lambda out: torch.randn(out.shape[::-1]).permute(2, 1, 0),
     "every other": lambda out: torch.randn(*out.shape[:2], 32)[..., ::2],
     "broadcast": lambda out: torch.randn(out.shape[-1]).expand(out.shape),
@@ -110,57 +109,25 @@ def test_second_backward_raises():
         out.backward()
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_arguments_changed_before_the_backward_pass_raise(number):
+def test_arguments_changed_before_the_backward_pass_raise():
     arguments = tensors()
     out = run_layer(*arguments)
     with torch.no_grad():
-        arguments[number].mul_(2)
+        arguments[1].mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
 
 
-def test_gradients_accumulate_over_batches():
-    arguments = tensors()
-    for number in (1, 2):
-        run_layer(*arguments).sum().backward()
-        if number == 1:
-            once = [argument.grad.clone() for argument in arguments]
-    for argument, grad in zip(arguments, once, strict=True):
-        torch.testing.assert_close(argument.grad, 2 * grad)
-        argument.grad.zero_()  # it is memory of its own
-    assert not any(argument.grad.any() for argument in arguments)
-
-
-def test_two_results_of_one_program_have_separate_memory():
-    program, first, second = make_program(layer), tensors(), [2 * t.detach().requires_grad_() for t in tensors()]
-    outs = [run_program(program, arguments, 3, 4) for arguments in (first, second)]
-    sum(out.sum() for out in outs).backward()
-    expected = [t.clone().detach().requires_grad_() for t in first]
-    layer(*expected).sum().backward()
-    for argument, other in zip(first, expected, strict=True):
-        torch.testing.assert_close(argument.grad, other.grad, rtol=1e-5, atol=1e-5)
-
-
-def test_inference_mode_and_no_grad():
-    for mode in (torch.inference_mode, torch.no_grad):
-        with mode():
-            out = run_layer(*tensors())
-        assert not out.requires_grad
-        torch.testing.assert_close(out, layer(*tensors()).detach(), rtol=1e-5, atol=1e-5)
-
-
 def test_saved_values_are_freed_with_the_result():
-    arguments = tensors()
-    out = run_layer(*arguments)
-    state = weakref.ref(out.grad_fn.state.kept)
-    out.sum().backward()
-    assert state() is None
-    out = run_layer(*arguments)
-    state = weakref.ref(out.grad_fn.state.kept)
-    del out
-    gc.collect()
-    assert state() is None
+    for backward in (True, False):
+        out = run_layer(*tensors())
+        state = weakref.ref(out.grad_fn.state.kept)
+        if backward:
+            out.sum().backward()
+        else:
+            del out
+            gc.collect()
+        assert state() is None
 
 
 def test_random_integers_follow_the_seed_of_torch():
@@ -169,16 +136,6 @@ def test_random_integers_follow_the_seed_of_torch():
     torch.manual_seed(0)
     assert draw_random_integers(4000) == first != draw_random_integers(4000)
     assert all(-(2**31) <= number < 2**31 for number in first) and min(first) < -(2**30) and max(first) > 2**30
-
-
-def test_one_program_serves_all_batches_of_a_size():
-    program = OperatorProgram(
-        ops.max_exchange.reference, RULES[ops.max_exchange], {"v": "B N C", "lengths": "B int64"}, None
-    )
-    for batch, width, channels, grad in ((2, 3, 16, False), (5, 300, 16, False), (2, 3, 32, False), (2, 3, 16, True)):
-        v = torch.randn(batch, width, channels, requires_grad=grad)
-        program(v, torch.full((batch,), width))
-    assert program._program.cache_info().currsize == 3  # per number of channels, with and without gradients
 
 
 def test_shapes_of_operators():
@@ -199,8 +156,7 @@ def test_shapes_of_operators():
     rejected = [(x, table), *((x, table, types, *rest) for rest in others)]
     rejected += [(other, table, types) for other in (x.double(), x[0])]
     rejected += [(x, other, types) for other in (table[:, :8], table.double())]
-    larger = torch.zeros(2, 4, 4, dtype=torch.int16)
-    rejected += [(x, table, other) for other in (None, types.int(), types[:1], types[:, :2], larger)]
+    rejected += [(x, table, other) for other in (None, types.int(), types[:1], types[:, :2])]
     assert all(program.supports(*args) for args in supported)
     assert not any(program.supports(*args) for args in rejected)
     assert program.supports(types=types, p=0.1, x=x, table=table)
@@ -208,7 +164,7 @@ def test_shapes_of_operators():
     torch.testing.assert_close(program(x, table, types), x)
 
 
-@pytest.mark.parametrize("shape", [(16,), (3, 16), (2, 8), (4, 2, 2), (1, 1, 1, 32), (1000, 16)])
+@pytest.mark.parametrize("shape", [(16,), (2, 8), (4, 2, 2), (1000, 16)])
 def test_operators_of_any_shape(shape):
     x = torch.randn(shape).requires_grad_()
     for leaf in (x, x.detach().transpose(0, -1).contiguous().transpose(0, -1).requires_grad_()):

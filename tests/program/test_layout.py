@@ -36,22 +36,17 @@ def test_sizes_beyond_squares_are_not_traceable():
             a * b
 
 
-def test_equal_sizes_are_equal_and_hashable():
-    assert Size(0, 1) == N and N - 1 == ATOMS and N != ATOMS and N * N != N and N is not None
-    assert {N: 1, ATOMS: 2}[Size(-1, 1)] == 2 and None not in (N, ATOMS)
-
-
 CONDITIONS = [
     bool, int, range, "x".__mul__, lambda n: n == 1, lambda n: n != 1, lambda n: n in (1, 2), lambda n: n > 3,
     lambda n: n <= 3, lambda n: n < N, lambda n: max(n, 3), lambda n: [0][n],
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_conditions_on_the_number_of_rows_are_not_traceable(condition):
+def test_conditions_on_the_number_of_rows_are_not_traceable():
     """They would be decided once for all batches."""
-    with pytest.raises(NotTraceable, match="number of rows"):
-        condition(N)
+    for condition in CONDITIONS:
+        with pytest.raises(NotTraceable, match="number of rows"):
+            condition(N)
 
 
 @st.composite
@@ -83,7 +78,7 @@ def places_of(layout: Layout, instructions, width: int) -> dict[Value, int]:
     return places
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(programs(), st.sampled_from(WIDTHS))
 def test_values_that_exist_at_the_same_time_never_overlap(program, width):
     instructions, kept = program
@@ -115,15 +110,10 @@ def test_memory_is_reused_after_the_last_use(width):
     layout = Layout([(kernel, [a, b]) for a, b in itertools.pairwise(values)], [])
     addresses = layout.for_width(width)
     size = addresses.group * 64 * width
+    assert addresses.group == max(1, 112 // width)  # a group of samples has about a hundred rows
     assert addresses.scratch == 64 + 2 * size
     wide = Layout([(kernel, [Value((N, 64))]), (kernel, [Value((N, 16)) for _ in range(4)])], []).for_width(width)
     assert wide.scratch == 64 + 4 * size  # the large block is split
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_group_of_samples_has_about_a_hundred_rows(width):
-    group = Layout([], []).for_width(width).group
-    assert group >= 1 and group * width <= max(112, width) and (group + 1) * width > 112
 
 
 @pytest.mark.parametrize(("width", "size"), [(1, 1), (256, 1), (257, 4)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphslice.program import run
-from graphslice.program.kernels import elementwise, linear
+from graphslice.program.kernels import layers
 from graphslice.program.layout import MAX_OPERANDS, Argument, N, Value
 from graphslice.program.run import FIRST, KERNELS, OUT, Input, Program, address, programs_disabled, programs_enabled
 
@@ -22,7 +22,7 @@ def sum_of_products() -> Program:
     size, step = N * CHANNELS, N * CHANNELS * 4
     x, y = (Value((N, CHANNELS), argument=Argument(FIRST + i, step)) for i in range(2))
     product, out = Value((N, CHANNELS)), Value((N, CHANNELS), argument=Argument(OUT, step))
-    forward = [(elementwise.multiply, [x, y, product, size]), (elementwise.add, [product, x, out, size])]
+    forward = [(layers.multiply, [x, y, product, size]), (layers.add, [product, x, out, size])]
     inputs = [Input(x, "float32", 0), Input(y, "float32", 1)]
     return Program(inputs, forward, [], [], [], FIRST + 2, out)
 
@@ -77,31 +77,16 @@ def test_calls_from_several_threads_do_not_share_memory():
 
 
 def test_programs_can_be_disabled():
-    assert programs_enabled()
-    with programs_disabled():
-        assert not programs_enabled()
-        with programs_disabled():
-            assert not programs_enabled()
-        assert not programs_enabled()
-    assert programs_enabled()
     with pytest.raises(ZeroDivisionError), programs_disabled():
+        with programs_disabled():
+            pass
+        assert not programs_enabled()
         raise ZeroDivisionError
     assert programs_enabled()
 
 
 def test_kernels_take_samples_and_at_most_the_maximum_number_of_operands():
-    assert len(KERNELS) > 30 and KERNELS["linear"] is linear.linear
+    assert len(KERNELS) > 30 and KERNELS["linear"] is layers.linear
     for name, kernel in KERNELS.items():
         parameters = list(inspect.signature(kernel).parameters)
         assert kernel.__name__ == name and parameters[0] == "samples" and len(parameters) <= MAX_OPERANDS + 1
-
-
-def test_kernels_have_different_names():
-    before = dict(KERNELS)
-
-    def linear(samples):
-        pass
-
-    with pytest.raises(AssertionError):
-        run.kernel(linear)
-    assert before == KERNELS

@@ -61,20 +61,14 @@ class Arguments:
 # Functions of the arguments and of two values.
 FUNCTIONS: dict[str, Callable[[Arguments, Any, Any], Any]] = {
     "add": lambda args, a, b: a + b,
-    "torch add": lambda args, a, b: torch.add(a, b),
     "subtract": lambda args, a, b: a - b,
     "multiply": lambda args, a, b: 0.5 * (a * b),
     "multiply by itself": lambda args, a, b: torch.multiply(a, a) * 0.3,
-    "torch subtract": lambda args, a, b: torch.sub(b, a),
     "subtract from itself": lambda args, a, b: a - a,
-    "integer factor": lambda args, a, b: -2 * a,
-    "negate": lambda args, a, b: -a,
-    "torch neg": lambda args, a, b: torch.neg(a),
+    "negate": lambda args, a, b: torch.neg(-2 * a),
     "factor": lambda args, a, b: torch.mul(a, 0.75),
-    "left factor": lambda args, a, b: -1.5 * b,
     "gelu": lambda args, a, b: F.gelu(a),
     "linear": lambda args, a, b: F.linear(a, args.square, args.bias),
-    "linear without bias": lambda args, a, b: F.linear(b, args.square),
     "feed forward": lambda args, a, b: F.linear(
         args.dropout(F.gelu(F.linear(a, args.wide, args.wide_bias)), 0.1), args.narrow
     ),
@@ -96,7 +90,6 @@ FUNCTIONS: dict[str, Callable[[Arguments, Any, Any], Any]] = {
     "aggregate": lambda args, a, b: ops.aggregate(args.p, a),
     "dropped aggregate": lambda args, a, b: args.aggregate(a, 0.25),
     "attention": lambda args, a, b: ops.attention(a, b, a, args.b, HEADS),
-    "attention to itself": lambda args, a, b: ops.attention(b, b, b, args.b, HEADS),
     "dropped attention": lambda args, a, b: args.attention(a, b, args.y, 0.3),
     "linear attention": lambda args, a, b: ops.linear_attention(a, b, args.x, args.lengths, HEADS),
     "norm of heads": lambda args, a, b: ops.head_norm(a, args.scales, args.shifts, 1),
@@ -205,7 +198,7 @@ def small_groups(monkeypatch):
     monkeypatch.setattr(run, "_MIN_ROWS", 1)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     calls=st.lists(
         st.tuples(st.sampled_from(COMMON) | st.sampled_from(sorted(FUNCTIONS)), st.integers(0, 5), st.integers(0, 5)),
@@ -240,16 +233,12 @@ def linear(args, x):
 # The summands of a sum share its gradient until another one is added to that of one of them.
 SHARED_GRADIENTS = {
     "a linear layer adds to one": lambda args: (lambda b, c: (args.y + b) + c)(F.gelu(args.x), linear(args, args.y)),
-    "another function adds to one": lambda args: (lambda b, c: (args.y + b) + c)(F.gelu(args.x), F.gelu(args.y)),
     "one is twice in the sum": lambda args: (args.x + args.x) + (args.x + args.y),
     "inputs alone": lambda args: args.x + args.y,
     "an input and a function of it": lambda args: norm(args, args.x + args.y) + F.gelu(args.x),
-    "a function of an input, then the input": lambda args: F.gelu(args.x) + norm(args, args.x + args.y),
     "a function of the other input, then the input": lambda args: F.gelu(args.y) + norm(args, args.x + args.y),
-    "the other input and a function of it": lambda args: norm(args, args.x + args.y) + F.gelu(args.y),
     "both inputs and functions of them": lambda args: norm(args, args.x + args.y) + args.x * args.y,
     "a norm of two sums": lambda args: (lambda t: t + norm(args, t) + norm(args, t + args.x))(args.x + args.y),
-    "a norm of a value with itself": lambda args: norm(args, args.x + args.x),
     "a norm of a value with itself, dropped": lambda args: norm(args, args.x + args.dropout(args.x, 0.5)),
     "a dropped value in three sums": lambda args: (lambda d: (args.x + d) * (args.y + d) + d)(
         args.dropout(args.z, 0.4)

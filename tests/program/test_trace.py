@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from graphslice import ops
 from graphslice.program.layout import ATOMS, N, NotTraceable
 from graphslice.program.run import Program
-from graphslice.program.trace import BATCH, RULES, Trace, Traced
+from graphslice.program.trace import BATCH, Trace, Traced
 
 PARAMETERS = {
     "square": torch.randn(16, 16), "vector": torch.randn(16), "scalar": torch.ones(()),
@@ -54,7 +54,7 @@ def trace(function, backward: bool = True) -> tuple[list[str], list[str]]:
 UNKNOWN_FUNCTIONS = {
     "function": lambda a: torch.sin(a.x), "method": lambda a: a.x.sin(), "attribute": lambda a: a.x.T,
     "list of tensors": lambda a: torch.cat([a.x, a.y], dim=-1),
-    "keyword": lambda a: torch.where(condition=a.x, input=a.x, other=a.y), "division": lambda a: torch.div(a.x, 2.0),
+    "keyword": lambda a: torch.where(condition=a.x, input=a.x, other=a.y),
     "index": lambda a: a.x[:, 0], "operator of a parameter": lambda a: a.square @ a.x,
     "GELU by tanh": lambda a: F.gelu(a.x, approximate="tanh"),
     "dropout in place": lambda a: F.dropout(a.x, 0.5, inplace=True), "dropout of all": lambda a: F.dropout(a.x, 1.0),
@@ -68,32 +68,24 @@ UNKNOWN_FUNCTIONS = {
 }  # fmt: skip
 CONTROL_FLOW = {
     "number of rows": lambda a: a.x if a.x.shape[1] > 3 else a.y,
-    "exact number of rows": lambda a: a.x if a.x.shape[1] == 1 else a.y,
-    "any rows": lambda a: a.x if a.x.shape[1] else a.y,
-    "loop over rows": lambda a: next(a.x for _ in range(a.x.shape[1])),
     "number of samples": lambda a: a.x if a.x.shape[0] > 3 else a.y,
     "exact number of samples": lambda a: a.x if a.x.shape[0] != 1 else a.y,
-    "any samples": lambda a: a.x if a.x.shape[0] else a.y,
     "length": lambda a: a.x if len(a.x) > 1 else a.y,
     "iteration": lambda a: next(iter(a.x)),
     "value": lambda a: a.x if a.x else a.y,
     "comparison": lambda a: a.x if a.x > 0 else a.y,
     "comparison of numbers": lambda a: a.x * (a.lengths == 3),
-    "comparison of tensors": lambda a: a.x if a.x == a.y else a.y,
     "number": lambda a: float(a.x) * a.y,
     "element": lambda a: a.x[0],
 }
 IN_PLACE = {
     "sum": lambda a: operator.iadd(a.x, a.y),
-    "difference": lambda a: operator.isub(a.x, 1.0),
-    "product": lambda a: operator.imul(a.x, a.y),
     "element": lambda a: operator.setitem(a.x, 0, 1.0),
     "method": lambda a: a.x.add_(a.y),
 }
 TENSORS = {
     "new tensor": lambda a: F.linear(a.x, torch.ones(16, 16)),
     "copy of a parameter": lambda a: F.linear(a.x, a.square.clone()),
-    "view of a parameter": lambda a: F.linear(a.x, a.square[:]),
     "strided parameter": lambda a: F.linear(a.x, a.transposed),
     "float64 norm": lambda a: F.layer_norm(a.x, (16,), a.double, a.vector),
     "integers as weight": lambda a: F.linear(a.x, a.integers),
@@ -101,17 +93,12 @@ TENSORS = {
     "lengths of other samples": lambda a: ops.max_exchange(a.x, a.two_lengths),
     "float32 flags": lambda a: ops.broadcast_max(a.x, a.lengths, a.vector),
     "flags as order of the wrong size": lambda a: ops.column_sort(a.wide, a.lengths, a.flags),
-    "integers as order": lambda a: ops.column_sort(a.x, a.lengths, a.integers),
-    "float32 lengths": lambda a: ops.max_exchange(a.x, a.vector),
     "weights per sample": lambda a: F.linear(a.x, a.one),
     "table per sample": lambda a: ops.path_softmax(a.one, a.pairs, a.lengths),
-    "table per row": lambda a: ops.path_softmax(a.x, a.pairs, a.lengths),
-    "table of integers": lambda a: ops.path_softmax(a.integers, a.pairs, a.lengths),
     "table as pairs": lambda a: ops.path_softmax(a.values, a.integers, a.lengths),
     "empty table": lambda a: ops.embed_atoms(
         a.atoms, a.trace.input(10, (ATOMS,), torch.uint8), a.lengths, a.nine, a.empty, a.square, a.square, a.token
     ),
-    "number plus tensor": lambda a: a.x + 1.0,
     "scalar parameter": lambda a: a.x * a.scalar,
     "parameter plus tensor": lambda a: a.vector + a.x,
     "no tensor": lambda a: ops.max_exchange(a.x, None),
@@ -128,11 +115,8 @@ SIZES = {
     "channels that are rows": lambda a: F.gelu(a.p),
     "rows of attention weights": lambda a: ops.aggregate(a.p, a.one),
     "heads of attention": lambda a: ops.attention(a.x, a.x, a.x, a.p, 4),
-    "odd heads": lambda a: ops.linear_attention(a.x, a.x, a.x, a.lengths, 3),
     "narrow heads": lambda a: ops.linear_attention(a.x, a.x, a.x, a.lengths, 4),
     "queries": lambda a: ops.attention(a.wide, a.x, a.x, a.p, 2),
-    "readout of one row": lambda a: ops.read_out(a.one, a.lengths, ("max",)),
-    "sort of one row": lambda a: ops.column_sort(a.one),
 }
 
 
@@ -153,13 +137,6 @@ SIZES = {
 def test_not_traceable(function):
     with pytest.raises(NotTraceable):
         trace(function)
-
-
-def test_functions_that_can_be_traced():
-    """Those that CONTRIBUTING.md names."""
-    functions = {F.linear, F.layer_norm, F.gelu, F.dropout, torch.add, torch.sub, torch.mul, torch.neg}
-    assert functions <= set(RULES) and all(callable(rule) for rule in RULES.values())
-    assert {op for op in RULES if op not in functions} >= set(ops.OPERATORS.values())
 
 
 def test_symbolic_tensors_have_shape_dtype_and_device():
@@ -188,20 +165,15 @@ def norm(a: Arguments, x: Traced) -> Traced:
 @pytest.mark.parametrize(
     ("function", "forward"),
     [
-        (lambda a: norm(a, a.x), ["add_norm"]),
         (lambda a: norm(a, a.x + a.y), ["add_norm"]),
         (lambda a: norm(a, a.x + F.dropout(a.y, 0.5)), ["add_norm"]),
-        (lambda a: norm(a, F.dropout(a.x, 0.5) + a.y), ["add_norm"]),
         (lambda a: norm(a, ops.dropout(a.x, 0.5) + a.y), ["add_norm"]),
-        (lambda a: norm(a, a.x + F.dropout(a.y, 0.0)), ["add_norm"]),
         (lambda a: norm(a, a.x + F.dropout(a.y, 0.5, training=False)), ["add_norm"]),
         (lambda a: norm(a, F.dropout(a.x, 0.5) + F.dropout(a.y, 0.5)), ["dropout", "add_norm"]),
         (lambda a: norm(a, F.dropout(a.x, 0.5)), ["dropout", "add_norm"]),
         (lambda a: norm(a, a.x - a.y), ["scale", "add_norm"]),
         (lambda a: norm(a, a.x + a.y + a.x), ["add", "add_norm"]),
-        (lambda a: a.x + a.y, ["add"]),
         (lambda a: a.x + F.dropout(a.y, 0.5), ["dropout", "add"]),
-        (lambda a: F.dropout(a.x, 0.5), ["dropout"]),
         (lambda a: a.x, ["scale"]),  # a copy
         (lambda a: (lambda s: norm(a, s) + s)(a.x + a.y), ["add_norm", "add"]),
         (lambda a: (lambda s: norm(a, s) + norm(a, s))(a.x + a.y), ["add_norm", "add_norm", "add"]),

@@ -5,9 +5,6 @@ lengths and indices that are data are clamped by the kernels.
 """
 
 from graphslice.program.kernels import attention as attention
-from graphslice.program.kernels import elementwise as elementwise
+from graphslice.program.kernels import columns as columns
 from graphslice.program.kernels import embedding as embedding
-from graphslice.program.kernels import linear as linear
-from graphslice.program.kernels import norm as norm
-from graphslice.program.kernels import pooling as pooling
-from graphslice.program.kernels import sort as sort
+from graphslice.program.kernels import layers as layers

@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graphslice.program.kernels.elementwise import DropoutKeys, apply_dropout, dropped_weights
-from graphslice.program.kernels.operands import length_at
+from graphslice.program.kernels.layers import DropoutKeys, apply_dropout, dropped_weights
 from graphslice.program.run import kernel
 from graphslice.program.simd.lanes import (
     address_of,
     exp,
     float32x16,
     keep_alive,
+    length_at,
     load,
     load_float,
     load_int,
@@ -26,13 +26,7 @@ from graphslice.program.simd.lanes import (
     store,
     store_scalar,
 )
-from graphslice.program.simd.small_product import (
-    NO_START,
-    Matrix,
-    small_product,
-    small_product_transposed,
-    transpose,
-)
+from graphslice.program.simd.small_product import NO_START, Matrix, small_product, small_product_transposed, transpose
 
 # --- softmax of rows ----------------------------------------------------------------------------------------------
 
@@ -45,14 +39,9 @@ def _padded(width):
 
 @njit(inline="always", error_model="numpy")
 def _exponentiate(scores, stride, rows, factors):
-    """Replace rows by their exponentials relative to the maximum, and write the normalising factor of each.
-
-    Args:
-        scores: address of ``rows`` rows of ``stride`` columns, a multiple of 16; -inf beyond the last column.
-        factors: array ``[rows]``.
-
-    Each step is a separate pass over all rows: the rows of one pass are independent, which fills the pipeline.
-    """
+    """Replace the ``rows`` rows at ``scores`` by their exponentials relative to the maximum, and write the normalising
+    factor of each to the array ``factors``. Rows have ``stride`` columns, a multiple of 16; -inf beyond the last."""
+    # Each step is a separate pass over all rows: the rows of one pass are independent, which fills the pipeline.
     lanes = float32x16()
     for i in range(rows):
         maxima = load(lanes, scores, i * stride)
@@ -105,6 +94,24 @@ def _type_row(path_types, b, i, j, width, count):
     return min(max(path, 0) + 1, count - 1)
 
 
+@njit(inline="always")
+def _gather(values, path_types, b, i, columns, count, heads, width, out, stride):
+    """Write the biases of row i up to a column to ``out``, ``[heads, stride]``."""
+    for j in range(columns):
+        row = _type_row(path_types, b, i, j, width, count) * heads
+        for h in range(heads):
+            store_scalar(out, h * stride + j, load_float(values, row + h))
+
+
+@njit(inline="always")
+def _scatter(grad, stride, path_types, b, i, columns, count, heads, width, grad_values):
+    """Add the gradients ``[heads, stride]`` of row i up to a column to those of the biases."""
+    for j in range(columns):
+        row = _type_row(path_types, b, i, j, width, count) * heads
+        for h in range(heads):
+            store_scalar(grad_values, row + h, load_float(grad_values, row + h) + load_float(grad, h * stride + j))
+
+
 @kernel
 def path_softmax(samples, values, path_types, lengths, out, count, heads, width):
     """``P = Softmax(S + E)`` from biases ``[count, H]`` of path types, int32 ``[B, N - 1, N - 1]``; 0 in padding."""
@@ -123,10 +130,7 @@ def path_softmax(samples, values, path_types, lengths, out, count, heads, width)
             for h in range(heads):
                 for j in range(0, stride, 16):
                     store(scores, h * stride + j, splat(lanes, np.float32(-np.inf)))
-            for j in range(rows):
-                row = _type_row(path_types, b, i, j, width, count) * heads
-                for h in range(heads):
-                    scratch[h * stride + j] = load_float(values, row + h)
+            _gather(values, path_types, b, i, rows, count, heads, width, scores, stride)
             _exponentiate(scores, stride, heads, factors)
             for h in range(heads):
                 _write_scaled(scores + 4 * h * stride, factors[h], width, out, ((b * heads + h) * width + i) * width)
@@ -144,10 +148,7 @@ def path_softmax_gradient(samples, path_types, lengths, weights, grad, grad_valu
             for h in range(heads):
                 at = 4 * ((b * heads + h) * width + i) * width
                 _scores_gradient(grad + at, weights + at, rows, gradients + 4 * h * width)
-            for j in range(rows):
-                row = _type_row(path_types, b, i, j, width, count) * heads
-                for h in range(heads):
-                    store_scalar(grad_values, row + h, load_float(grad_values, row + h) + scratch[h * width + j])
+            _scatter(gradients, width, path_types, b, i, rows, count, heads, width, grad_values)
     keep_alive(scratch)
 
 
@@ -157,11 +158,11 @@ def path_bias(samples, values, path_types, lengths, out, count, heads, width):
     for b in range(samples):
         rows = length_at(lengths, b, width)
         for i in range(width):
-            for j in range(width):
-                row = _type_row(path_types, b, i, j, width, count) * heads
-                for h in range(heads):
-                    bias = load_float(values, row + h) if j < rows else np.float32(-np.inf)
-                    store_scalar(out, ((b * heads + h) * width + i) * width + j, bias)
+            first = (b * heads * width + i) * width
+            _gather(values, path_types, b, i, rows, count, heads, width, out + 4 * first, width * width)
+            for h in range(heads):
+                for j in range(rows, width):
+                    store_scalar(out, first + h * width * width + j, np.float32(-np.inf))
 
 
 @kernel
@@ -170,11 +171,8 @@ def path_bias_gradient(samples, path_types, lengths, grad, grad_values, count, h
     for b in range(samples):
         rows = length_at(lengths, b, width)
         for i in range(width):
-            for j in range(rows):
-                row = _type_row(path_types, b, i, j, width, count) * heads
-                for h in range(heads):
-                    upstream = load_float(grad, ((b * heads + h) * width + i) * width + j)
-                    store_scalar(grad_values, row + h, load_float(grad_values, row + h) + upstream)
+            first = grad + 4 * (b * heads * width + i) * width
+            _scatter(first, width * width, path_types, b, i, rows, count, heads, width, grad_values)
 
 
 # --- aggregation -----------------------------------------------------------------------------------------------
@@ -196,14 +194,8 @@ def aggregate(samples, attn_weights, v, out, heads, width, channels, dropped, fi
 
 @njit(inline="always")
 def _weights_gradient(grad_of_head, v_of_head, square, flat, keys, at, width, head_dim, out):
-    """Write the gradient of the attention weights of a head: the upstream gradient times V transposed, then dropout.
-
-    Args:
-        square: scratch :class:`Matrix` ``[width, padded width]``, the columns of ``v_of_head``.
-        flat: address of scratch memory ``[width, width]``.
-        at: offset of the head in the weights, for the dropout mask.
-        out: address of ``[width, width]``.
-    """
+    """Write the gradient of the attention weights of a head: the upstream gradient times V transposed, then dropout
+    with the mask at the offset ``at``. Scratch: Matrix ``square [width, padded width]``, ``flat [width, width]``."""
     lanes, aligned = float32x16(), width // 16 * 16
     small_product(grad_of_head, v_of_head, NO_START, square, width, head_dim, square.stride)
     target = flat if keys.dropped else out
@@ -259,10 +251,8 @@ def attention(samples, q, k, v, attn_bias, weights, out, heads, width, channels,
         transpose(Matrix(k + 4 * b * width * channels, channels), width, channels, Matrix(k_transposed, stride))
         for h in range(heads):
             at, offset = (b * heads + h) * pairs, 4 * (b * width * channels + h * head_dim)
-            k_of_head, q_of_head = (
-                Matrix(k_transposed + 4 * h * head_dim * stride, stride),
-                Matrix(q + offset, channels),
-            )
+            k_of_head = Matrix(k_transposed + 4 * h * head_dim * stride, stride)
+            q_of_head = Matrix(q + offset, channels)
             small_product(q_of_head, k_of_head, NO_START, Matrix(scores, stride), width, head_dim, stride)
             for i in range(width):
                 row, bias = scores + 4 * i * stride, at + i * width

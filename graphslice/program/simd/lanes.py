@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -35,6 +36,10 @@ class Lanes(types.Type):
     @property
     def scalar(self) -> types.Type:
         return _ELEMENTS[self.element][0]
+
+    @property
+    def align(self) -> int:
+        return self.scalar.bitwidth // 8
 
 
 @register_model(Lanes)
@@ -63,15 +68,16 @@ def _pointer(builder, address, offset, element):
     return builder.gep(builder.inttoptr(address, element.as_pointer()), [offset])
 
 
+def _lanes_pointer(builder, address, offset, lanes: Lanes):
+    return builder.bitcast(_pointer(builder, address, offset, lanes.llvm.element), lanes.llvm.as_pointer())
+
+
 @intrinsic
 def load(typing, lane_type, address, offset):
     """Load the numbers from ``offset`` on, as many as ``lane_type`` has lanes."""
 
     def generate(context, builder, signature, args):
-        pointer = _pointer(builder, args[1], args[2], lane_type.llvm.element)
-        loaded = builder.load(builder.bitcast(pointer, lane_type.llvm.as_pointer()))
-        loaded.align = lane_type.scalar.bitwidth // 8
-        return loaded
+        return builder.load(_lanes_pointer(builder, *args[1:], lane_type), align=lane_type.align)
 
     return lane_type(lane_type, types.intp, types.intp), generate
 
@@ -81,9 +87,7 @@ def store(typing, address, offset, value):
     """Store lanes at ``offset`` and the following elements."""
 
     def generate(context, builder, signature, args):
-        pointer = _pointer(builder, args[0], args[1], value.llvm.element)
-        stored = builder.store(args[2], builder.bitcast(pointer, value.llvm.as_pointer()))
-        stored.align = value.scalar.bitwidth // 8
+        builder.store(args[2], _lanes_pointer(builder, *args[:2], value), align=value.align)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, value), generate
@@ -98,13 +102,11 @@ def transpose_block(typing, lane_type, source, source_columns, target, target_co
 
     def generate(context, builder, signature, args):
         lanes, (_, source, source_columns, target, target_columns) = signature.args[0], args
-        pointer, align = lanes.llvm.as_pointer(), lanes.scalar.bitwidth // 8
 
         def row(address, columns, i):
-            offset = builder.mul(columns, ir.Constant(ir.IntType(64), i))
-            return builder.bitcast(_pointer(builder, address, offset, lanes.llvm.element), pointer)
+            return _lanes_pointer(builder, address, builder.mul(columns, ir.Constant(ir.IntType(64), i)), lanes)
 
-        rows = [builder.load(row(source, source_columns, i), align=align) for i in range(lanes.count)]
+        rows = [builder.load(row(source, source_columns, i), align=lanes.align) for i in range(lanes.count)]
         index = ir.VectorType(ir.IntType(32), lanes.count)
         size = 1
         while size < lanes.count:  # swap neighbouring off-diagonal blocks of this size
@@ -117,7 +119,7 @@ def transpose_block(typing, lane_type, source, source_columns, target, target_co
                     rows[i + size] = builder.shuffle_vector(*pair, ir.Constant(index, behind))
             size *= 2
         for i, lane_row in enumerate(rows):
-            builder.store(lane_row, row(target, target_columns, i), align=align)
+            builder.store(lane_row, row(target, target_columns, i), align=lanes.align)
         return context.get_dummy_value()
 
     return types.void(lane_type, types.intp, types.intp, types.intp, types.intp), generate
@@ -140,6 +142,28 @@ load_float = _loader(ir.FloatType())
 #: Load the unsigned byte or the signed 16-bit, 32-bit or 64-bit integer at an offset from an address as int64.
 load_byte, load_short = _loader(ir.IntType(8), "zext"), _loader(ir.IntType(16), "sext")
 load_int, load_long = _loader(ir.IntType(32), "sext"), _loader(ir.IntType(64), "sext")
+
+
+@njit(inline="always")
+def length_at(lengths, b, width):
+    """Return the number of valid rows of sample b, from 0 to N."""
+    return min(max(load_long(lengths, b), 0), width)
+
+
+def float_bits(value: float) -> int:
+    """Encode a float32 as an operand of a kernel, a 64-bit integer."""
+    return int(np.float32(value).view(np.uint32))
+
+
+@intrinsic
+def as_float(typing, bits):
+    """Decode an operand encoded by :func:`float_bits`."""
+
+    def generate(context, builder, signature, args):
+        low = builder.trunc(args[0], context.get_value_type(types.int32))
+        return builder.bitcast(low, context.get_value_type(types.float32))
+
+    return types.float32(types.intp), generate
 
 
 @intrinsic
@@ -364,7 +388,7 @@ def exchanges_in_registers(networks: dict[int, list[tuple[int, int]]]):
 
 
 def _exchange(builder, lanes: Lanes, address, count: int, pairs: list[tuple[int, int]]) -> None:
-    first, align = builder.inttoptr(address, lanes.llvm.as_pointer()), lanes.scalar.bitwidth // 8
+    first, align = builder.inttoptr(address, lanes.llvm.as_pointer()), lanes.align
     pointers = [builder.gep(first, [ir.Constant(ir.IntType(64), i)]) for i in range(count)]
     rows = [builder.load(pointer, align=align) for pointer in pointers]
     for low, high in pairs:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.mixers import Mixer, SoftmaxAttention
+from graphslice.nn.mixers import Mixer
+from graphslice.nn.mixers.attention import SoftmaxAttention
 
 
 def one_inf_norm(x: np.ndarray) -> float:

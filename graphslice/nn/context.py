@@ -31,9 +31,6 @@ class AttentionContext:
         bonds: int16 ``[B, N, N]``, bond codes as in ``GraphBatch.bonds``, for message passing along bonds.
         has_graph: True if the samples are graphs; implied by ``attn_weights`` or ``attn_bias``.
         mixer_name: name of the mixer in error messages.
-
-    Attributes:
-        lengths, width, mixer_name, bonds, has_graph: the arguments.
     """
 
     def __init__(
@@ -58,16 +55,8 @@ class AttentionContext:
 
     @classmethod
     def from_bias(cls, lengths: Tensor, attn_bias: Tensor, reads: Sequence[str] = GRAPH_TENSORS) -> AttentionContext:
-        """Create a context from a given attention bias.
-
-        Args:
-            lengths: int64 ``[B]``, number of valid rows of each sample.
-            attn_bias: ``[B, H, N, N]``; it need not be masked.
-            reads: names of the graph tensors to provide, of :data:`GRAPH_TENSORS`.
-
-        Returns:
-            The context, with the columns of the padding masked.
-        """
+        """Create the context of samples with these ``lengths`` and an attention bias, ``[B, H, N, N]``, whose padding
+        is masked here; ``reads``: names of the graph tensors to provide."""
         width = attn_bias.shape[-1]
         mask = torch.arange(width, device=lengths.device) < lengths[:, None]
         masked = attn_bias.masked_fill(~mask[:, None, None, :], -torch.inf)
@@ -81,22 +70,14 @@ class AttentionContext:
 
     @property
     def attn_weights(self) -> Tensor | None:
-        """Structural attention weights ``P = Softmax(S + E)``, ``[B, H, N, N]``; None without a graph.
-
-        Raises:
-            RuntimeError: if the mixer did not declare ``attn_weights`` in ``reads``.
-        """
+        """Structural attention weights ``P = Softmax(S + E)``, ``[B, H, N, N]``; None without a graph."""
         if self._attn_weights is None and self.has_graph:
             raise self._undeclared("attn_weights")
         return self._attn_weights
 
     @property
     def attn_bias(self) -> Tensor:
-        """Attention bias ``S + E``, ``[B, H, N, N]``, or 0, ``[B, 1, 1, N]``, without a graph; -inf in padded columns.
-
-        Raises:
-            RuntimeError: if the mixer did not declare ``attn_bias`` in ``reads``.
-        """
+        """Attention bias ``S + E``, ``[B, H, N, N]``, without a graph 0, ``[B, 1, 1, N]``; -inf in padded columns."""
         if self._attn_bias is not None:
             return self._attn_bias
         if self.has_graph:
@@ -140,10 +121,7 @@ class AttentionContext:
         return aggregate_sort(weights.to(v.dtype), v, self.lengths, order, dropout)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the context by argument name, each ``[B, ...]``, without those that are None.
-
-        Plain tensors can be split along the batch and passed to compiled functions.
-        """
+        """Return the tensors of the context by argument name, each ``[B, ...]``, for compiled functions."""
         names = "lengths", *GRAPH_TENSORS, "bonds"
         tensors = self.lengths, self._attn_weights, self._attn_bias, self.bonds
         return {name: tensor for name, tensor in zip(names, tensors, strict=True) if tensor is not None}

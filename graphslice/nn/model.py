@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
 from graphslice.errors import InputError
-from graphslice.nn.atom_bond_readout import AtomBondReadout
-from graphslice.nn.block import Block, MLPHead, NormedLayer
+from graphslice.nn.block import AtomBondReadout, Block, MLPHead, NormedLayer
 from graphslice.nn.compiled import compiled_or_eager
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.descriptors import DescriptorEncoder
@@ -138,10 +139,7 @@ class GraphTransformer(nn.Module):
         return self.standardised(batch) * self.target_std + self.target_mean
 
     def standardised(self, batch: GraphBatch) -> Tensor:
-        """Predict standardised targets, ``(target - target_mean) / target_std``; shapes and errors of :meth:`forward`.
-
-        The head runs in full precision also under autocast.
-        """
+        """Predict ``(target - target_mean) / target_std``, with the shapes and errors of :meth:`forward`."""
         features = (
             self.compute_embeddings(batch) if self.atom_bond_readout is None else self._read_out_atoms_or_bonds(batch)
         )
@@ -228,22 +226,12 @@ class GraphTransformer(nn.Module):
         return readouts
 
     def compile_blocks(self, batch_size: int, **options) -> bool:
-        """Compile the blocks with ``torch.compile`` for training batches of one size.
+        """Compile the blocks with ``torch.compile`` for training batches of one size, once for every number of rows;
+        return False, with a warning, if this machine has no compiler.
 
         Batches of another size run eagerly, and so do batches without gradients: compiling validation separately would
-        not pay off for its few batches.
-
-        The blocks are compiled once for every number of rows N + 1. Keep these few, with ``multiple`` of
+        not pay off for its few batches. Keep the numbers of rows few, with ``multiple`` of
         ``graphslice.data.batches.collate_rows``; :func:`~graphslice.nn.compiled.row_multiple` returns the best.
-        After 64 compiled shapes, further numbers of rows run eagerly. Without a compiler all batches run eagerly and a
-        warning is printed.
-
-        Args:
-            batch_size: number of molecules of a batch.
-            options: keyword arguments of :func:`torch.compile`, such as ``mode="reduce-overhead"`` for CUDA graphs.
-
-        Returns:
-            True if the blocks will be compiled, False if this machine has no compiler.
         """
         if warn_of_missing_compiler(self.target_mean.device.type):
             return False
@@ -271,3 +259,23 @@ class GraphTransformer(nn.Module):
     def num_parameters(self) -> int:
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+class _SkipRandomInit(TorchFunctionMode):
+    """Leave weights uninitialised, as they are loaded afterwards: random initialisation would advance the generator of
+    random numbers that another thread may train with."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):  # of Tensor, or of torch.nn.init
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def build_network(config: ModelConfig, weights: Mapping[str, np.ndarray]) -> GraphTransformer:
+    """Build a network in evaluation mode with the weights of a state dict; raises RuntimeError if they do not fit the
+    architecture."""
+    with _SkipRandomInit():
+        network = GraphTransformer(config)
+    network.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})
+    return network.eval()

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import has_torch_function
 
 from graphslice.batch import GraphBatch
-from graphslice.nn.observers import has_hooks, is_observed
 from graphslice.ops.dispatch import OPERATORS
 from graphslice.program.function import run_program
 from graphslice.program.layout import ATOMS, N, Size
@@ -177,3 +177,24 @@ def _is_current(state: list[tuple[Any, type, dict[str, Any]]], model: nn.Module)
         )
     except RuntimeError:  # tensors that replaced others cannot be compared
         return False
+
+
+# --- hooks and modes of torch that a program would ignore: the only private names of torch on the default path ------
+
+# Dictionaries of hooks of a module, which torch offers no public way to list.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """True if a module has forward or backward hooks."""
+    return any(getattr(module, name) for name in _HOOKS)
+
+
+def is_observed() -> bool:
+    """True if hooks of all modules, or a dispatch or function mode, such as a counter of operations, are active."""
+    probe = (torch.empty(0),)
+    return (
+        has_torch_function(probe)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or nn.modules.module._has_any_global_hook()
+    )

@@ -46,7 +46,7 @@ class Checkpoint:
 
     def model(self) -> GraphTransformer:
         """Build the network in evaluation mode; raises InputError if weights do not fit, or the mixer is unknown."""
-        from graphslice.nn.network import build_network  # reading a checkpoint needs no torch
+        from graphslice.nn.model import build_network  # reading a checkpoint needs no torch
 
         try:
             if not self.fits():

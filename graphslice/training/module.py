@@ -20,7 +20,7 @@ from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.errors import InputError, nearest
 from graphslice.evaluation.metrics import METRICS, selection_score
 from graphslice.nn import GraphTransformer
-from graphslice.nn.atom_bond_readout import AtomBondReadout
+from graphslice.nn.block import AtomBondReadout
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.tasks import (
     BINARY,

@@ -28,13 +28,13 @@ def batches():
     return extreme_batches(store, np.arange(len(store)))
 
 
+def test_extreme_batches_hold_smallest_and_largest_molecules(batches):
+    assert [sorted(batch.lengths.tolist()) for batch in batches] == [[1, 2, 3, 4], [4, 6, 12, 13]]
+
+
 def model_of(mixer: str) -> GraphTransformer:
     torch.manual_seed(0)
     return GraphTransformer(ModelConfig(mixer=mixer, layers=2, dim=32, heads=4, ffn_dim=32))
-
-
-def test_extreme_batches_hold_smallest_and_largest_molecules(batches):
-    assert [sorted(batch.lengths.tolist()) for batch in batches] == [[1, 2, 3, 4], [4, 6, 12, 13]]
 
 
 @pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
@@ -64,11 +64,6 @@ def test_no_backend_is_reported_for_a_mixer_that_is_random_in_training(batches, 
     model = GraphTransformer(config).train()
     assert faulty_backends(model, batches) == {}
     assert model.training and model.blocks[0].mixer.steps == 0
-
-
-def test_missing_compiler_is_reported(batches, monkeypatch):
-    monkeypatch.setattr("graphslice.nn.model.warn_of_missing_compiler", lambda kind: True)
-    assert "no compiler" in compile_checked(model_of("slice-quantile"), batches[:1])
 
 
 def test_blocks_that_cannot_be_compiled_are_reported(batches):
@@ -140,35 +135,6 @@ def test_failing_or_wrong_backend_is_reported_by_name(function, reason, batches,
         column_sort._fastest_first = before
 
 
-def test_unused_backend_is_not_reported(batches, monkeypatch):
-    monkeypatch.setattr(column_sort.backends["numba"], "function", fail)
-    assert faulty_backends(model_of("galerkin"), batches) == {}
-
-
-def test_step_changes_neither_gradients_nor_mode(batches):
-    model = model_of("slice-max").train()
-    compute_step(model, batches[0])
-    assert model.training and all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_gradients_of_a_step_match_finite_differences(batches):
-    model = model_of("softmax").double()
-    model.pairs.double()
-    weights = (1 + torch.arange(4) * (5**0.5 - 1) / 2 % 1)[:, None]
-    gradients = compute_step(model, batches[0]).gradients
-    bias_index = [name for name, _ in model.named_parameters()].index("head.bias")
-    assert gradients[bias_index].item() == pytest.approx(weights.sum().item(), abs=1e-6)
-    weight = model.head.weight
-    gradient = gradients[bias_index - 1][0, 0].item()
-    totals = []
-    for step in (1e-5, -1e-5):
-        with torch.no_grad():
-            weight[0, 0] += step
-            totals.append((model.eval().standardised(batches[0]) * weights).sum().item())
-            weight[0, 0] -= step
-    assert gradient == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-4)
-
-
 def test_non_finite_results_are_a_mismatch():
     expected = Step(torch.ones(3, 1), [torch.ones(4)])
     assert step_mismatch(expected, expected) is None
@@ -196,17 +162,13 @@ def test_no_backend_is_reported_if_plain_torch_gives_nan(batches):
 
 def test_compiled_steps_are_checked_on_all_batches(batches, monkeypatch):
     """A compiled step that is wrong for the largest molecules only is detected."""
-    for checked, reason in ((batches[:1], None), (batches, "predictions differ by")):
-        model = model_of("slice-quantile")
-        standardised = model.standardised
+    model = model_of("slice-quantile")
+    standardised = model.standardised
 
-        def wrong(batch, standardised=standardised):
-            return standardised(batch) * (1.5 if int(batch.lengths.max()) > 5 else 1)
+    def compile_blocks(*args, **kwargs) -> bool:
+        wrong = lambda batch: standardised(batch) * (1.5 if int(batch.lengths.max()) > 5 else 1)  # noqa: E731
+        monkeypatch.setattr(model, "standardised", wrong)
+        return True
 
-        def compile_blocks(*args, model=model, wrong=wrong, **kwargs) -> bool:
-            monkeypatch.setattr(model, "standardised", wrong)
-            return True
-
-        monkeypatch.setattr(model, "compile_blocks", compile_blocks)
-        problem = compile_checked(model, checked)
-        assert problem is None if reason is None else reason in problem
+    monkeypatch.setattr(model, "compile_blocks", compile_blocks)
+    assert "predictions differ by" in compile_checked(model, batches)

@@ -69,30 +69,16 @@ def test_constant_or_unknown_descriptor_is_zero(column):
     assert z_of(encoder, [[0.0], [7.1], [1e30], [np.nan], [-np.inf]]).tolist() == [[0.0]] * 5
 
 
-def test_empty_training_set_gives_zeros():
-    assert z_of(fitted(np.empty((0, 3))), [[1, np.nan, 1e9]]).tolist() == [[0, 0, 0]]
-
-
 numbers = st.floats(-(2.0**60), 2.0**60, width=32) | st.just(float("nan")) | st.sampled_from([0.0, 1.0])
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(arrays(np.float32, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=numbers), st.floats(width=32))
 def test_standardised_values_are_finite_and_bounded(values, other):
     encoder = fitted(values)
     z = z_of(encoder, np.vstack([values, np.full((1, values.shape[1]), other)]))
     assert np.isfinite(z).all() and np.abs(z).max() <= 5.01
     assert torch.isfinite(encoder(torch.from_numpy(values))).all()
-
-
-def test_model_without_descriptors_has_no_encoder():
-    plain, with_descriptors = (GraphTransformer(ModelConfig(**TINY, descriptors=count)) for count in (0, 3))
-    extra = {name for name in with_descriptors.state_dict() if name not in plain.state_dict()}
-    assert extra == {
-        f"descriptors.{name}" for name in ("centre", "scale", "low", "high", "project.weight", "project.bias")
-    }
-    batch = collate([smiles_to_graph("CCO")], {"a": np.ones(1)}, descriptors=["a"])
-    torch.testing.assert_close(plain.eval()(batch), plain(collate([smiles_to_graph("CCO")])), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])

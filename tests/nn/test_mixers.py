@@ -8,7 +8,8 @@ from graphslice import InputError
 from graphslice.nn.mixers import MIXERS, Mixer, build_mixer, check_mixer, register
 
 NAMES = sorted(MIXERS)
-SLICES = ["slice-ascend", "slice-interleave", "slice-max", "slice-released"]
+TWO = ["slice-quantile", "softmax"]
+EQUIVARIANT = {"softmax", "slice-max", "galerkin", "fourier", "slice-quantile", "map-only", "csp"}
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "no graph"])
@@ -27,6 +28,10 @@ def test_padding_does_not_change_the_output(name, graph):
         torch.testing.assert_close(batch_output[row : row + 1, :n], alone, rtol=1e-9, atol=1e-9)
 
 
+def test_equivariant_mixers():
+    assert {name for name in NAMES if mixer_of(name).equivariant} >= EQUIVARIANT
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_permuting_the_rows_permutes_the_output_of_equivariant_mixers(name):
     mixer = mixer_of(name, layer=1, layers=3)
@@ -39,17 +44,11 @@ def test_permuting_the_rows_permutes_the_output_of_equivariant_mixers(name):
     after = mixer(x[:, new], graph_context(bias[:, :, new][:, :, :, new]))
     if mixer.equivariant:
         torch.testing.assert_close(after, before[:, new], rtol=1e-9, atol=1e-9)
-    elif name in SLICES:
+    elif name.startswith("slice"):
         assert (after - before[:, new]).abs().max() > 0.05
 
 
-def test_names_of_equivariant_mixers():
-    known = {"softmax", "slice-max", "galerkin", "fourier", "slice-quantile", "map-only"}
-    for name in known:
-        assert MIXERS[name].equivariant, name
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TWO)
 def test_gradients_reach_every_input(name):
     mixer = mixer_of(name, layer=2, layers=3)
     x, bias = (tensor.requires_grad_() for tensor in sample(7, batch=2))
@@ -62,7 +61,7 @@ def test_gradients_reach_every_input(name):
     assert x.grad[1, 5:].abs().max() == 0  # the padding gets none
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TWO)
 def test_attention_dropout_acts_only_in_training(name):
     torch.manual_seed(0)
     mixer = build_mixer(name, DIM, HEADS, dropout=0.5).double()
@@ -76,10 +75,9 @@ def test_attention_dropout_acts_only_in_training(name):
 def test_unknown_name_and_indivisible_heads_are_rejected():
     with pytest.raises(InputError, match=r"did you mean 'slice-max'"):
         build_mixer("slice-mx", DIM, HEADS)
-    with pytest.raises(InputError, match=r"heads .5. must divide"):
-        build_mixer("softmax", DIM, 5)
-    with pytest.raises(InputError, match=r"heads .0. must divide"):
-        build_mixer("softmax", DIM, 0)
+    for heads in (5, 0):
+        with pytest.raises(InputError, match=rf"heads .{heads}. must divide"):
+            build_mixer("softmax", DIM, heads)
 
 
 def test_number_of_parameters_matches_the_papers():
@@ -93,10 +91,7 @@ def test_number_of_parameters_matches_the_papers():
     [
         ("csp", {"group": 2}, "no setting 'group'.*groups"),
         ("softmax", {"groups": 2}, "it has none"),
-        ("csp", {"groups": "two"}, "groups of mixer csp must be of type int, not 'two'"),
-        ("csp", {"groups": 2.5}, "must be of type int"),
-        ("csp", {"groups": True}, "must be of type int"),
-        ("csp", {"shifts": 3}, "must be of type str"),
+        ("csp", {"groups": True}, "groups of mixer csp must be of type int, not True"),
         ("slice-quantile", {"keep_fraction": "half"}, "must be of type float"),
     ],
 )
@@ -109,7 +104,7 @@ def test_unknown_settings_and_wrong_types_are_rejected(mixer, own, message):
     ("name", "own", "message"),
     [
         ("csp", {"groups": 0}, "at least 1"),
-        ("csp", {"shifts": "powers"}, "did you mean 'power'|power"),
+        ("csp", {"shifts": "powers"}, "did you mean 'power'"),
         ("slice-quantile", {"keep_fraction": 2.0}, "from 0 to 1"),
     ],
 )

@@ -15,6 +15,7 @@ from graphslice.system.machine import CONFIGS
 #: Settings of the second version of Graphormer, and of its pre-norm variant.
 POST = {"norm": "post", "embedding_norm": True, "head": "mlp"}
 OPEN = {"norm": "pre", "head": "mlp"}
+TWO = ["slice-quantile", "softmax"]
 
 
 def model_of(mixer="slice-max", seed=0, **settings) -> GraphTransformer:
@@ -64,8 +65,10 @@ def test_every_preset_builds():
             assert 400_000 < model.num_parameters <= 500_000
 
 
-@pytest.mark.parametrize("settings", [{}, POST, OPEN], ids=["pre", "post", "open"])
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize(
+    ("mixer", "settings"),
+    [*((mixer, {}) for mixer in sorted(MIXERS)), *((mixer, settings) for mixer in TWO for settings in (POST, OPEN))],
+)
 def test_prediction_does_not_depend_on_the_batch(mixer, settings):
     model, graphs = model_of(mixer, **settings), [smiles_to_graph(smiles) for smiles in SMILES]
     batch_predictions = model(collate(graphs))
@@ -77,16 +80,12 @@ def test_prediction_does_not_depend_on_the_batch(mixer, settings):
     torch.testing.assert_close(batch_predictions, back, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", TWO)
 def test_atom_order_does_not_change_predictions_of_equivariant_mixers(mixer):
     model, graphs = model_of(mixer), [smiles_to_graph(smiles, atom_order="input") for smiles in SMILES]
     before = model(collate(graphs))
     change = max((model(collate([shuffled(g, seed) for g in graphs])) - before).abs().max().item() for seed in range(3))
-    if model.blocks[0].mixer.equivariant:
-        # The weights of the paths in the edge encoding are float32.
-        assert change < 1e-4 * before.abs().max()
-    elif mixer.startswith("slice"):
-        assert change > 0.01
+    assert change < 1e-4 * before.abs().max()  # the weights of the paths in the edge encoding are float32
 
 
 @pytest.mark.parametrize("settings", [{}, POST], ids=["pre", "post"])
@@ -112,7 +111,7 @@ def test_bond_messages(settings):
         model(collate(graphs))
 
 
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", ["slice-ascend", "softmax"])
 def test_smiles_notation_does_not_change_the_prediction(mixer):
     model = model_of(mixer)
     for one, other in [("OCC", "CCO"), ("c1ccccc1O", "Oc1ccccc1"), ("C[C@H](N)C(O)=O", "N[C@@H](C)C(=O)O")]:
@@ -125,7 +124,7 @@ def test_stereo_changes_the_prediction():
 
 
 @pytest.mark.parametrize("settings", [{"bond_messages": True}, POST, OPEN], ids=["pre", "post", "open"])
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", TWO)
 def test_every_parameter_has_a_gradient(mixer, settings):
     model = model_of(mixer, num_distances=33, attention_dropout=0.1, **settings).train()
     model(collate([smiles_to_graph(smiles) for smiles in SMILES], bonds=True)).square().sum().backward()
@@ -185,22 +184,12 @@ def test_new_model_has_the_original_initialisation():
     ("settings", "message"),
     [
         ({"mixer": "slice-asend"}, r"unknown mixer 'slice-asend' \(did you mean 'slice-ascend'\?\)"),
-        ({"mixer": "zzz"}, r"unknown mixer 'zzz': choose from .*softmax"),
-        ({"readout": "tokens"}, r"did you mean 'token'"),
         ({"readout": "token+maen"}, r"did you mean 'mean'"),
-        ({"readout": ""}, r"model.readout must be"),
         ({"readout": "mean+atomwise", "level": "atom"}, r"data.level atom needs another readout than atomwise"),
         ({"embedding_layout": "zinc"}, "embedding_layout must be ogb or graphormer"),
-        ({"init": "zeros"}, "init must be graphormer or balanced"),
-        ({"layers": 0}, "model.layers must be at least 1"),
         ({"heads": 0}, "model.heads must be at least 1"),
-        ({"tasks": -1}, "model.tasks must be at least 1"),
         ({"dim": 10, "heads": 4}, r"model.heads \(4\) must divide model.dim \(10\)"),
         ({"max_path": 6}, r"model.max_path must be from 1 to 5, not 6"),
-        ({"num_distances": 3}, "num_distances"),
-        ({"num_degrees": 1}, "num_degrees"),
-        ({"dropout": 1.0}, "model.dropout must be"),
-        ({"input_dropout": -0.1}, "model.input_dropout must be"),
         ({"attention_dropout": float("nan")}, "model.attention_dropout must be"),
     ],
     ids=repr,
@@ -210,7 +199,7 @@ def test_invalid_settings_are_rejected_with_a_message(settings, message):
         GraphTransformer(ModelConfig(**settings))
 
 
-@pytest.mark.parametrize("mixer", ["slice-max", "slice-quantile", "map-only"])
+@pytest.mark.parametrize("mixer", ["slice-max", "slice-quantile"])
 def test_balanced_initialisation_preserves_the_scale_of_the_rows(mixer):
     """The standard deviation is between 1 and 5 before the first block and at most doubles until the last."""
     torch.manual_seed(0)

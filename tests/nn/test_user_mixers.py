@@ -47,20 +47,12 @@ def own(mix, name="own", **attributes):
         (lambda self, x, _: x - x.mean(0, keepdim=True), "another output alone than in a batch"),
         (lambda self, x, _: x + x.mean(1, keepdim=True), "another output alone .* must mask the padding"),
         (lambda self, x, context: x / context.mask[..., None], "numbers that are not finite, if only in the padding"),
-        (lambda self, x, _: x[..., :5], r"the mixer own of .*test_user_mixers\.py fails: RuntimeError: mat1 and mat2"),
-        (lambda self, x, _: x if not self.training else x / "a", r"fails: TypeError: .* \(line \d+\)$"),
-        (lambda self, x, context: x + context.attn_bias[:, 0, 0, :1, None], r"fails: .* add 'attn_bias'"),
+        (lambda self, x, _: x / "a", r"the mixer own of .*test_user_mixers\.py fails: TypeError: .* \(line \d+\)$"),
     ],
 )
 def test_wrong_mixer_is_rejected_before_training(mix, message):
     own(mix)
     with pytest.raises(InputError, match=message):
-        check_user_mixer("own", 8, 2)
-
-
-def test_wrong_mixer_of_a_notebook_is_rejected():
-    own(lambda self, x, _: None, __module__="a_notebook")
-    with pytest.raises(InputError, match="the mixer own of a_notebook fails: TypeError"):
         check_user_mixer("own", 8, 2)
 
 
@@ -79,29 +71,15 @@ def test_training_rejects_a_wrong_mixer(cli, demo_csv, tmp_path):
     assert code == 2 and "must not mix molecules" in err and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["softmax", "csp"])
-def test_name_of_a_packaged_mixer_is_taken(name):
-    with pytest.raises(ValueError, match=f"{name} is a mixer of GraphSlice: register Own under another name"):
-        own(lambda self, x, _: x, name)
-    assert not is_user_mixer(name)
-
-
-@pytest.mark.parametrize("name", ["", " a", "a,b", "a:b", "a=1"])
-def test_name_that_the_command_line_cannot_read_is_rejected(name):
-    with pytest.raises(ValueError, match="a mixer cannot have the name"):
-        own(lambda self, x, _: x, name)
+def test_name_of_a_packaged_mixer_is_taken():
+    with pytest.raises(ValueError, match="softmax is a mixer of GraphSlice: register Own under another name"):
+        own(lambda self, x, _: x, "softmax")
+    assert not is_user_mixer("softmax")
 
 
 def test_own_mixer_can_be_registered_again():
     first, second = (own(lambda self, x, _: x) for _ in range(2))
     assert MIXERS["own"] is second is not first
-
-
-def test_what_is_no_mixer_is_rejected():
-    with pytest.raises(TypeError, match="dict is not a subclass of graphslice"):
-        register("own")(dict)
-    with pytest.raises(TypeError, match="must be a tuple of names, such as"):
-        own(lambda self, x, _: x, reads="attn_weights")
 
 
 def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
@@ -115,10 +93,9 @@ def test_files_of_the_variable_are_imported(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("nothing.py", "does not exist"), ("folder", "is not a Python file"), ("text.txt", "is not a Python file")],
+    [("nothing.py", "does not exist"), ("text.txt", "is not a Python file")],
 )
 def test_file_that_cannot_be_imported_is_named(name, problem, monkeypatch, tmp_path):
-    (tmp_path / "folder").mkdir()
     (tmp_path / "text.txt").write_text("")
     monkeypatch.setenv(VARIABLE, str(tmp_path / name))
     with pytest.raises(InputError, match=rf"GRAPHSLICE_MIXERS names .*{name}, which {problem}"):
@@ -130,10 +107,6 @@ def test_file_that_cannot_be_imported_is_named(name, problem, monkeypatch, tmp_p
     [
         ("class Own(:", r"SyntaxError: .*line 1"),
         ("import torch\n\nmissing\n", r"NameError: name 'missing' is not defined \(line 3\)"),
-        (
-            "from graphslice.nn.mixers import MIXERS, register\n\nregister('')(MIXERS['softmax'])\n",
-            "ValueError: a mixer cannot have the name",
-        ),
     ],
 )
 def test_file_with_an_error_is_named_with_the_line(source, reason, monkeypatch, tmp_path):
@@ -164,12 +137,11 @@ def test_example_passes_the_tests_of_the_package(tmp_path, monkeypatch):
     """As CONTRIBUTING.md says: ``pytest -k running-max`` on the tests of mixers, in a process that imports its file."""
     (tmp_path / "own.py").write_text(EXAMPLE)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "own.py"))
-    files = ["tests/nn/test_mixers.py", "tests/nn/test_traced_model.py", "tests/inference/test_compiled_networks.py"]
+    files = ["tests/nn/test_mixers.py", "tests/nn/test_model.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", "running-max", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    outcomes = done.stdout.split()[0]
-    assert outcomes.count(".") >= 6 and outcomes.count("s") <= 5, done.stdout
+    assert done.stdout.split()[0].count(".") >= 4, done.stdout
 
 
 def test_no_program_of_it_is_kept(tmp_path, monkeypatch):

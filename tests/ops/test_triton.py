@@ -8,7 +8,7 @@ import torch
 
 from graphslice.chem import smiles_to_graph
 from graphslice.config import ModelConfig
-from graphslice.data.batch_loader import collate
+from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.ops import triton
 

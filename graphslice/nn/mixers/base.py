@@ -37,8 +37,6 @@ class Mixer(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if isinstance(cls.reads, str):
-            raise TypeError(f"`reads` of {cls.__name__} must be a tuple of names, such as ({cls.reads!r},)")
         for name in cls.reads:
             if name not in GRAPH_TENSORS:
                 raise TypeError(f"`reads` of {cls.__name__} has {name!r}: choose from {', '.join(GRAPH_TENSORS)}")
@@ -113,17 +111,11 @@ def register(name: str):
     """Return a class decorator that registers a :class:`Mixer` under ``name``.
 
     Raises:
-        TypeError: when applied to something that is no :class:`Mixer`, or to a class with a setting whose type
-            annotation is missing or unsupported.
-        ValueError: when the name is that of a mixer of this package, or has characters that separate mixers and
-            settings on the command line.
+        TypeError: for a class that has a setting without a supported type annotation.
+        ValueError: for the name of a mixer of this package.
     """
 
     def add(mixer: type[Mixer]) -> type[Mixer]:
-        if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
-            raise TypeError(f"{getattr(mixer, '__name__', mixer)} is not a subclass of graphslice.nn.mixers.Mixer")
-        if set(name) & set(":,=") or not name or name != name.strip():
-            raise ValueError(f"a mixer cannot have the name {name!r}: it has a blank end, or one of : , =")
         if name in MIXERS and MIXERS[name].__module__ != mixer.__module__ and is_packaged(MIXERS[name]):
             raise ValueError(f"{name} is a mixer of GraphSlice: register {mixer.__name__} under another name")
         for setting, kind in mixer.own_settings().items():
@@ -142,11 +134,7 @@ def is_packaged(mixer: type[Mixer]) -> bool:
 
 
 def mixer_class(name: str) -> type[Mixer]:
-    """Return the mixer class registered under ``name``.
-
-    Raises:
-        InputError: if the name is unknown.
-    """
+    """Return the mixer class registered under ``name``; raises :class:`InputError` if it is unknown."""
     if name not in MIXERS:
         raise InputError(
             f"unknown mixer {shown(name)}{nearest(name, MIXERS)}: choose from {', '.join(sorted(MIXERS))}, or set "
@@ -156,11 +144,7 @@ def mixer_class(name: str) -> type[Mixer]:
 
 
 def check_mixer(name: str, settings: dict | None = None) -> None:
-    """Validate the name and the specific settings of a mixer without creating it.
-
-    Raises:
-        InputError: for an unknown mixer, an unknown setting, or a value of the wrong type.
-    """
+    """Raise :class:`InputError` for an unknown mixer, an unknown setting, or a value of the wrong type."""
     known = mixer_class(name).own_settings()
     for key, value in (settings or {}).items():
         if key not in known:

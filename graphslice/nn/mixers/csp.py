@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphslice.errors import InputError, nearest
+from graphslice.errors import check_choice, check_number
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Aggregating, register
 from graphslice.ops import sort_by_first
@@ -42,10 +42,8 @@ class CSP(Aggregating):
         self, dim: int, heads: int, *, groups: int = 1, shifts: str = "none", sort: bool = True, **settings
     ) -> None:
         super().__init__(dim, heads, **settings)
-        if groups < 1:
-            raise InputError(f"groups of mixer csp must be at least 1, not {groups}")
-        if shifts not in SHIFTS:
-            raise InputError(f"unknown shifts {shifts!r}{nearest(shifts, SHIFTS)}: choose from {', '.join(SHIFTS)}")
+        check_number("groups of mixer csp", groups, 1)
+        check_choice("shifts of mixer csp", shifts, SHIFTS)
         self.groups, self.shifts, self.sort = groups, shifts, sort
         # Sorting all rows by rank does not depend on their numbering, unless channel 1 was shifted.
         self.equivariant = sort and groups == 1 and shifts != "power"
@@ -57,14 +55,7 @@ class CSP(Aggregating):
         return sort_by_first(v, context.lengths, self.groups) if self.sort else v
 
     def shift_steps(self, lengths: Tensor) -> Tensor:
-        """Compute the circular shifts J of the channels.
-
-        Args:
-            lengths: int64 ``[B]``, number of valid rows of each sample.
-
-        Returns:
-            int64 ``[B, C]``, numbers of rows.
-        """
+        """Compute the circular shifts J of the channels, int64 ``[B, C]``, from ``lengths``, int64 ``[B]``."""
         rows = lengths[:, None].clamp_min(1)
         channels = torch.arange(self.dim, device=lengths.device)
         if self.shifts == "linear":

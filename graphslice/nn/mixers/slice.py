@@ -1,4 +1,5 @@
-"""Slicing-sorting layers in place of attention (Sliceformer: Yuan and Xu 2023, arXiv 2310.17683).
+"""Slicing-sorting layers in place of attention (Sliceformer: Yuan and Xu 2023, arXiv 2310.17683), and the aggregation
+``P V`` without sorting, alone or with maxima over all atoms of the molecule.
 
 V is ``X W_v``. On molecules it is aggregated first, ``P V`` with ``P = Softmax(S + E)``; without a graph P is the
 identity. Sort_col sorts every channel over the valid rows of a sample.
@@ -9,9 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphslice.errors import check_number
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Aggregating, register
-from graphslice.ops import column_sort, max_exchange
+from graphslice.ops import broadcast_max, column_sort, max_exchange
 
 
 @register("slice-ascend")
@@ -65,3 +67,46 @@ class SliceMax(Aggregating):
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = context.aggregate(self.value(x), self.active_dropout)
         return max_exchange(v, context.lengths)
+
+
+@register("map-only")
+class MapOnly(Aggregating):
+    """Structural aggregation, ``y = W_o P X W_v``: the slice mixers without sorting, as a control experiment.
+
+    Without a graph P is the identity.
+    """
+
+    equivariant = True
+
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return context.aggregate(self.value(x), self.active_dropout)
+
+
+@register("slice-quantile")
+class SliceQuantile(Aggregating):
+    """Structural aggregation in local channels, maxima over all rows in pooled channels.
+
+    With ``A = P X W_v``, the output before the projection W_o is ``A_ic`` in a local channel c and
+    ``max({A_jc : j valid})`` in a pooled channel, the same for every row i.
+
+    Args:
+        dim, heads, settings: as for :class:`Mixer`.
+        keep_fraction: fraction of the channels of each head that are local.
+
+    Raises:
+        InputError: if ``keep_fraction`` is outside of [0, 1].
+    """
+
+    equivariant = True
+    local_channels: Tensor
+
+    def __init__(self, dim: int, heads: int, *, keep_fraction: float = 0.5, **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        check_number("keep_fraction of mixer slice-quantile", keep_fraction, 0, 1)
+        head_dim = dim // heads
+        local = torch.arange(dim) % head_dim < round(keep_fraction * head_dim)
+        self.register_buffer("local_channels", local, persistent=False)
+
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        aggregated = context.aggregate(self.value(x), self.active_dropout)
+        return broadcast_max(aggregated, context.lengths, self.local_channels)

@@ -21,11 +21,8 @@ _TOLERANCE = 1e-4
 
 
 def import_user_mixers() -> None:
-    """Import the files that :data:`VARIABLE` names, which register their mixers.
-
-    Raises:
-        InputError: if a file does not exist, is not Python source, or fails when it is imported.
-    """
+    """Import the files that :data:`VARIABLE` names, which register their mixers; raises :class:`InputError` if one
+    does not exist, is not Python source, or fails."""
     for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(text)
         if not path.is_file() or path.suffix != ".py":
@@ -56,16 +53,8 @@ def is_user_mixer(name: str) -> bool:
 
 
 def check_user_mixer(name: str, dim: int, heads: int, settings: dict[str, Any] | None = None) -> None:
-    """Check a mixer that is defined outside the package: shape of its output, independence of padding and batch.
-
-    Args:
-        name: name of the mixer; those of the package have tests and are not checked.
-        dim, heads, settings: as in the model.
-
-    Raises:
-        InputError: if the mixer fails, if the output has another shape than the input or is not finite, or if the
-            output of a sample depends on the padding or on other samples.
-    """
+    """Raise :class:`InputError` for a mixer that is defined outside the package and fails, whose output has another
+    shape than its input or is not finite, or depends on the padding or on other samples."""
     if not is_user_mixer(name):
         return
     module = mixer_class(name).__module__

@@ -1,4 +1,5 @@
-"""Softmax-free linear attention: Galerkin and Fourier type (Cao 2021, "Choose a Transformer: Fourier or Galerkin")."""
+"""Attention with query, key and value: softmax attention with a structural bias, as in Graphormer, and linear attention
+without softmax (Cao 2021, "Choose a Transformer: Fourier or Galerkin")."""
 
 from __future__ import annotations
 
@@ -7,7 +8,21 @@ from torch import Tensor, nn
 
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Projected, register
-from graphslice.ops import head_norm, linear_attention
+from graphslice.ops import attention, head_norm, linear_attention
+
+
+@register("softmax")
+class SoftmaxAttention(Projected):
+    """Multi-head attention with structural bias (Ying et al. 2021, eqs. 6 and 7).
+
+    Per head ``Softmax(Q K^T / sqrt(d) + S + E) V`` with d = C / H, S the spatial and E the edge encoding.
+    """
+
+    reads = ("attn_bias",)
+
+    def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        return attention(q, k, v, context.attn_bias.to(q.dtype), self.heads, self.active_dropout)
 
 
 class _HeadNormed(Projected):

@@ -17,56 +17,35 @@ from graphslice.feature_dims import ATOM_DIMS, MAX_DISTANCE, NUM_BOND_TYPES, NUM
 class GraphBatch:
     """B molecules padded to N atoms, with the structural encodings that the model reads.
 
-    A *path type* is a distance and the bonds along the shortest paths of that length; every distinct
-    path type of the batch is stored once (see :func:`graphslice.chem.paths.shortest_path_types`).
-
-    Attributes:
-        atoms: ``uint8 [B, N, 9]``, OGB atom features, 0 in the padding.
-        degrees: ``uint8 [B, N]``, number of bonds of each atom.
-        lengths: ``int64 [B]``, number of atoms of each molecule.
-        path_types: ``int16 [B, N, N]`` (``int32`` where there are many), the path type from atom i to
-            atom j; -1 in the padding.
-        path_distances: ``int32 [W]``, distance of each path type in bonds; 510 between fragments.
-        path_ptr: ``int32 [W]``, index of the first entry of each path type.
-        path_codes: ``int32 [K]``, bond at a position of a path: position times 60 plus bond type id.
-        path_weights: ``float32 [K]``, weight of each entry; the weights of a path type sum to 1.
-        targets: ``float32 [B, T]`` in the user's units, nan where unknown; or None. For atom- and bond-level models
-            ``[M, T]``, concatenated over the molecules.
-        bounds_of_targets: ``float32 [B, T, 2]``, lower and upper bounds of targets that are not known as numbers
-            (:mod:`graphslice.tasks`); None if the dataset has none.
-        weights: ``float32 [B]``, weight of each molecule; None if all are equal.
-        rows: ``int64 [B]``, row of each molecule in its dataset; or None.
-        descriptors: ``float32 [B, F]``, molecular descriptors, nan where unknown; or None.
-        atom_bond_index: ``int64 [M, 4]``, the atoms or bonds that an atom- or bond-level model predicts, molecule by
-            molecule: index of the molecule, the two atoms of the bond (for an atom twice its index) and the bond type
-            id (for an atom 0); None for molecule-level models.
-        bonds: ``int16 [B, N + 1, N + 1]`` for models that need it: 1 + bond type id + 60 times the class of the
-            smallest ring of the bond between two rows (:func:`graphslice.chem.paths.bond_matrices`), 0 without
-            a bond; row 0 is the graph token. None for other models.
-        atom_index, bond_index: as ``atom_bond_index``, the labelled atoms and bonds if a molecule-level model has
-            auxiliary atom- or bond-level targets; else None.
-        atom_targets, bond_targets: ``float32 [M, T]``, the auxiliary targets, nan where unknown; else None.
+    A *path type* is a distance and the bonds along the shortest paths of that length; every distinct path type of the
+    batch is stored once (see :func:`graphslice.chem.paths.shortest_path_types`). Of an atom- or bond-level model, M are
+    the predicted atoms or bonds of all molecules.
 
     Raises:
         ValueError: if tensors on the CPU have inconsistent shapes or indices out of range. Tensors on a GPU are
             not checked, since that would synchronise with it.
     """
 
-    atoms: Tensor
-    degrees: Tensor
-    lengths: Tensor
-    path_types: Tensor
-    path_distances: Tensor
-    path_ptr: Tensor
-    path_codes: Tensor
-    path_weights: Tensor
-    targets: Tensor | None = None
-    bounds_of_targets: Tensor | None = None
-    weights: Tensor | None = None
-    rows: Tensor | None = None
-    descriptors: Tensor | None = None
+    atoms: Tensor  # uint8 [B, N, 9], OGB atom features, 0 in the padding
+    degrees: Tensor  # uint8 [B, N], number of bonds of each atom
+    lengths: Tensor  # int64 [B], number of atoms of each molecule
+    path_types: Tensor  # int16 [B, N, N], int32 where there are many: from atom i to atom j; -1 in the padding
+    path_distances: Tensor  # int32 [W], distance of each path type in bonds; 510 between fragments
+    path_ptr: Tensor  # int32 [W], index of the first entry of each path type
+    path_codes: Tensor  # int32 [K], bond at a position of a path: position times 60 plus bond type id
+    path_weights: Tensor  # float32 [K], weight of each entry; the weights of a path type sum to 1
+    targets: Tensor | None = None  # float32 [B, T], or [M, T], in the user's units, nan where unknown
+    bounds_of_targets: Tensor | None = None  # float32 [B, T, 2], lower and upper bounds of targets, graphslice.tasks
+    weights: Tensor | None = None  # float32 [B], weight of each molecule; None if all are equal
+    rows: Tensor | None = None  # int64 [B], row of each molecule in its dataset
+    descriptors: Tensor | None = None  # float32 [B, F], molecular descriptors, nan where unknown
+    # int64 [M, 4], molecule by molecule: index of the molecule, the two atoms of the bond (for an atom twice its index)
+    # and the bond type id (for an atom 0); None for molecule-level models.
     atom_bond_index: Tensor | None = None
+    # int16 [B, N + 1, N + 1] for models that need it: 1 + bond type id + 60 times the class of the smallest ring of the
+    # bond between two rows (graphslice.chem.paths.bond_matrices), 0 without a bond; row 0 is the graph token.
     bonds: Tensor | None = None
+    # As atom_bond_index, if a molecule-level model has auxiliary atom- or bond-level targets, float32 [M, T].
     atom_index: Tensor | None = None
     bond_index: Tensor | None = None
     atom_targets: Tensor | None = None

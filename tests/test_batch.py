@@ -45,12 +45,10 @@ def test_decreasing_offsets_are_rejected(batch):
         dataclasses.replace(batch, path_ptr=changed)
 
 
-@pytest.mark.parametrize(
-    "name", ["atoms", "degrees", "lengths", "path_types", "path_distances", "path_ptr", "path_codes", "path_weights"]
-)
-def test_inconsistent_shapes_are_rejected(name, batch):
-    with pytest.raises(ValueError, match="has the shape"):
-        dataclasses.replace(batch, **{name: getattr(batch, name)[:-1]})
+def test_inconsistent_shapes_are_rejected(batch):
+    for name in ("atoms", "degrees", "lengths", "path_types", "path_distances", "path_ptr", "path_codes"):
+        with pytest.raises(ValueError, match="has the shape"):
+            dataclasses.replace(batch, **{name: getattr(batch, name)[:-1]})
 
 
 def test_lengths_of_another_dtype_are_rejected(batch):
@@ -70,10 +68,11 @@ def test_tensors_on_another_device_are_not_checked(batch):
     assert dataclasses.replace(moved, lengths=moved.lengths[:1]).lengths.shape == (1,)
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (3,), (3, 4, 1)])
-def test_descriptors_of_another_shape_are_rejected(shape, batch):
+def test_descriptors_of_another_shape_or_dtype_are_rejected(batch):
     dataclasses.replace(batch, descriptors=torch.full((3, 4), torch.nan))
-    with pytest.raises(ValueError, match=r"^descriptors of the batch has the shape"):
-        dataclasses.replace(batch, descriptors=torch.zeros(shape))
-    with pytest.raises(ValueError, match="float64"):
-        dataclasses.replace(batch, descriptors=torch.zeros(3, 4, dtype=torch.float64))
+    for descriptors, message in (
+        (torch.zeros(2, 4), "^descriptors .* has the shape"),
+        (torch.ones(3, 4).double(), "64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(batch, descriptors=descriptors)

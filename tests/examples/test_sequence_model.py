@@ -11,10 +11,7 @@ from torch import nn
 import digits
 import experiment
 from graphslice.config import ModelConfig
-from graphslice.nn.mixers import MIXERS
 from sequence_model import SequenceModel, sines
-
-MIXER_NAMES = [name for name, mixer in MIXERS.items() if mixer.__module__.startswith("graphslice.")]
 
 
 def model_of(mixer: str, per_row: bool = False) -> SequenceModel:
@@ -24,7 +21,7 @@ def model_of(mixer: str, per_row: bool = False) -> SequenceModel:
 
 
 @pytest.mark.parametrize("per_row", [False, True], ids=["sample", "rows"])
-@pytest.mark.parametrize("mixer", MIXER_NAMES)
+@pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 def test_padding_does_not_change_outputs(mixer, per_row, generator):
     model, lengths = model_of(mixer, per_row), torch.tensor([9, 4, 1])
     tokens = torch.randint(7, (3, 14), generator=generator)

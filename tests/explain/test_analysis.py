@@ -7,10 +7,9 @@ import torch
 import graphslice as gs
 from graphslice.data.batches import collate
 from graphslice.explain.attribution import activations
-from graphslice.nn.mixers import MIXERS
 
 
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 def test_activations_match_forward_pass(make_predictor, mixer):
     predictor = make_predictor(8.0, mixer=mixer, layers=3)
     graph = gs.smiles_to_graph("CC(=O)Nc1ccccc1")

@@ -13,7 +13,6 @@ import graphslice as gs
 from graphslice.data.featurize import parse
 from graphslice.data.store import GraphStore
 from graphslice.inference.predictor import Predictions, load
-from graphslice.nn.mixers import MIXERS
 
 # Symmetric, charged, several fragments, one atom, stereo, long.
 MOLECULES = [
@@ -27,7 +26,7 @@ MOLECULES = [
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0], ids=["untrained", "enlarged"])
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 def test_predictions_do_not_depend_on_batch_or_notation(mixer, scale, make_predictor, demo_smiles):
     model = make_predictor(scale, mixer=mixer, layers=2)
     check_batch_independence(lambda smiles: model.predict(smiles)[:, 0], MOLECULES + demo_smiles[:12])

@@ -1,6 +1,6 @@
 """Correctness and speed of the backends of every operator, compared with its plain torch implementation.
 
-Every operator has a function that creates a case of any size, a call on which every backend is compared with the
+Every operator has a case of any size, a call on which every backend is compared with the
 reference. If rounding decides which values are equal, the values are chosen so that no product and no sum is rounded.
 """
 
@@ -50,15 +50,14 @@ def check_operator(name: str, device: torch.device) -> list[OperatorCheck]:
 
 def _check_dtype(name: str, dtype: torch.dtype, device: torch.device) -> OperatorCheck:
     op, label = OPERATORS[name], str(dtype).removeprefix("torch.")
-    generator = torch.Generator().manual_seed(0)
-    typical = arguments(CASES[name](generator, 8, 16, [24, 20, 17, 14] * 16), dtype, device)
+    typical = arguments(case_of(name, 8, 16, [24, 20, 17, 14] * 16), dtype, device)
     # On a GPU the tile size, and with it the demand for shared memory, grows with rows and channels per head.
     shapes = [*SHAPES, *([(2, 32, [100, 70]), (2, 64, [128])] if device.type == "cuda" else [])]
     try:
         backend = op.choose(*typical)
         if backend == "torch":
             return OperatorCheck(name, label, backend)
-        error = max(_largest_error(op, backend, dtype, CASES[name](generator, *shape), device) for shape in shapes)
+        error = max(_largest_error(op, backend, dtype, case_of(name, *shape), device) for shape in shapes)
         passed = error <= TOLERANCES[dtype]  # not if it is nan
         problem = None if passed else f"differs from plain torch by {error:.2g}"
         return OperatorCheck(name, label, backend, problem, error, _speed(op, typical, device))
@@ -144,147 +143,114 @@ class Case:
     same_dtype: bool = False  # the reference is not in float64, because rounding decides which values are equal
 
 
-#: Cases by operator name: functions of a generator, the number of heads, channels per head and lengths of the samples.
-CASES: dict[str, Callable[[Generator, int, int, list[int]], Case]] = {}
+def case_of(name: str, heads: int, head_dim: int, lengths: list[int], seed: int = 0) -> Case:
+    """Draw a case of an operator: heads, channels per head, and the number of rows (or atoms) of each sample."""
+    return CASES[name](_Draw(torch.Generator().manual_seed(seed), heads, head_dim, lengths))
 
 
-def _case_of(*names: str):
-    return lambda make: CASES.update(dict.fromkeys(names, make)) or make
+@dataclass
+class _Draw:
+    """Random tensors of B samples of at most N rows with C channels."""
+
+    generator: Generator
+    heads: int
+    head_dim: int
+    sizes: list[int]
+
+    def __post_init__(self) -> None:
+        self.lengths = torch.tensor(self.sizes)
+        self.shape = len(self.sizes), max(self.sizes), self.heads * self.head_dim
+        self.every_third = torch.arange(self.shape[2]) % 3 == 1  # of the channels
+
+    def mask(self, more: int = 0) -> Tensor:
+        """Return the valid rows, bool ``[B, N, 1]``, with ``more`` rows in every sample."""
+        return torch.arange(self.shape[1] + more)[:, None] < self.lengths[:, None, None] + more
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape or self.shape, generator=self.generator)
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape or self.shape, generator=self.generator)
+
+    def ties(self, *shape: int) -> Tensor:
+        """Draw few integer values, whose products with sixteenths and sums are exact."""
+        return self.integers(-4, 5, *shape).float()
+
+    def special(self) -> Tensor:
+        """Draw few integer values, and nan, infinity and both zeros."""
+        values = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0])
+        return torch.where(self.normal() < -1, values[self.integers(0, 5)], self.ties())
+
+    def pairs(self) -> tuple[int, ...]:
+        return self.shape[0], self.heads, self.shape[1], self.shape[1]
 
 
-def _normal(generator: Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator)
+def _aggregate_sort(draw: _Draw) -> Case:
+    weights = draw.integers(0, 5, *draw.pairs()) / 16 * draw.mask().mT[:, None]
+    return Case((weights, draw.ties(), draw.lengths, draw.every_third), draw.mask(), same_dtype=True)
 
 
-def _with_ties(generator: Generator, *shape: int) -> Tensor:
-    """Draw from few integer values, whose products with sixteenths and sums are exact."""
-    return torch.randint(-4, 5, shape, generator=generator).float()
+def _attention(draw: _Draw) -> Case:
+    bias = (3 * draw.normal(*draw.pairs())).masked_fill(~draw.mask().mT[:, None], -torch.inf)
+    return Case((draw.normal(), draw.normal(), draw.normal(), bias, draw.heads))
 
 
-def _with_special_values(generator: Generator, *shape: int) -> Tensor:
-    special = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0])
-    chosen = special[torch.randint(0, 5, shape, generator=generator)]
-    return torch.where(torch.rand(shape, generator=generator) < 0.2, chosen, _with_ties(generator, *shape))
-
-
-def _values(generator, heads, head_dim, lengths, draw=_normal) -> Tensor:
-    return draw(generator, len(lengths), max(lengths), heads * head_dim)
-
-
-def _mask_of(lengths: list[int]) -> Tensor:
-    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-
-
-@_case_of("aggregate")
-def _aggregate_case(generator, heads, head_dim, lengths):
-    weights = torch.rand(len(lengths), heads, max(lengths), max(lengths), generator=generator)
-    return Case((weights, _values(generator, heads, head_dim, lengths)))
-
-
-@_case_of("aggregate_sort")
-def _aggregate_sort_case(generator, heads, head_dim, lengths):
-    v, width, valid = _values(generator, heads, head_dim, lengths, _with_ties), max(lengths), _mask_of(lengths)
-    weights = torch.randint(0, 5, (len(lengths), heads, width, width), generator=generator) / 16
-    args = weights * valid[:, None, None], v, torch.tensor(lengths), torch.arange(heads * head_dim) % 3 == 1
-    return Case(args, valid[:, :, None], same_dtype=True)
-
-
-@_case_of("attention")
-def _attention_case(generator, heads, head_dim, lengths):
-    bias = 3 * _normal(generator, len(lengths), heads, max(lengths), max(lengths))
-    bias = bias.masked_fill(~_mask_of(lengths)[:, None, None], -torch.inf)
-    return Case((*(_values(generator, heads, head_dim, lengths) for _ in range(3)), bias, heads))
-
-
-@_case_of("bond_messages")
-def _bond_messages_case(generator, heads, head_dim, lengths):
-    width, channels = max(lengths), heads * head_dim
+def _bond_messages(draw: _Draw) -> Case:
+    batch, width, channels = draw.shape
     # A fifth of the pairs are bonded, with 3 bond types and 2 ring classes.
-    upper = torch.randint(0, 30, (len(lengths), width, width), generator=generator).triu(1)
+    upper = draw.integers(0, 30, batch, width, width).triu(1)
     upper = torch.where(upper <= 6, upper, 0)
-    tables = _with_ties(generator, 3, channels), _with_ties(generator, 2, channels)
-    x = _with_ties(generator, len(lengths), width, channels)  # exact, so that rounding does not change signs
-    return Case((x, (upper + upper.mT).to(torch.int16), *tables))
+    x = draw.ties()  # exact, so that rounding does not change signs
+    return Case((x, (upper + upper.mT).to(torch.int16), draw.ties(3, channels), draw.ties(2, channels)))
 
 
-@_case_of("broadcast_max")
-def _broadcast_max_case(generator, heads, head_dim, lengths):
-    x, local_channels = (
-        _values(generator, heads, head_dim, lengths, _with_ties),
-        torch.arange(heads * head_dim) % 2 == 0,
-    )
-    return Case((x, torch.tensor(lengths), local_channels))
+def _read_out(draw: _Draw) -> Case:
+    batch, atoms, channels = draw.shape
+    rows, contributions = draw.normal(batch, atoms + 1, channels), draw.normal(batch, atoms + 1, channels)
+    return Case((rows, draw.lengths + 1, ("mean", "atomwise", "token", "max", "sum"), contributions))
 
 
-@_case_of("column_sort")
-def _column_sort_case(generator, heads, head_dim, lengths):
-    x = _values(generator, heads, head_dim, lengths, _with_special_values)
-    return Case((x, torch.tensor(lengths), torch.arange(heads * head_dim) % 3 == 1))
+def _path_types(draw: _Draw) -> Case:
+    types, (batch, atoms, _) = 400, draw.shape
+    drawn = draw.integers(0, types, batch, atoms, atoms).to(torch.int16)
+    drawn[~(draw.mask() & draw.mask().mT)] = -1
+    return Case((draw.normal(types + 1, draw.heads), drawn, draw.lengths + 1), draw.mask(1)[:, None])
 
 
-@_case_of("sort_by_first")
-def _sort_by_first_case(generator, heads, head_dim, lengths):
-    return Case((_values(generator, heads, head_dim, lengths, _with_ties), torch.tensor(lengths)), same_dtype=True)
-
-
-@_case_of("dropout")
-def _dropout_case(generator, heads, head_dim, lengths):
-    return Case((_values(generator, heads, head_dim, lengths), 0.0))
-
-
-@_case_of("linear_attention")
-def _linear_attention_case(generator, heads, head_dim, lengths):
-    tensors = (_values(generator, heads, head_dim, lengths) for _ in range(3))
-    return Case((*tensors, torch.tensor(lengths), heads))
-
-
-@_case_of("head_norm")
-def _head_norm_case(generator, heads, head_dim, lengths):
-    scales, shifts = (_normal(generator, 2, heads, head_dim) for _ in range(2))
-    return Case((_values(generator, heads, head_dim, lengths), scales, shifts, 1))
-
-
-@_case_of("max_exchange")
-def _max_exchange_case(generator, heads, head_dim, lengths):
-    return Case((_values(generator, heads, head_dim, lengths), torch.tensor(lengths)))
-
-
-@_case_of("read_out")
-def _read_out_case(generator, heads, head_dim, lengths):
-    lengths = [length + 1 for length in lengths]  # the graph token and the atoms
-    x, contributions = (_values(generator, heads, head_dim, lengths) for _ in range(2))
-    return Case((x, torch.tensor(lengths), ("mean", "atomwise", "token", "max", "sum"), contributions))
-
-
-@_case_of("path_softmax", "path_bias")
-def _path_case(generator, heads, head_dim, lengths, types=400):
-    inside, rows = _mask_of(lengths), [length + 1 for length in lengths]  # the graph token and the atoms
-    drawn = torch.randint(0, types, (*inside.shape, max(lengths)), generator=generator).to(torch.int16)
-    drawn[~(inside[:, :, None] & inside[:, None])] = -1
-    args = _normal(generator, types + 1, heads), drawn, torch.tensor(rows)
-    return Case(args, _mask_of(rows)[:, None, :, None])
-
-
-@_case_of("embed_atoms")
-def _embed_atoms_case(generator, heads, head_dim, lengths):
-    shape, channels = (len(lengths), max(lengths)), heads * head_dim
-    features = torch.randint(0, 4, (*shape, 9), generator=generator).to(torch.uint8)
-    degrees = torch.randint(0, 9, shape, generator=generator).to(torch.uint8)
-    tables = [_normal(generator, rows, channels) for rows in (36, 6, 6, 1)]
-    inputs = features, degrees, torch.tensor(lengths) + 1, 4 * torch.arange(9)
-    return Case((*inputs, *tables), _mask_of([length + 1 for length in lengths])[:, :, None])
-
-
-@_case_of("path_values")
-def _path_values_case(generator, heads, head_dim, lengths):
-    heads, paths, entries = -(-heads // 8) * 8, 10 * sum(lengths), 40 * sum(lengths)
-
-    def integers(high, *shape):
-        return torch.randint(0, high, shape, generator=generator)
-
+def _path_values(draw: _Draw) -> Case:
+    heads, paths, entries = -(-draw.heads // 8) * 8, 10 * sum(draw.sizes), 40 * sum(draw.sizes)
     shapes = (1, heads), (6, heads), (9, heads), (5, heads, heads)
-    parameters = [_normal(generator, *shape) for shape in shapes]
-    distances, codes = integers(9, paths).to(torch.int32), integers(5 * 11, entries).to(torch.int32)
-    starts = integers(entries + 1, paths).sort().values.to(torch.int32)
+    parameters = [draw.normal(*shape) for shape in shapes]
+    distances, codes = draw.integers(0, 9, paths).int(), draw.integers(0, 5 * 11, entries).int()
+    starts = draw.integers(0, entries + 1, paths).sort().values.int()
     distances[:1], starts[:1] = 510, 0
-    return Case((*parameters, integers(9, 11, 3), distances, starts, codes, _normal(generator, entries)))
+    return Case((*parameters, draw.integers(0, 9, 11, 3), distances, starts, codes, draw.normal(entries)))
+
+
+def _embed_atoms(draw: _Draw) -> Case:
+    batch, atoms, channels = draw.shape
+    features = draw.integers(0, 4, batch, atoms, 9).to(torch.uint8)
+    degrees = draw.integers(0, 9, batch, atoms).to(torch.uint8)
+    tables = [draw.normal(rows, channels) for rows in (36, 6, 6, 1)]
+    return Case((features, degrees, draw.lengths + 1, 4 * torch.arange(9), *tables), draw.mask(1))
+
+
+#: Cases by operator name.
+CASES: dict[str, Callable[[_Draw], Case]] = {
+    "aggregate": lambda draw: Case((draw.normal(*draw.pairs()).abs(), draw.normal())),
+    "aggregate_sort": _aggregate_sort,
+    "attention": _attention,
+    "bond_messages": _bond_messages,
+    "broadcast_max": lambda draw: Case((draw.ties(), draw.lengths, draw.every_third)),
+    "column_sort": lambda draw: Case((draw.special(), draw.lengths, draw.every_third)),
+    "dropout": lambda draw: Case((draw.normal(), 0.0)),
+    "embed_atoms": _embed_atoms,
+    "head_norm": lambda draw: Case((draw.normal(), *(draw.normal(2, draw.heads, draw.head_dim) for _ in range(2)), 1)),
+    "linear_attention": lambda draw: Case((*(draw.normal() for _ in range(3)), draw.lengths, draw.heads)),
+    "max_exchange": lambda draw: Case((draw.normal(), draw.lengths)),
+    "path_bias": _path_types,
+    "path_softmax": _path_types,
+    "path_values": _path_values,
+    "read_out": _read_out,
+    "sort_by_first": lambda draw: Case((draw.ties(), draw.lengths), same_dtype=True),
+}

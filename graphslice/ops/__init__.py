@@ -1,6 +1,7 @@
 """Operators on padded batches that the mixers are built from, with compiled backends.
 
-:mod:`graphslice.ops.dispatch` selects the backend of a call; every operator has a plain torch reference.
+:mod:`graphslice.ops.dispatch` selects the backend of a call; every operator has a plain torch reference. Unless its
+docstring says more, a numba backend supports float32 with C a multiple of 16.
 """
 
 from graphslice.ops.aggregate import aggregate as aggregate

@@ -15,7 +15,7 @@ from graphslice.program.trace import Gradient, Trace, Traced, Upstream
 def aggregate(attn_weights: Tensor, v: Tensor, p: float = 0.0) -> Tensor:
     """Compute ``dropout(P) V`` for every sample and head (Vaswani et al. 2017, eq. 1).
 
-    The numba backend supports float32 with C a multiple of 16 and at least 8 channels per head.
+    The numba backend needs at least 8 channels per head.
 
     Args:
         attn_weights: P, ``[B, H, N, N]``, floating point.

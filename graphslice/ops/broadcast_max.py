@@ -17,8 +17,6 @@ def broadcast_max(v: Tensor, lengths: Tensor, local_channels: Tensor) -> Tensor:
 
     The gradient of a maximum is split equally between the rows that attain it.
 
-    The numba backend supports float32 with C a multiple of 16.
-
     Args:
         v: ``[B, N, C]``, floating point.
         lengths: int64 ``[B]``, number of valid rows.

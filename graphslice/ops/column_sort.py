@@ -30,8 +30,6 @@ def column_sort(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = 
     The sort applies a permutation matrix to every channel, so the gradient is the inverse permutation. The sort is
     stable, and nan counts as the largest value, as in :func:`torch.sort`.
 
-    The numba backend supports float32 with C a multiple of 16.
-
     Args:
         x: ``[B, N, C]``, floating point, N at most 65,536.
         lengths: integer ``[B]``, number of valid rows of each sample, or None for all N. Later rows are returned

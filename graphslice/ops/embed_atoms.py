@@ -25,8 +25,6 @@ def embed_atoms(
 ) -> Tensor:
     """Compute ``h_i = sum_f x_f(i) + z_in(deg(i)) + z_out(deg(i))`` for all atoms (Ying et al. 2021, eq. 5).
 
-    The numba backend supports float32 with C a multiple of 16.
-
     Args:
         atoms: uint8 ``[B, N - 1, 9]``, OGB atom features.
         degrees: uint8 ``[B, N - 1]``, number of bonds.

@@ -25,8 +25,6 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
     to sum to 1. The map is doubly stochastic and continuous in v; without ties it swaps two entries. The weights have
     no gradient, like the indices of a hard exchange.
 
-    The numba backend supports float32 with C a multiple of 16.
-
     Args:
         v: ``[B, N, C]``, floating point.
         lengths: int64 ``[B]``, number of valid rows, at least 1.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -55,20 +55,6 @@ def path_values(
     return torch.cat([token, F.embedding(rows.long(), spatial) + edges])
 
 
-class _Arguments(NamedTuple):
-    """Arguments of the operator: four with gradients, five without."""
-
-    token: Tensor
-    spatial: Tensor
-    bond: Tensor
-    matrices: Tensor
-    bond_rows: Tensor
-    distances: Tensor
-    offsets: Tensor
-    codes: Tensor
-    weights: Tensor
-
-
 _INDICES = {"bond_rows": "T F int64", **dict.fromkeys(("distances", "offsets"), "W int32"), "codes": "K int32"}
 _SHAPES = Shapes(
     path_values.reference,
@@ -90,31 +76,32 @@ def _fits(*args: Tensor, **kwargs: Tensor) -> bool:
 
 @path_values.backend("numba", dtypes=(torch.float32,), fits=_fits)
 def _numba(*args: Tensor, **kwargs: Tensor) -> Tensor:
-    arguments = _Arguments(*args, **kwargs)._asdict()
-    a = _Arguments(*(_SHAPES.prepared(name, tensor) for name, tensor in arguments.items()))
-    return _PathValues.apply(*a) if torch.is_grad_enabled() else _forward(a)[0]
+    arguments = dict(zip(_SHAPES.names, args, strict=False)) | kwargs
+    tensors = [_SHAPES.prepared(name, arguments[name]) for name in _SHAPES.names]
+    return _PathValues.apply(*tensors) if torch.is_grad_enabled() else _forward(tensors)[0]
 
 
-def _sizes(a: _Arguments) -> tuple[int, ...]:
-    return (*a.bond_rows.shape, len(a.matrices), len(a.spatial), len(a.distances), len(a.codes), a.spatial.shape[1])
+def _sizes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    _, spatial, _, matrices, bond_rows, distances, _, codes, _ = tensors
+    return (*bond_rows.shape, len(matrices), len(spatial), len(distances), len(codes), spatial.shape[1])
 
 
 def _addresses(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(tensor.data_ptr() for tensor in tensors)
 
 
-def _forward(a: _Arguments) -> tuple[Tensor, Tensor]:
+def _forward(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the biases and the embeddings ``[T, H]`` of the bond types."""
-    sizes = _sizes(a)
-    out, bonds = (a.spatial.new_empty(rows, sizes[-1]) for rows in (len(a.distances) + 1, sizes[0]))
-    embedding.path_values(_addresses(*a, bonds, out), sizes)
+    types, _, _, _, paths, _, heads = sizes = _sizes(tensors)
+    out, bonds = (tensors[0].new_empty(rows, heads) for rows in (paths + 1, types))
+    embedding.path_values(_addresses(*tensors, bonds, out), sizes)
     return out, bonds
 
 
 class _PathValues(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *tensors: Tensor) -> Tensor:
-        out, bonds = _forward(_Arguments(*tensors))
+        out, bonds = _forward(tensors)
         ctx.save_for_backward(*tensors, bonds)
         return out
 
@@ -122,13 +109,12 @@ class _PathValues(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor):
         *tensors, bonds = ctx.saved_tensors
-        a = _Arguments(*tensors)
-        grads = [torch.zeros_like(tensor) for tensor in a[:4]]
+        grads = [torch.zeros_like(tensor) for tensor in tensors[:4]]
         grad = grad.contiguous()  # a variable, so that the memory lives as long as its address is used
-        embedding.path_values_gradients(_addresses(grad, *a, bonds, *grads), _sizes(a))
-        return *grads, *[None] * 4, _weights_gradient(grad, bonds, a) if ctx.needs_input_grad[8] else None
+        embedding.path_values_gradients(_addresses(grad, *tensors, bonds, *grads), _sizes(tensors))
+        return *grads, *[None] * 4, _weights_gradient(grad, bonds, *tensors) if ctx.needs_input_grad[8] else None
 
 
-def _weights_gradient(grad: Tensor, bonds: Tensor, a: _Arguments) -> Tensor:
-    sizes = torch.diff(a.offsets, append=a.offsets.new_tensor([len(a.codes)]))
-    return ((bonds @ a.matrices).flatten(0, 1)[a.codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)
+def _weights_gradient(grad, bonds, token, spatial, bond, matrices, bond_rows, distances, offsets, codes, weights):
+    sizes = torch.diff(offsets, append=offsets.new_tensor([len(codes)]))
+    return ((bonds @ matrices).flatten(0, 1)[codes] * grad[1:].repeat_interleave(sizes, dim=0)).sum(dim=1)

@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import check_backends
 
 from graphslice.ops import bond_messages
 
@@ -36,15 +37,8 @@ def by_loop(x, bonds, types, rings):
 @given(shapes)
 def test_values_and_gradients_match_loop(shape):
     x, bonds, types, rings = (arg.requires_grad_(arg.is_floating_point()) for arg in make_inputs(shape))
-    expected, upstream = by_loop(x, bonds, types, rings), torch.randn(x.shape)
-    for backend in BACKENDS:
-        actual = bond_messages.using(backend)(x, bonds, types, rings)
-        torch.testing.assert_close(actual, expected)
-        grads = [
-            torch.autograd.grad(out, (x, types, rings), upstream, retain_graph=True, materialize_grads=True)
-            for out in (actual, expected)
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+    args = x, bonds, types, rings
+    check_backends(bond_messages, args, by_loop(*args), torch.randn(x.shape), has_kernel=True, atol=1e-5)
 
 
 def test_nan_propagates():

@@ -3,10 +3,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import check_backends
 
 from graphslice.ops import embed_atoms
-
-BACKENDS = ["torch", "numba"]
 
 
 def make_inputs(seed, batch, atoms, channels, dtype=torch.float32, degrees=6):
@@ -51,14 +50,8 @@ def test_matches_loop(seed, batch, atoms, channels, dtype, degrees):
     valid = (torch.arange(atoms + 1) < args[2][:, None]) | (torch.arange(atoms + 1) == 0)
     expected = by_loop(*args)
     upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    expected_grads = torch.autograd.grad(expected, args[4:], upstream)
     has_kernel = dtype == torch.float32 and channels % 16 == 0
-    assert embed_atoms.choose(*args) == ("numba" if has_kernel else "torch")
-    for backend in BACKENDS if has_kernel else ["torch"]:
-        actual = embed_atoms.using(backend)(*args).masked_fill(~valid[..., None], 0)
-        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
-        grads = torch.autograd.grad(actual, args[4:], upstream.to(dtype))
-        torch.testing.assert_close(grads, expected_grads, rtol=1e-4, atol=1e-4)
+    check_backends(embed_atoms, args, expected, upstream, has_kernel=has_kernel, valid=valid[..., None])
 
 
 def test_kernel_clamps_features_degrees_and_first_rows():

@@ -3,6 +3,7 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import check_backends
 from torch.nn import functional as F
 
 from graphslice.ops import head_norm, linear_attention
@@ -31,13 +32,9 @@ def test_matches_quadratic_form(seed, sizes, heads, head_dim, dtype):
     torch.manual_seed(seed)
     lengths, width = torch.tensor(sizes), max(1, *sizes) + seed % 2
     parts = [torch.randn(len(sizes), width, heads * head_dim, dtype=dtype).requires_grad_() for _ in range(3)]
-    upstream = torch.randn_like(parts[0])
-    actual, expected = linear_attention(*parts, lengths, heads), reference(*parts, lengths, heads)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-4)
-    grads = (torch.autograd.grad(out, parts, upstream) for out in (actual, expected))
-    torch.testing.assert_close(*grads, rtol=1e-4, atol=2e-4)
-    with torch.no_grad():
-        assert torch.equal(linear_attention(*parts, lengths, heads), actual)
+    args, upstream = (*parts, lengths, heads), torch.randn_like(parts[0])
+    has_kernel = dtype == torch.float32 and heads * head_dim % 16 == 0 and head_dim >= 8
+    check_backends(linear_attention, args, reference(*args), upstream, has_kernel=has_kernel, atol=2e-4)
 
 
 @settings(max_examples=30)
@@ -54,15 +51,9 @@ def test_head_norm_matches_layer_norm_of_each_head(seed, shape, heads, head_dim,
     scales, shifts = (torch.randn(3, heads, head_dim, dtype=dtype).requires_grad_() for _ in range(2))
     has_kernel = dtype == torch.float32 and heads * head_dim % 16 == head_dim % 8 == 0
     for index in range(3):
-        assert head_norm.choose(x, scales, shifts, index) == ("numba" if has_kernel else "torch")
         parts = []
         for h in range(heads):
             part = x[..., h * head_dim : (h + 1) * head_dim].double()
             parts.append(F.layer_norm(part, (head_dim,), scales[index, h].double(), shifts[index, h].double()))
-        expected, actual = torch.cat(parts, dim=-1), head_norm(x, scales, shifts, index)
-        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
-        upstream = torch.randn_like(actual)
-        grads = torch.autograd.grad(actual, (x, scales, shifts), upstream)
-        expected_grads = torch.autograd.grad(expected, (x, scales, shifts), upstream.double())
-        torch.testing.assert_close(grads, expected_grads, rtol=1e-3, atol=1e-3)
-        assert not grads[1][torch.arange(3) != index].any() and not grads[2][torch.arange(3) != index].any()
+        args, expected, upstream = (x, scales, shifts, index), torch.cat(parts, dim=-1), torch.randn_like(x)
+        check_backends(head_norm, args, expected, upstream, has_kernel=has_kernel, rtol=1e-3, atol=1e-3)

@@ -41,6 +41,7 @@ def test_matches_loop_and_padding_is_unchanged(batch, rows, channels, seed, ties
     for b, length in enumerate(lengths):
         for c in range(channels):
             matrix = map_of_column(v[b, :length, c])
+            np.testing.assert_allclose([matrix.sum(0), matrix.sum(1)], 1)  # doubly stochastic
             expected[b, :length, c] = matrix @ v[b, :length, c]
             expected_grad[b, :length, c] = matrix.T @ grad[b, :length, c]  # the weights have no gradient
     args = torch.from_numpy(v).to(dtype).requires_grad_(), torch.from_numpy(lengths)
@@ -84,22 +85,6 @@ def test_matches_manual_computation(column, expected):
     assert exchange([column])[0] == pytest.approx(expected, abs=1e-12)
     for actual in exchange([column] * 16, torch.float32):  # by the kernel
         assert actual == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_map_is_doubly_stochastic(seed):
-    rng = np.random.default_rng(seed)
-    column = torch.tensor(rng.normal(size=8))
-    column[rng.integers(1, 6, size=3)] = column[:6].max() - torch.tensor(rng.uniform(0, 0.05, size=3))  # near ties
-    lengths = torch.tensor([6])
-    # The weights have no gradient, so the Jacobian is the map itself.
-    jacobian = torch.autograd.functional.jacobian(lambda v: max_exchange(v[None, :, None], lengths)[0, :, 0], column)
-    assert (jacobian >= -1e-12).all()
-    torch.testing.assert_close(jacobian.sum(0), torch.ones(8, dtype=torch.float64))
-    torch.testing.assert_close(jacobian.sum(1), torch.ones(8, dtype=torch.float64))
-    torch.testing.assert_close(jacobian[6:], torch.eye(8, dtype=torch.float64)[6:])  # padding is unchanged
-    torch.testing.assert_close(jacobian @ column, max_exchange(column[None, :, None], lengths)[0, :, 0])
-    assert max_exchange(column[None, :, None], lengths).sum().item() == pytest.approx(column.sum().item())
 
 
 def test_is_continuous():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import check_backends
 
 from graphslice.ops import path_bias, path_softmax
 
@@ -58,14 +59,9 @@ def test_values_and_gradients_match_loop(seed, atoms, heads, types, dtype):
     within = valid_rows(pairs, lengths) & valid_rows(pairs, lengths).mT
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-9, "atol": 1e-9}
     for op, expected in ((path_bias, bias), (path_softmax, bias.softmax(-1) * valid_rows(pairs, lengths))):
-        (expected_grad,) = torch.autograd.grad(expected, values, upstream * within, retain_graph=True)
-        assert op.choose(values, pairs, lengths) == ("numba" if dtype == torch.float32 else "torch")
-        for backend in BACKENDS if dtype == torch.float32 else ["torch"]:
-            actual = op.using(backend)(values, pairs, lengths)
-            actual = actual.masked_fill(~valid_rows(pairs, lengths), 0) if op is path_bias else actual
-            torch.testing.assert_close(actual.double(), expected, **tolerance)
-            (grad,) = torch.autograd.grad(actual, values, (upstream * within).to(dtype))
-            torch.testing.assert_close(grad, expected_grad, **tolerance)
+        args, settings = (values, pairs, lengths), {"has_kernel": dtype == torch.float32, **tolerance}
+        valid = valid_rows(pairs, lengths) if op is path_bias else None
+        check_backends(op, args, expected, upstream * within, valid=valid, **settings)
 
 
 @pytest.mark.parametrize("op", [path_softmax, path_bias])

@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import check_backends
 
 from graphslice.ops import read_out
 from graphslice.ops.read_out import ATOMWISE, KINDS, QUANTILES
@@ -50,18 +51,11 @@ def test_matches_loop(seed, batch, rows, channels, dtype, ties, kinds):
         ]
     )
     has_kernel = dtype == torch.float32 and channels % 16 == 0 and set(kinds) <= {*KINDS, ATOMWISE}
-    assert read_out.choose(x, lengths, kinds, contributions) == ("numba" if has_kernel else "torch")
     generator = torch.Generator().manual_seed(seed)
     upstream = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
     ordered = ties and "quantiles" in kinds  # quantiles of ties have another subgradient
-    inputs = x, contributions
-    expected_grads = torch.autograd.grad(expected, inputs, upstream, allow_unused=True, materialize_grads=True)
-    for backend in BACKENDS if has_kernel else ["torch"]:
-        actual = read_out.using(backend)(x, lengths, kinds, contributions)
-        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
-        grads = torch.autograd.grad(actual, inputs, upstream.to(dtype), allow_unused=True, materialize_grads=True)
-        if not ordered:
-            torch.testing.assert_close(grads, expected_grads, rtol=1e-4, atol=1e-5)
+    args = x, lengths, kinds, contributions
+    check_backends(read_out, args, expected, upstream, has_kernel=has_kernel, gradients=not ordered, atol=1e-5)
 
 
 @pytest.mark.parametrize("kinds", [["means"], ["max", ATOMWISE]])

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import check_backends
 from scipy.optimize import linear_sum_assignment
 
 from graphslice.ops import sort_by_first
@@ -70,25 +71,8 @@ def test_rows_that_tie_match_loop(seed, rows, dtype):
         tied = (first[:, None] == first).double()
         runs = (first.sort().values == first[:, None]).double() / tied.sum(1, keepdim=True)  # [row, rank]
         expected.append(torch.cat([runs @ ordered, sample[length:]]))
-    (expected_grad,) = torch.autograd.grad(torch.stack(expected), v, upstream)
-    for backend in backends_for(v):
-        output = sort_by_first.using(backend)(v, lengths)
-        torch.testing.assert_close(output.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
-        (grad,) = torch.autograd.grad(output, v, upstream.to(dtype))
-        torch.testing.assert_close(grad, expected_grad.to(dtype), rtol=1e-5, atol=1e-5)
-
-
-def test_rows_that_tie_in_the_first_channel_get_the_mean():
-    columns = torch.tensor([[[1.0, 5.0], [2.0, 6.0], [1.0, 9.0], [0.0, 7.0], [8.0, -8.0]]])
-    for dtype, copies in ((torch.float64, 1), (torch.float32, 8)):  # reference, kernel
-        v = columns.to(dtype).repeat(1, 1, copies).requires_grad_()
-        output = sort_by_first(v, torch.tensor([4]))
-        assert output[0, :, :2].tolist() == [[1.0, 6.5], [2.0, 9.0], [1.0, 6.5], [0.0, 5.0], [8.0, -8.0]]
-        output[0, 0, 1].backward()
-        assert v.grad[0, :, 1].tolist() == [0.0, 0.5, 0.0, 0.5, 0.0]
-        nudged = v.detach().clone()
-        nudged[0, 0, 0] += 1e-6
-        torch.testing.assert_close(sort_by_first(nudged, torch.tensor([4])), output.detach(), rtol=0, atol=1e-5)
+    args, has_kernel = (v, lengths), dtype == torch.float32
+    check_backends(sort_by_first, args, torch.stack(expected), upstream, has_kernel=has_kernel, rtol=1e-5, atol=1e-5)
 
 
 def test_nan_in_the_first_channel_is_last_and_ties_with_nothing():

@@ -1,9 +1,4 @@
-"""The web application: endpoints of the JSON API, and the files of the page.
-
-Limits that hold before a request is parsed: host name, number of requests, size and time of the body.
-
-What the server computes: rows of predictions, atom contributions and drawings, as plain JSON values.
-"""
+"""The web application: endpoints of the JSON API, the files of the page, and limits of requests."""
 
 from __future__ import annotations
 
@@ -132,13 +127,8 @@ class Service:
     """The endpoints.
 
     Predictions are computed by one thread, explanations by another; a chunk of a request waits behind those that came
-    before. Molecules of several requests are never computed in one batch, whose size would move the last digit.
-
-    Args:
-        models: the models; requests that name none use the first.
-        pool: processes that parse and draw, or None.
-        max_molecules: largest number of molecules of a request.
-        seconds: time limit of a request, from when its body has arrived.
+    before. Molecules of several requests are never computed in one batch, whose size would move the last digit. The
+    time limit, in ``seconds``, begins when the body has arrived; ``pool`` parses and draws.
     """
 
     def __init__(self, models: Sequence[ServedModel], pool: Pool, max_molecules: int, seconds: float) -> None:
@@ -211,7 +201,7 @@ class Service:
 
 
 def create_app(service: Service, hosts: Collection[str] | None = None) -> FastAPI:
-    """Make the application of a service; ``hosts``: accepted names of this server, None for all."""
+    """Make the application of a service; ``hosts``: accepted names of this server, or None for all."""
     app = FastAPIOffline(
         title="GraphSlice",
         version=__version__,
@@ -273,8 +263,6 @@ def _json_response(content: dict[str, Any]) -> Response:
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
-# Requests with a body in progress, waiting ones included.
-_MAX_REQUESTS = 128
 # Seconds in which a body must arrive.
 _BODY_SECONDS = 30
 #: Headers of the page: it runs no script but its own, and sends data to no other host.
@@ -287,79 +275,57 @@ _PAGE_HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that reads the body of a request under limits, and sets headers of security.
+    """ASGI middleware that limits host names, and the size and the time of bodies, and sets headers of security.
 
     Args:
         app: the application.
         max_bytes: largest body.
         hosts: accepted names in the header ``Host``; None accepts all. A page from elsewhere whose name was made to
             resolve to this machine (DNS rebinding) has another one.
-        without_policy: paths whose pages have scripts inside, for which the content security policy is left out.
+        without_policy: paths whose pages have scripts inside, for which the headers are left out.
     """
 
     def __init__(
         self, app: ASGIApp, max_bytes: int, hosts: Collection[str] | None, without_policy: Collection[str] = ()
     ) -> None:
         self._app, self._max_bytes, self._hosts, self._without_policy = app, max_bytes, hosts, without_policy
-        self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        size, complete, deadline = 0, False, asyncio.get_running_loop().time() + _BODY_SECONDS
+
+        async def receive_limited() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    while size > self._max_bytes and message.get("more_body"):
+                        message = await receive()  # many clients read no response before they have sent all
+            except TimeoutError:
+                raise HTTPException(408, f"the request did not arrive within {_BODY_SECONDS} s") from None
+            if size > self._max_bytes:
+                sentence = f"the request has more than {self._max_bytes:,} bytes: send fewer molecules at a time"
+                raise HTTPException(413, sentence)
+            complete = not message.get("more_body")
+            return message
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start" and scope["path"] not in self._without_policy:
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
             await send(message)
 
-        host, is_work = Headers(scope=scope).get("host", "").lower(), scope["method"] not in ("GET", "HEAD")
-        if self._hosts is not None and host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
-            sentence = "the server accepts requests to localhost only: start it with --host for others"
-            await _error(421, sentence)(scope, receive, send_with_headers)
-        elif is_work and self._requests >= _MAX_REQUESTS:
-            sentence = f"{_MAX_REQUESTS} requests are in progress: try again later"
-            await _error(503, sentence)(scope, receive, send_with_headers)
+        host = Headers(scope=scope).get("host", "").lower()
+        if self._hosts is None or host in self._hosts or host.rpartition(":")[0] in self._hosts:
+            await self._app(scope, receive_limited, send_with_headers)
         else:
-            self._requests += is_work
-            try:
-                await (self._handle if is_work else self._app)(scope, receive, send_with_headers)
-            finally:
-                self._requests -= is_work
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, then call the application with it."""
-        body, size, more = bytearray(), 0, True
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return
-                    size, more = size + len(message.get("body", b"")), message.get("more_body", False)
-                    if size <= self._max_bytes:
-                        body += message.get("body", b"")
-                    # The rest of a body that is too long is read and dropped: many clients read no response before.
-        except TimeoutError:
-            await _error(408, f"the request did not arrive within {_BODY_SECONDS} s")(scope, receive, send)
-            return
-        if size > self._max_bytes:
-            sentence = f"the request has more than {self._max_bytes:,} bytes: send fewer molecules at a time"
-            await _error(413, sentence)(scope, receive, send)
-            return
-        unread: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
-
-        async def receive_body() -> Message:
-            nonlocal unread
-            message, unread = unread, None
-            return message or await receive()
-
-        await self._app(scope, receive_body, send)
-
-
-def _error(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status, {"retry-after": "1"} if status == 503 else None)
+            sentence = "the server accepts requests to localhost only: start it with --host for others"
+            await JSONResponse({"error": sentence}, 421)(scope, receive, send_with_headers)
 
 
 # The time of an explanation grows with the square of the atoms.
@@ -367,15 +333,10 @@ _MAX_EXPLAINED_ATOMS = 120
 
 
 class ServedModel:
-    """A model in memory. Files of its run directory are read when it is made, and never later.
+    """A model in memory, and the processes that parse SMILES for it. No file of its run directory is read later.
 
     :meth:`predict` is called by one thread at a time, and so is :meth:`explain`. The two may run concurrently, since
     explanations have networks of their own.
-
-    Args:
-        name: name by which requests choose the model.
-        model: the model.
-        pool: processes of :func:`~graphslice.data.featurize.featurizer_pool` that parse SMILES; None parses here.
     """
 
     def __init__(self, name: str, model: Model, pool: Pool = None) -> None:
@@ -392,12 +353,7 @@ class ServedModel:
     def predict(
         self, smiles: Sequence[str], columns: dict[str, np.ndarray], interval: float | None, nearest: bool
     ) -> list[dict[str, Any]]:
-        """Predict R molecules; ``columns``: feature columns, ``float32 [R]`` by name; errors as in Model.predict.
-
-        Returns:
-            For every molecule its SMILES and the columns that ``graphslice predict`` writes; None where there is no
-            prediction, and for bounds that are infinite.
-        """
+        """Return the SMILES of R molecules with the columns of ``graphslice predict``; ``columns``: ``float32 [R]``."""
         rows, read = Rows.of_smiles(smiles, columns), TableColumns("smiles", features=tuple(columns))
         chunks = self.model.featurize_rows([rows], read, self._pool)
         (table,) = predict_chunks(self.model, chunks, interval=interval, nearest=nearest)
@@ -409,17 +365,9 @@ class ServedModel:
         return Model(self.model.checkpoints, self.model.device, calibration=self.model.calibration)
 
     def explain(self, smiles: str, target: str | None, columns: Columns, orders: int) -> dict[str, Any]:
-        """Explain a prediction; arguments and errors as in :meth:`Model.draw`, and an error for more than 120 atoms.
-
-        Returns:
-            The attributes of :class:`~graphslice.explain.attribution.Explanation` that are numbers or texts, and
-            ``svg``, the picture.
-        """
-        atoms = self._count_atoms(smiles)
-        if isinstance(atoms, str):
-            raise InputError(f"cannot explain the prediction: {atoms}")
-        if atoms > _MAX_EXPLAINED_ATOMS:
-            raise InputError(f"atom contributions are for up to {_MAX_EXPLAINED_ATOMS} atoms; the molecule has {atoms}")
+        """Explain a prediction: its numbers and texts, and ``svg``, the picture."""
+        if reason := self._fault(smiles):
+            raise InputError(f"cannot explain the prediction: {reason}")
         explanation, picture = explain_molecule(self._explained, smiles, target, orders, columns)
         return {
             "quantity": explanation.quantity,
@@ -432,24 +380,23 @@ class ServedModel:
             "svg": picture.svg,
         }
 
-    def _count_atoms(self, smiles: str) -> int | str:
-        """Return the number of atoms, or why there is none; RDKit may crash or hang, and would stop the server."""
-        work = partial(_count_atoms, max_atoms=self.model.config.graph.max_atoms)
+    def _fault(self, smiles: str) -> str | None:
+        """Return why a molecule cannot be explained; RDKit may crash or hang on it, and would stop the server."""
         if self._pool is None:
-            return work([smiles])[0]
-        (((atoms,), reason),) = self._pool.submit(work, [smiles]).result()
-        return reason or atoms
+            return _explanation_faults([smiles])[0]
+        (((fault,), lost),) = self._pool.submit(_explanation_faults, [smiles]).result()
+        return lost or fault
 
 
-def _count_atoms(smiles: Sequence[str], max_atoms: int) -> list[int | str]:
-    """Return the number of atoms of each SMILES, or the reason why it is invalid."""
-    counts: list[int | str] = []
+def _explanation_faults(smiles: Sequence[str]) -> list[str | None]:
+    faults: list[str | None] = []
     for text in smiles:
         try:
-            counts.append(parse_molecule(text, max_atoms).GetNumAtoms())
+            parse_molecule(text, _MAX_EXPLAINED_ATOMS)
+            faults.append(None)
         except MoleculeError as reason:
-            counts.append(str(reason))
-    return counts
+            faults.append(str(reason))
+    return faults
 
 
 def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]:

@@ -1,9 +1,7 @@
-"""The tools of ``graphslice mcp``, and the server.
+"""The tools of ``graphslice mcp``, the server, and the folder that the tools may read and write.
 
 What reads SMILES is computed by models that stay loaded. What reads and writes files runs as a command in a process of
 its own, whose document is the result, so that it can be cancelled and the server survives it.
-
-The folder that the tools may read and write.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from graphslice._version import __version__
 from graphslice.api.model import Model, load
 from graphslice.data.formats import split_sheet
 from graphslice.data.tables import plain_rows
-from graphslice.errors import InputError, nearest, shown
+from graphslice.errors import InputError, check_file, check_known, shown
 from graphslice.inference.files import interval_notes, open_featurized, predict_chunks
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
@@ -74,15 +72,7 @@ _Ensemble = Annotated[int | None, Field(description="number of ensemble members"
 
 
 class Tools:
-    """The tools, as methods whose annotations and first line clients see.
-
-    Args:
-        folder: what they may read and write.
-        models: names or paths of models; the first one is the default.
-
-    Raises:
-        InputError: if a model cannot be read.
-    """
+    """The tools, as methods whose annotations and first line clients see; the first of the models is the default."""
 
     def __init__(self, folder: Folder, models: Sequence[str]) -> None:
         self.folder = folder
@@ -92,17 +82,13 @@ class Tools:
             self.load(name)
 
     def find(self, name: str | None) -> str:
-        """Return the path of a model: one that the server was given, one of the package, or a run in the folder."""
+        """Return the path of a model that the server was given or the package has, or of a run in the folder."""
         name = next(iter(self.models)) if name is None else name
         if name in self.models:
             return self.models[name]
         path = self.folder.inside(name)
         if not contains_run(path):
-            known = ", ".join(self.models)
-            raise InputError(
-                f"no model {shown(name)}{nearest(name, self.models)}: give one of {known}, or a run directory inside "
-                f"{self.folder.path}"
-            )
+            check_known("model or run directory", name, self.models)
         return str(path)
 
     def load(self, name: str | None, use: str = "predict") -> Model:
@@ -144,12 +130,9 @@ class Tools:
         self, table: _Table, out: _NewTable, model: _Model = None, interval: _Interval = None
     ) -> Rows:
         """Predict every row of a table (CSV, TSV, Excel, Parquet, SDF, .smi), and write it with the predictions."""
-        path = self.folder.inside(table)
-        if not split_sheet(path)[0].exists():  # the command would read the name as SMILES
-            raise InputError(f"no file at {path}")
-        output = self.folder.inside(out)
-        if output.exists():  # the command would name its option to overwrite it
-            raise InputError(f"{output} exists already: choose another out")
+        path, output = self.folder.inside(table), self.folder.inside(out)
+        if not path.is_dir():
+            check_file(split_sheet(path)[0])  # the command would read the name as SMILES
         return await self._command("predict", self.find(model), str(path), out=output, interval=interval)
 
     async def evaluate(
@@ -222,8 +205,7 @@ def make_server(tools: Tools) -> Server:
 
     async def call_tool(context: ServerRequestContext, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            if params.name not in TOOLS:
-                raise InputError(f"no tool {shown(params.name)}{nearest(params.name, TOOLS)}")
+            check_known("tool", params.name, TOOLS)
             method = getattr(tools, params.name)
             # Checks the arguments, then calls the method.
             call = partial(TypeAdapter(method).validate_python, ArgsKwargs((), params.arguments or {}), strict=True)
@@ -291,7 +273,7 @@ def _error(message: str) -> types.CallToolResult:
 
 
 def serve(folder: str | Path, models: Sequence[str]) -> None:
-    """Serve the tools until standard input is closed; arguments and errors as of :class:`Folder` and :class:`Tools`."""
+    """Serve the tools until standard input is closed."""
     server = make_server(Tools(Folder(folder), models))
 
     async def run() -> None:
@@ -309,27 +291,17 @@ class Folder:
     """A folder that holds all files that are read and written.
 
     A path is checked when it is named. Who may replace files of the folder by links meanwhile can lead outside.
-
-    Args:
-        path: the folder, which must exist.
-
-    Raises:
-        InputError: if it is no folder.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
         if not self.path.is_dir():
-            raise InputError(f"--folder {path} is not a folder")
+            raise InputError(f"{path} is not a folder")
 
     def inside(self, name: str) -> Path:
-        """Return the absolute path of a file or folder inside, which need not exist.
+        """Return the absolute path of a file or folder inside, which need not exist; ``name`` may name a sheet too.
 
-        Args:
-            name: path relative to the folder, or absolute; of an Excel workbook with or without a sheet.
-
-        Raises:
-            InputError: if it is outside or too large, has a part ``..``, or is or has a link that leads out.
+        Raises :class:`InputError` if it is outside or too large, has a part ``..``, or is or has a link that leads out.
         """
         path = self.path / name
         try:
@@ -340,10 +312,7 @@ class Folder:
         except (OSError, RuntimeError, ValueError):  # also for a loop of links, and a null character
             raise InputError(f"{shown(name)} is not a path") from None
         if outside is not None or ".." in path.parts:
-            link = "" if outside in (None, file) else f" by the link {outside.name!r}"
-            raise InputError(
-                f"{shown(name)} leads out of the folder{link}: give a path inside {self.path}, without '..'"
-            )
+            raise InputError(f"{shown(name)} leads out of the folder: give a path inside {self.path}, without '..'")
         if file.is_file() and file.stat().st_size > _MOST_BYTES:
             raise InputError(f"{shown(name)} has more than {_MOST_BYTES:,} bytes: use the command line")
         return path

@@ -127,9 +127,9 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load the labelled molecules of a CSV, TSV, Excel, Parquet or SDF file, or of a folder of such files."""
     name = config.dataset
+    if config.level != MOLECULE:
+        reject_other_atom_order(path)
     with open_table(path) as table:
-        if config.level != MOLECULE:
-            reject_other_atom_order(table, path)
         columns = find_columns(table.columns, config, name, SPLIT_METHODS)
         chunks = list(table.chunks)
     dataset = dataset_from_chunks(chunks, columns, config, name, tasks)

@@ -136,17 +136,12 @@ def read_chunks(path: Path, rows: int) -> Iterator[Rows]:
         yield from table.chunks
 
 
-def holds_sdf(path: Path) -> bool:
-    """True for an SDF file, or a folder with one."""
-    return any(_has_suffix(file, SDF_SUFFIXES) for file in table_files(path))
-
-
-def reject_other_atom_order(table: TableStream, path: Path) -> None:
-    """Raise :class:`InputError` if labels of atoms or bonds in a table have another order than its SMILES."""
-    if not table.named:
+def reject_other_atom_order(path: Path) -> None:
+    """Raise :class:`InputError` for an SDF file, or a folder with one, whose atoms have another order than a SMILES."""
+    if any(_has_suffix(file, SDF_SUFFIXES) for file in table_files(path)):
         raise InputError(
-            f"{path}: labels of atoms and bonds need a table with SMILES: those made from an SDF file have another "
-            "order of atoms than its records"
+            f"{path}: labels and predictions of atoms and bonds are in the order of a SMILES, and the records of an "
+            "SDF file have another: give a table of SMILES"
         )
 
 

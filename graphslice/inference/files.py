@@ -14,7 +14,7 @@ from numpy.lib.format import write_array_header_1_0
 
 from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.config import MOLECULE
-from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
+from graphslice.data.columns import TableColumns, check_unique, find_smiles_column, require_column
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import (
@@ -22,15 +22,15 @@ from graphslice.data.tables import (
     Rows,
     TableSink,
     TableStream,
-    holds_sdf,
     number_array,
     open_table,
     read_chunks,
+    reject_other_atom_order,
     table_files,
     text_array,
     write_table,
 )
-from graphslice.errors import InputError, nearest, quoted_list
+from graphslice.errors import InputError, quoted_list
 from graphslice.inference.predictions import output_arrays, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint
@@ -69,21 +69,12 @@ def predict_file(
     overwrite: bool = False,  # an existing file
     progress: Callable[[int], None] | None = None,  # called with the number of rows done since the last call
 ) -> FileReport:
-    """Predict every row of a CSV, TSV, Excel, Parquet, SDF or ``.smi`` file, or of a folder of such files.
+    """Predict every row of a table, a folder of tables, a preprocessed dataset or a list of SMILES. The output has its
+    columns and those of :func:`~graphslice.inference.predictions.output_columns`; memory does not grow with the file.
 
-    The output has the rows and columns of the input, followed by these columns for every target:
-
-    - ``<target>_pred``: the number in the unit of the target, or the most probable class;
-    - ``<target>_prob_<class>``: class probabilities, of the second class only for a binary target;
-    - ``_std``: standard deviation of each of these numbers over the members of an ensemble;
-    - ``_low`` and ``_high`` (regression) or ``_set`` (classification, such as ``no|yes``) with ``interval``;
-
-    and by ``in_domain`` and ``similarity`` with ``interval`` or ``nearest``, by ``nearest``, and by ``error``. A row
-    with more or fewer fields than the header keeps the first fields and gets an error message instead of a prediction.
-    Feature columns must exist; cells that are empty or not numbers are replaced by the mean of the training set. For
-    atom- and bond-level targets each cell holds a list with one item per atom or bond of the SMILES, in RDKit's order;
-    text files hold it as JSON, except that an infinite bound is ``Infinity``. The output of a preprocessed dataset has
-    a column ``smiles`` (``row`` for graphs) and the feature columns of the model. Memory does not grow with the file.
+    A row that cannot be predicted keeps its cells and gets a reason in ``error``. Of atoms and bonds each cell holds a
+    list, in the order of the SMILES; text files hold it as JSON, except that an infinite bound is ``Infinity``. The
+    columns of a preprocessed dataset are ``smiles``, or ``row`` of graphs, and the feature columns of the model.
     InputError: the input cannot be read, the output cannot be written, or a column is missing or in the way.
     """
     source = Path(source) if isinstance(source, str) else source
@@ -129,24 +120,19 @@ def open_molecules(
 ) -> Iterator[tuple[TableStream, TableColumns]]:
     """Open a file, a folder or a list of SMILES, and find the columns that a model reads. InputError: one is missing or
     occurs twice, or one of ``new_columns`` exists."""
-    if smiles_column is not None and (_is_store(source) or not isinstance(source, Path)):
-        raise InputError("data.smiles_column names a column of a table, and the input is none: leave it out")
     if not isinstance(source, Path):
         table = TableStream(["smiles"], iter([Rows.of_smiles(source)]), len(source))
-        yield table, _model_columns(predictor, table, "the list of SMILES", None, new_columns)
+        yield table, _model_columns(predictor, table, "the list of SMILES", smiles_column, new_columns)
     elif _is_store(source):
         store = GraphStore.open(source)
         if not len(store.smiles):
             raise InputError(f"{source} is a preprocessed dataset without SMILES: give its molecules in a table")
         chunks = (_parsed_again(*chunk) for chunk in _stored_chunks(store, predictor.feature_columns))
         table = TableStream(["smiles", *predictor.feature_columns], chunks, len(store))
-        yield table, _model_columns(predictor, table, str(source), "smiles", new_columns)
+        yield table, _model_columns(predictor, table, str(source), smiles_column or "smiles", new_columns)
     else:
-        if predictor.level != MOLECULE and holds_sdf(source):
-            raise InputError(
-                f"{source}: predictions of {predictor.level}s are in the order of a SMILES, and the records of an SDF "
-                "file have another: give a table of SMILES"
-            )
+        if predictor.level != MOLECULE:
+            reject_other_atom_order(source)
         with open_table(source) as table:
             yield table, _model_columns(predictor, table, str(source), smiles_column, new_columns)
 
@@ -181,17 +167,11 @@ def _model_columns(
 ) -> TableColumns:
     columns, data = table.columns, predictor.config.data
     smiles = find_smiles_column(columns, smiles_column, name, data.smiles_column if table.named else None)
-    if taken := [new_column for new_column in new_columns if new_column in columns]:
-        several = f"the columns {quoted_list(taken)}: rename them first"
-        one = f"a column {taken[0]!r}: rename it first"
-        raise InputError(f"{name} already has {one if len(taken) == 1 else several}")
+    if taken := [column for column in new_columns if column in columns]:
+        raise InputError(f"{name} already has the column {quoted_list(taken)}, which is written: rename it first")
     features = predictor.feature_columns
     for feature in features:
-        if feature not in columns:
-            raise InputError(
-                f"{name} has no column {feature!r}, a feature column of the model{nearest(feature, columns)}; it has "
-                f"{quoted_list(columns)}"
-            )
+        require_column(feature, columns, name)
     check_unique(columns, [smiles, *features], name)
     return TableColumns(smiles, features=tuple(features), decimal=data.decimal, ranges=predictor.feature_ranges)
 

@@ -26,12 +26,8 @@ _Column: TypeAlias = list[str | None] | np.ndarray
 
 @dataclass
 class PredictionInterval:
-    """Conformal prediction intervals and prediction sets of R molecules, atoms or bonds, for T targets.
-
-    Coverage holds marginally, if new molecules are exchangeable with the validation set. For atom- and bond-level
-    targets it is the covered fraction of the atoms or bonds of a molecule, averaged over molecules (see
-    :mod:`graphslice.calibration.calibration`).
-    """
+    """Conformal prediction intervals and prediction sets of R molecules, atoms or bonds, for T targets: see
+    :mod:`graphslice.calibration.calibration`."""
 
     level: float  # coverage in percent
     low: np.ndarray  # float32 [R, T] in the unit of the target; nan for classes and without a prediction
@@ -110,10 +106,8 @@ class Predictions:
     def to_frame(self) -> DataFrame:
         """Return a data frame with one row per molecule, in the columns that ``graphslice predict`` writes.
 
-        They are ``<target>_pred``, ``<target>_prob_<class>``, standard deviations ``_std`` of an ensemble, ``_low`` and
-        ``_high`` or ``_set`` of intervals, ``in_domain``, ``similarity``, ``nearest`` (as far as requested), and
-        ``error``; of atoms and bonds they hold lists. The index is that of the pandas input, if any. Predicted classes
-        that are all numbers, or True and False, have these types, as in a file read; of atoms and bonds they are texts.
+        The index is that of the pandas input, if any. Predicted classes that are all numbers, or True and False, have
+        these types, as in a file read; of atoms and bonds they are texts, in lists.
         """
         frame = pa.table(output_arrays(self)).to_pandas()
         for task in self.tasks:
@@ -149,7 +143,9 @@ def _group_means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def output_columns(
     tasks: Sequence[Task], std: bool = False, interval: float | None = None, nearest: bool = False
 ) -> list[str]:
-    """Return the columns that predictions add to a table; ``interval`` is a coverage in percent."""
+    """Return the columns that predictions add to a table; ``interval`` is a coverage in percent. For every target they
+    are ``_pred`` (a number in its unit, or a class), ``_prob_<class>`` (of the second class only of two), ``_std`` of
+    these numbers over an ensemble, ``_low`` and ``_high`` or ``_set`` (such as ``no|yes``) with an interval."""
     names = []
     for task in tasks:
         names += [*_prediction_names(task), *(_std_names(task) if std else [])]

@@ -95,10 +95,7 @@ class Predictor:
 
     @property
     def models(self) -> list[GraphTransformer]:
-        """The networks as modules, one per ensemble member; from now on they make the predictions.
-
-        What is changed or hooked in them has its effect.
-        """
+        """The networks as modules, one per member; from now on they predict, so changes and hooks have their effect."""
         self.networks = networks = self.networks.as_torch()
         return networks.modules
 
@@ -213,11 +210,7 @@ class Predictor:
             )
 
     def can_read(self, store: GraphStore) -> bool:
-        """True if a store has all that the model reads; otherwise its SMILES must be parsed again.
-
-        Raises:
-            InputError: if it lacks something, and has no SMILES.
-        """
+        """True if a store has all that the model reads, else its SMILES are read again; InputError if it has none."""
         has_descriptors = set(self.kinds) <= set(store.info.descriptors)
         if store.has_graphs_of(self.config.graph) and self.level == MOLECULE and has_descriptors:
             return True
@@ -239,10 +232,7 @@ class Predictor:
 
     @cached_property
     def feature_ranges(self) -> np.ndarray | None:
-        """``float32 [2, K]``, the range to which the network clips each feature column; None for K = 0.
-
-        See :func:`~graphslice.nn.descriptors.fit_standardisation`.
-        """
+        """``float32 [2, K]``, the range to which the network clips each feature column; None for K = 0."""
         names = self.config.data.descriptors
         positions = [descriptor_width(names[:n]) for n, name in enumerate(names) if name in self.feature_columns]
         if not positions:
@@ -251,22 +241,16 @@ class Predictor:
         return np.stack([np.asarray(weights[f"descriptors.{end}"])[positions] for end in ("low", "high")])
 
     def descriptors(self, smiles: str, columns: Columns | None = None) -> dict[str, np.ndarray]:
-        """Compute the descriptors of one molecule that the model reads, for :meth:`GraphStore.from_arrays`.
-
-        Raises:
-            InputError: if feature columns of the model are missing, or unknown ones are given.
-        """
+        """Compute the descriptors of one molecule that the model reads; InputError if feature columns are missing."""
         computed = parse([smiles], self.config.graph, kinds=self.kinds)[-1]
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
     def featurize_rows(
-        self, chunks: Iterable[Rows], inputs: TableColumns, pool: Pool = None
+        self, chunks: Iterable[Rows], columns: TableColumns, pool: Pool = None
     ) -> Iterator[tuple[Rows, GraphStore]]:
         """Featurize a table for the model chunk by chunk, in the processes of a pool of :func:`featurizer_pool`."""
-        on_gpu = self._device != "cpu"
-        return featurize_rows(
-            chunks, inputs, self.config.graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, level=self.level
-        )
+        settings = {"prefetch": self._device != "cpu", "kinds": self.kinds, "level": self.level}
+        return featurize_rows(chunks, columns, self.config.graph, pool=pool, **settings)
 
     def predict_featurized(
         self, store: GraphStore, *, interval: float | None = None, nearest: bool = False
@@ -277,30 +261,14 @@ class Predictor:
         return predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
-        """Predict rows of a store, all of them valid molecules, in batches of similar size.
-
-        Args:
-            store: featurized as ``config.graph`` says.
-            rows: ``int64 [R]``.
-
-        Returns:
-            ``float32 [R, W]``; at atom or bond level ``[S, W]`` for all S atoms or bonds, in the order of the store.
-        """
+        """Predict valid rows ``int64 [R]``: ``float32 [R, W]``, or ``[S, W]`` of S atoms or bonds in its order."""
         return self._calibrated(self.predict_uncalibrated(store, rows)[0])
 
     def predict_uncalibrated(
         self, store: GraphStore, rows: np.ndarray, domain: ApplicabilityDomain | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return uncalibrated predictions and difficulty estimates, from which a calibration is fitted.
-
-        Args:
-            store, rows: as in :meth:`predict_store`.
-            domain: add the distance to its training molecules to the difficulty estimates.
-
-        Returns:
-            Predictions ``float32 [R, W]``, and by name the difficulty estimates ``float32 [R, T]``, which may scale the
-            intervals. At atom or bond level both have S rows, as in :meth:`predict_store`.
-        """
+        """Return uncalibrated predictions as of :meth:`predict_store`, and by name difficulty estimates
+        ``float32 [R, T]``, which may scale the intervals; with a ``domain`` its distance is one of them."""
         member_values, difficulty = self._predict(store, rows)
         if domain is not None:
             similarity = nearest_training_molecules(domain, store, rows)[0]
@@ -321,18 +289,8 @@ class Predictor:
     def predict_store_rows(
         self, store: GraphStore, rows: np.ndarray, *, interval: float | None = None, nearest: bool = False
     ) -> Predictions:
-        """Predict rows of a store: ensemble mean and standard deviation (ddof=1) over the members.
-
-        Invalid molecules get nan and an error message.
-
-        Args:
-            store: featurized as ``config.graph`` says. Atoms and bonds are predicted in its order.
-            rows: ``int64 [R]``.
-            interval, nearest: as in :meth:`predict`.
-
-        Raises:
-            InputError: if ``interval`` is invalid, or the model has no calibration for it.
-        """
+        """Predict rows ``int64 [R]`` of a store, atoms and bonds in its order: mean and standard deviation (ddof=1) of
+        the members. Invalid molecules get nan and an error message; other arguments as in :meth:`predict`."""
         self.check_calibrated(interval, nearest)
         is_valid, counts = store.sizes[rows] > 0, store.atom_bond_counts(self.level, rows)
         ptr = pointers(counts)

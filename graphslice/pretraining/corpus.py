@@ -289,7 +289,7 @@ def read_label_lists(
                 for name in present:
                     if not (cells := list_cells(chunk, name)):
                         continue
-                    reject_other_atom_order(table, path)
+                    reject_other_atom_order(path)
                     molecules, others = column_cells(chunk, smiles), enumerate(column_cells(chunk, name))
                     written[name] += [molecules[row] for row in cells]
                     lists[name] |= {rows + row: numbers for row, numbers in cells.items()}

@@ -65,11 +65,7 @@ REJECTED = {
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
     "predict-missing-column": (predict_of("no-column.csv"), "data.smiles_column"),
     "predict-start": (["predict", "small", "CCO"], "use gap or adme"),
-    "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "the input is SMILES"),
-    "predict-column-of-store": (
-        predict_of("text.arrow", "--smiles-column", "y"),
-        "is a preprocessed dataset, which has no columns",
-    ),
+    "predict-column-of-smiles": (["predict", "{run}", "CCO", "--smiles-column", "y"], "list of SMILES has no column"),
     "fingerprint-out-suffix": (["fingerprint", "{run}", "{bad}/good.csv", "-o", "{tmp}/new.npz"], "end in .npy, .csv"),
     "predict-out-folder": (["predict", "{run}", "{bad}/good.csv", "-o", "{bad}/folder"], "cannot write"),
     "predict-absent-device": (predict_of("good.csv", "--device", "cuda:77"), "no device 'cuda:77'"),

@@ -143,9 +143,9 @@ def test_labels_are_those_of_the_same_csv(tmp_path):
 
 def test_labels_of_atoms_are_rejected(tmp_path):
     (tmp_path / "t.sdf").write_text(record(y="[1, 2, 3, 4, 5, 6]"))
-    with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
+    with pytest.raises(InputError, match="records of an SDF file have another"):
         load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf"), level="atom"))
-    with pytest.raises(InputError, match="labels of atoms and bonds need a table with SMILES"):
+    with pytest.raises(InputError, match="records of an SDF file have another"):
         read_label_lists([tmp_path / "t.sdf"], ["y"])
 
 

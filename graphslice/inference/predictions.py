@@ -192,7 +192,7 @@ def _to_arrow(column: _Column) -> pa.Array:
     if isinstance(column, list):
         return text_array(column)
     if isinstance(column, np.ma.MaskedArray):
-        return bool_array(column.data, ~column.mask)
+        return bool_array(column.data, ~np.ma.getmaskarray(column))
     return number_array(column, ~np.isnan(column))
 
 

@@ -249,8 +249,8 @@ class Predictor:
         self, chunks: Iterable[Rows], columns: TableColumns, pool: Pool = None
     ) -> Iterator[tuple[Rows, GraphStore]]:
         """Featurize a table for the model chunk by chunk, in the processes of a pool of :func:`featurizer_pool`."""
-        settings = {"prefetch": self._device != "cpu", "kinds": self.kinds, "level": self.level}
-        return featurize_rows(chunks, columns, self.config.graph, pool=pool, **settings)
+        graph, on_gpu = self.config.graph, self._device != "cpu"
+        return featurize_rows(chunks, columns, graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, level=self.level)
 
     def predict_featurized(
         self, store: GraphStore, *, interval: float | None = None, nearest: bool = False

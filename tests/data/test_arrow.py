@@ -21,11 +21,6 @@ def test_number_array_matches_pyarrow(dtype, count):
     assert same(number_array(values), pa.array(values))
 
 
-def test_number_array_of_strided_values():
-    values = np.arange(20, dtype=np.int32)[::3]
-    assert same(number_array(values), pa.array(values))
-
-
 def test_number_array_with_nulls():
     values, valid = np.arange(11, dtype=np.int8), np.arange(11) % 3 > 0
     assert same(number_array(values, valid), pa.array(values, mask=~valid))

@@ -11,12 +11,11 @@ import pytest
 from graphslice import InputError
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import compute_descriptors
-from graphslice.chem.molecule import MolArrays, smiles_to_graph
 from graphslice.config import DataConfig, GraphConfig, RunConfig
 from graphslice.data.batches import collate_rows
 from graphslice.data.columns import as_descriptors
 from graphslice.data.datamodule import MoleculeData
-from graphslice.data.loaders import dataset_from_pyg, load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import cached_store, featurize_dataset
 from graphslice.data.store import GraphStore
 
@@ -103,16 +102,6 @@ def test_feature_column_is_not_inferred_as_target(tmp_path):
     assert feature_values(tmp_path / "t.csv", features='"T, K",p').tolist() == [[290, 5], [300, 6]]
 
 
-def test_ogb_and_pyg_have_no_feature_columns(make_ogb, tmp_path):
-    make_ogb(tmp_path)
-    with pytest.raises(InputError, match="pcqm4m has no column 't'"):
-        load_dataset(DataConfig("pcqm4m", root=str(tmp_path), features="t"))
-    items = [smiles_to_graph("C").to_pyg()]
-    items[0].y = 1.0
-    with pytest.raises(InputError, match="need SMILES"):
-        cached_store(dataset_from_pyg(items), GraphConfig(), tmp_path, descriptors=["morgan"])
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_store_holds_computed_descriptors(workers, table, tmp_path, monkeypatch, shards_of_four):
     monkeypatch.setattr("graphslice.data.featurize._DESCRIPTOR_TASK_ROWS", 1)
@@ -173,15 +162,6 @@ def test_train_descriptors_are_those_of_training_set(tmp_path, monkeypatch):
     monkeypatch.setattr("graphslice.data.datamodule._MAX_DESCRIPTOR_ROWS", 5)
     sample = data.train_descriptors()[:, 0].tolist()
     assert len(set(sample)) == 5 and max(sample) <= 800
-
-
-def test_in_memory_store_returns_descriptors():
-    arrays = MolArrays.from_graphs([smiles_to_graph("C"), smiles_to_graph("CC")])
-    values = {"morgan": np.eye(2, 2048, dtype=np.uint8), "own": np.array([1.5, np.nan])}
-    store = GraphStore.from_arrays(arrays, descriptors=values)
-    result = store.descriptors(np.array([1]), ["own", "morgan"])
-    assert np.isnan(result[0, 0]) and result[0, 2] == 1 and result[0, 1:].sum() == 1
-    assert store.descriptors(np.array([], int), ["own"]).shape == (0, 1)
 
 
 def test_large_and_non_finite_descriptors():

@@ -10,7 +10,6 @@ from graphslice.data.cells import has_comma, parse_number, plain_numbers
 from graphslice.data.loaders import dataset_from_frame, load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.tables import Rows, texts
-from graphslice.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,3 @@ def test_frame_and_preprocessed_dataset_have_the_labels_of_the_file(tmp_path):
     data = DataConfig(dataset=str(tmp_path / "u.csv"), targets="y", decimal="comma")
     store = featurize_dataset(data, GraphConfig(), tmp_path / "t.arrow", workers=1)
     assert store.targets[:, 0].tolist() == [1.5, 1000.5]
-
-
-def test_other_settings_are_rejected():
-    with pytest.raises(InputError, match=r"data\.decimal must be comma, not 'point'"):
-        DataConfig(decimal="point")

@@ -12,7 +12,7 @@ from whole_tables import read_table
 
 from graphslice.config import DataConfig
 from graphslice.data.formats import split_sheet
-from graphslice.data.loaders import absolute_dataset, load_dataset
+from graphslice.data.loaders import load_dataset
 from graphslice.data.tables import count_rows, is_table_name, table_files, write_table
 from graphslice.errors import InputError
 
@@ -88,15 +88,6 @@ def test_sheet_is_the_named_one_or_the_first(tmp_path, name):
     assert load_dataset(DataConfig(dataset=f"{path}:Sheet 1", targets="y")).smiles == ["CCO", "C", "N"]
 
 
-def test_hidden_first_sheet_is_passed_over(tmp_path):
-    path = write(tmp_path / "t.xlsx", [["hidden"], ["C"]], [["smiles"], ["CC"]])
-    workbook = openpyxl.load_workbook(path)
-    workbook.worksheets[0].sheet_state = "hidden"
-    workbook.active = 1
-    workbook.save(path)
-    assert read(path) == (["smiles"], [["CC"]])
-
-
 README = [["About this file"], ["Measured in 2024"]]
 OTHERS = "only the first sheet of {0} is read: to read another of 'Sheet 2', give FILE.xlsx:SHEET"
 
@@ -122,13 +113,6 @@ def test_unknown_sheet_is_an_input_error(tmp_path):
         read(tmp_path / "none.xlsx:Sheet 1")
 
 
-def test_sheet_stays_part_of_the_absolute_path(tmp_path, monkeypatch):
-    write(tmp_path / "t.xlsx", ROWS)
-    monkeypatch.chdir(tmp_path)
-    assert absolute_dataset("t.xlsx:Sheet 1") == str(tmp_path / "t.xlsx:Sheet 1")
-    assert absolute_dataset("u.xlsx:Sheet 1") == "u.xlsx:Sheet 1"
-
-
 @pytest.mark.parametrize("name", ["a:b.csv", "t.xlsx:", "C:\\t.xlsx"])
 def test_other_colons_name_no_sheet(name):
     assert split_sheet(Path(name)) == (Path(name), None)
@@ -142,24 +126,10 @@ def test_cut_workbooks_are_input_errors(tmp_path):
             read(tmp_path / "t.xlsx")
 
 
-@pytest.mark.parametrize(("rows", "message"), [([[None], [" "]], "is empty"), (ROWS[:1], "has no rows")])
-def test_sheet_without_rows_is_an_input_error(tmp_path, rows, message):
-    with pytest.raises(InputError, match=message):
-        read(write(tmp_path / "t.xlsx", rows))
-
-
 def test_wrong_size_in_the_workbook_loses_no_rows(tmp_path):
     path = write(tmp_path / "t.xlsx", ROWS)
     edit(path, "xl/worksheets/sheet1.xml", '<dimension ref="A1:F4"', '<dimension ref="A1"')
     assert read(path) == (ROWS[0], TEXTS)
-
-
-def test_cell_far_away_takes_no_memory(tmp_path):
-    workbook = openpyxl.Workbook()
-    sheet = workbook.active
-    sheet["A1"], sheet["A2"], sheet["XFD90000"] = "smiles", "C", "far"
-    workbook.save(tmp_path / "t.xlsx")
-    assert read(tmp_path / "t.xlsx") == (["smiles"], [["C"]])
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -204,3 +174,12 @@ def test_table_larger_than_a_sheet_is_an_input_error(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="at most 3 rows"), write_table(tmp_path / "t.xlsx") as sink:
         sink.write(pa.table({"x": ["a", "ab", "abcd"]}))
     assert not [*tmp_path.iterdir()]
+
+
+def test_hidden_first_sheet_is_passed_over(tmp_path):
+    path = write(tmp_path / "t.xlsx", [["hidden"], ["C"]], [["smiles"], ["CC"]])
+    workbook = openpyxl.load_workbook(path)
+    workbook.worksheets[0].sheet_state = "hidden"
+    workbook.active = 1
+    workbook.save(path)
+    assert read(path) == (["smiles"], [["CC"]])

@@ -23,11 +23,6 @@ def test_named_columns_are_read_as_they_are_written(config):
     assert found == {"cmpd_id": ["007", ""], "a,b": ["1,5", "x"]}
 
 
-def test_identifiers_of_split_files_are_concatenated(config, tmp_path):
-    dataset = load_dataset(config(id_column="cmpd_id", test_file=str(tmp_path / "b.csv")))
-    assert dataset.identifiers == {"cmpd_id": ["007", "", "c"]}
-
-
 @pytest.mark.parametrize(
     ("column", "message"),
     [

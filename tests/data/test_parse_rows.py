@@ -18,11 +18,10 @@ from graphslice.config import DataConfig, join_names, quote_item
 from graphslice.data.cells import parse_number_column
 from graphslice.data.columns import TableColumns, find_columns, find_smiles_column, target_names
 from graphslice.data.loaders import load_dataset
-from graphslice.data.rows import labelled_rows, parse_chunk, parse_chunks, parse_splits
+from graphslice.data.rows import parse_chunk, parse_chunks, parse_splits
 from graphslice.data.tables import Rows
 from graphslice.data.targets import infer_target
 from graphslice.errors import InputError
-from graphslice.tasks import TASK_KINDS, parse_per_target
 
 METHODS = ("random", "scaffold")
 
@@ -93,17 +92,6 @@ def test_column_roles_are_found(settings, expected):
     assert find_columns(columns, DataConfig(**settings), "t.csv", METHODS) == expected
 
 
-def test_split_column_in_any_case():
-    for columns, expected in (
-        (["smiles", "y", "Split"], "Split"),
-        (["smiles", "y", " SPLIT "], " SPLIT "),
-        (["smiles", "y", "Split", "split"], "split"),
-        (["smiles", "y", "Split", "SPLIT"], None),
-        (["smiles", "y", "splits"], None),
-    ):
-        assert find_columns(columns, DataConfig(targets="y"), "t.csv").split == expected
-
-
 @pytest.mark.parametrize(
     ("settings", "methods", "reason"),
     [
@@ -154,12 +142,6 @@ def test_number_in_later_chunk_makes_column_numeric():
     assert target_of({"smiles": ["C"], "y": [""], "z": ["a"]}, {"smiles": ["N"], "y": ["1"], "z": ["b"]}) == "y"
 
 
-def test_columns_without_names_are_not_targets():
-    """Spreadsheets write additional commas at the ends of lines."""
-    table = pa.table([["C", "N"], ["1", "2"], ["", ""], ["", ""]], names=["smiles", "y", "", ""])
-    assert infer_target([Rows(table)], TableColumns("smiles", [], None), DataConfig(), "t.csv") == "y"
-
-
 def test_numbers_beside_classes_are_ambiguous():
     """They may be catalogue numbers."""
     smiles, activity = ["C", "N", "O", "F"], ["active", "inactive", "active", ""]
@@ -167,10 +149,6 @@ def test_numbers_beside_classes_are_ambiguous():
     assert target_of({"smiles": smiles, "name": ["a", "b", "c", "d"], "activity": activity}) == "activity"
     with pytest.raises(InputError, match=r"which columns are the targets.*the columns are 'cid', 'activity'"):
         target_of({"smiles": smiles, "cid": [11, 12, 13, 14], "activity": activity})
-
-
-def test_only_other_column_is_target_even_if_not_numeric():
-    assert target_of({"smiles": ["C"], "y": ["high"]}) == "y"
 
 
 @pytest.mark.parametrize(
@@ -211,11 +189,6 @@ def test_texts_for_missing_values_are_empty(text):
     assert parsed([text]) == ([None], [0])
 
 
-def test_numbers_are_parsed_exactly():
-    values = np.random.default_rng(0).normal(size=100)
-    assert parsed([repr(float(value)) for value in values])[0] == values.tolist()
-
-
 @pytest.mark.parametrize(
     ("cells", "kind", "numbers", "empty"),
     [
@@ -231,10 +204,6 @@ def test_numbers_are_parsed_exactly():
 )
 def test_arrow_types_are_parsed(cells, kind, numbers, empty):
     assert parsed(cells, kind) == (numbers, empty)
-
-
-def test_unicode_minus_sign_is_parsed():
-    assert parsed(["\u22121.5", "1e\u22122", "\u2212"]) == ([-1.5, 0.01, None], [2])
 
 
 # --- splits ---------------------------------------------------------------------------------------
@@ -254,13 +223,6 @@ def test_rows_without_needed_split_may_have_one():
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def test_reason_names_first_invalid_target():
-    rows = parse_chunk(
-        Rows(pa.table({"smiles": ["C"], "y": ["a"], "z": ["b"]})), TableColumns("smiles", ["z", "y"], None)
-    )
-    assert rows.faults == {0: "target 'z' is not a finite number: 'b'"}
-
-
 def test_too_large_label_is_invalid():
     cells = ["1e300", "1e17", "-1e19", "0"]
     rows = parse_chunk(Rows(pa.table({"smiles": ["C"] * 4, "y": cells})), TableColumns("smiles", ["y"], None))
@@ -274,21 +236,9 @@ def test_table_without_labels_and_splits():
     assert rows.targets.shape == (2, 0)
 
 
-def test_labelled_rows_of_smi_file(tmp_path):
-    (tmp_path / "t.smi").write_text("CCO ethanol\nC 7\n")
-    (rows,) = labelled_rows(tmp_path / "t.smi", TableColumns("smiles", ["name"], None))
-    assert rows.smiles == ["CCO", "C"] and set(rows.faults) == {0} and rows.targets[1] == 7
-
-
 def test_split_of_unlabelled_row_is_ignored():
     chunk = Rows(pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}))
     assert parse_chunk(chunk, TableColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
-
-
-def test_every_row_needs_split_if_there_are_no_targets():
-    chunk = Rows(pa.table({"smiles": ["C", "N"], "split": ["train", ""]}))
-    with pytest.raises(InputError, match="row 2: 'split' is ''"):
-        parse_chunk(chunk, TableColumns("smiles", [], "split"))
 
 
 def test_row_numbers_continue_across_chunks():
@@ -335,13 +285,6 @@ def test_suggested_target_can_be_pasted_into_a_shell(text, suggested):
     assert find_columns(UGLY, DataConfig(targets=f"{word},pKa"), "t.csv").targets == [suggested, "pKa"]
 
 
-def test_suggested_setting_of_a_target_can_be_pasted_into_a_shell():
-    with pytest.raises(InputError) as error:
-        parse_per_target("IC50, uM=binary", UGLY[1:], TASK_KINDS, "--task")
-    (word,) = shlex.split(str(error.value).rpartition("such as ")[2])
-    assert parse_per_target(word, UGLY[1:], TASK_KINDS, "--task") == {"IC50, uM": "multiclass"}
-
-
 def test_target_named_split_is_not_split_column():
     result = find_columns(["smiles", "split", "y"], DataConfig(targets="split,y"), "t.csv")
     assert result.targets == ["split", "y"] and result.split is None
@@ -368,14 +311,6 @@ def test_bounds_among_numbers_are_labels(suffix, tmp_path):
     assert "not a finite number: '>abc'" in dataset.rejected[8] and "too large: '<-1e400'" in dataset.rejected[9]
 
 
-def test_bounds_count_in_the_fingerprint(tmp_path):
-    def fingerprint(cell: str) -> str:
-        (tmp_path / "t.csv").write_text(f"smiles,y\nC,1\nCC,2\nCCC,{cell}\n")
-        return load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"))).fingerprint()
-
-    assert len({fingerprint(cell) for cell in (">3", ">4", "<3", "")}) == 4
-
-
 # --- weights --------------------------------------------------------------------------------------
 
 
@@ -393,16 +328,6 @@ def test_weights_of_rows_are_read(tmp_path):
     )
 
 
-def test_column_of_weights_with_another_role_is_rejected(tmp_path):
-    (tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\n")
-    with pytest.raises(InputError, match="cannot be a target and the weight"):
-        load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y", weight_column="y"))
-
-
-def test_weights_count_in_the_fingerprint(tmp_path):
-    assert weighted(tmp_path, ["1", "2"]).fingerprint() != weighted(tmp_path, ["1", "3"]).fingerprint()
-
-
 def test_number_columns_of_all_text_types_are_parsed():
     """Columns of categories too, as pandas writes them."""
     words = ["1.5", None, "x", "", "1.5", "-2"]
@@ -413,3 +338,15 @@ def test_number_columns_of_all_text_types_are_parsed():
         expected = [1.5, np.nan, np.nan, np.nan, 1.5, -2][: len(column)]
         np.testing.assert_array_equal(numbers, expected)
         assert empty.tolist() == [False, True, False, True, False, False][: len(column)]
+
+
+def test_bounds_count_in_the_fingerprint(tmp_path):
+    def fingerprint(cell: str) -> str:
+        (tmp_path / "t.csv").write_text(f"smiles,y\nC,1\nCC,2\nCCC,{cell}\n")
+        return load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"))).fingerprint()
+
+    assert len({fingerprint(cell) for cell in (">3", ">4", "<3", "")}) == 4
+
+
+def test_weights_count_in_the_fingerprint(tmp_path):
+    assert weighted(tmp_path, ["1", "2"]).fingerprint() != weighted(tmp_path, ["1", "3"]).fingerprint()

@@ -104,24 +104,6 @@ def test_every_cut_of_a_file_is_noticed_or_leaves_whole_structures(tmp_path):
         assert whole or len(reasons) == len(cells) - 1
 
 
-def test_mol_block_alone_needs_no_end_of_record(tmp_path):
-    (tmp_path / "t.sdf").write_text(BENZENE)
-    assert read_table(tmp_path / "t.sdf")[1:] == ([["c1ccccc1"]], {})
-
-
-def test_cut_gzip_file_is_an_input_error(tmp_path):
-    data = gzip.compress(written(SMILES).encode())
-    (tmp_path / "t.sdf.gz").write_bytes(data[: len(data) // 2])
-    with pytest.raises(InputError, match=r"cannot read .*t\.sdf\.gz"):
-        read_table(tmp_path / "t.sdf.gz")
-
-
-def test_empty_file_is_an_input_error(tmp_path):
-    (tmp_path / "t.sdf").write_text("\n\n")
-    with pytest.raises(InputError, match="is empty"):
-        read_table(tmp_path / "t.sdf")
-
-
 def test_other_encodings_and_line_ends_are_read(tmp_path):
     text = record(BENZENE.replace("\n", "é\n", 1), größe="ä")
     for data in (text.encode(), text.encode("utf-16"), text.encode("latin-1"), text.replace("\n", "\r\n").encode()):

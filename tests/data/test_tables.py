@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from whole_tables import read_table
 
-from graphslice.data.tables import count_rows, is_table_name, open_table, table_files, write_table
+from graphslice.data.tables import count_rows, open_table, table_files, write_table
 from graphslice.errors import InputError
 
 
@@ -133,11 +133,6 @@ def test_unreadable_files_are_rejected(tmp_path, name, content, reason):
     assert name in str(error.value)
 
 
-def test_missing_file_is_rejected(tmp_path):
-    with pytest.raises(InputError, match=r"no file at .*absent\.csv"):
-        read(tmp_path / "absent.csv")
-
-
 def test_parquet_without_rows_is_rejected(tmp_path):
     pq.write_table(pa.table({"smiles": pa.array([], pa.string())}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="has no rows"):
@@ -174,12 +169,6 @@ def test_folder_is_read_in_order_of_names(tmp_path):
     assert count_rows(folder) == 29
 
 
-def test_folder_with_several_formats(tmp_path):
-    fill(tmp_path, {"b.csv": "smiles,y\nN,2\n", "c.tsv": "smiles\ty\nO\t3\n", "a.csv.gz": "smiles,y\nC,1\n"})
-    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv.gz").read_bytes()))
-    assert read_table(tmp_path)[1] == [["C", "1"], ["N", "2"], ["O", "3"]]
-
-
 @pytest.mark.parametrize("empty", ["smiles,y\n", ""])
 def test_empty_text_shards_are_skipped(empty, tmp_path):
     fill(tmp_path, {"a.csv": empty, "b.csv": "smiles,y\nN,2\n", "c.csv": empty, "d.csv": "smiles,y\nO,3\n"})
@@ -209,22 +198,6 @@ def test_folder_with_different_columns_is_rejected(other, kind, tmp_path):
     fill(tmp_path, {f"a.{kind}": "smiles,y\nC,1\n", f"b.{kind}": f"{other}\n{values}\n"})
     with pytest.raises(InputError, match=rf"b\.{kind} has other columns than a\.{kind}"):
         read(tmp_path)
-
-
-@pytest.mark.parametrize("other", ["b.csv", "b.parquet"])
-def test_folder_with_different_types_is_rejected(other, tmp_path):
-    pq.write_table(pa.table({"smiles": ["C"], "y": [1.5]}), tmp_path / "a.parquet")
-    fill(tmp_path, {other: "smiles,y\nC,1\n"})
-    with pytest.raises(InputError, match=rf"{other} has other columns than a\.parquet, or of other types"):
-        read(tmp_path)
-
-
-def test_error_names_damaged_file_of_folder(tmp_path):
-    fill(tmp_path, {"a.parquet": "smiles,y\nC,1\n"})
-    (tmp_path / "b.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(InputError, match=r"cannot read .*b\.parquet"):
-        read(tmp_path)
-    assert count_rows(tmp_path) is None
 
 
 @pytest.mark.parametrize("empty", ["a.parquet", "z.parquet"])
@@ -300,11 +273,6 @@ def test_csv_is_written_to_stdout(capsys):
         sink.write(pa.table({"smiles": ["C"], "x": ["a,b"]}))
         sink.write(pa.table({"smiles": ["N"], "x": [None]}))
     assert capsys.readouterr().out == 'smiles,x\nC,"a,b"\nN,\n'
-
-
-@pytest.mark.parametrize(("text", "expected"), [("a.csv", True), ("A.SMI.GZ", True), ("CCO", False), ("C.N", False)])
-def test_is_table_name_checks_suffix(text, expected):
-    assert is_table_name(text) is expected
 
 
 def test_wide_tables_are_written_in_parts(tmp_path, monkeypatch):

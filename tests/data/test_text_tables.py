@@ -72,11 +72,6 @@ def test_wrong_quotes_are_an_error_of_the_file(content, line, rows, tmp_path):
         read_table(tmp_path / "t.csv", rows)
 
 
-def test_quotes_within_a_cell_are_characters(tmp_path):
-    (tmp_path / "t.csv").write_text('smiles,n\nC,5"\nN,"""2"""\n')
-    assert read_table(tmp_path / "t.csv")[1:] == ([["C", '5"'], ["N", '"2"']], {})
-
-
 def test_cxsmiles_extension_is_not_name():
     lines = ["C |^1:0| methyl radical", "C |^1:0|", "CC ethane", "CCC |odd", "C"]
     assert [*text_tables.smiles_rows(lines)] == [

@@ -19,7 +19,7 @@ from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import evaluate, load_evaluation_data
 from graphslice.explain.attribution import attribute
 from graphslice.inference import Predictor
-from graphslice.inference.files import compute_embeddings, predict_file
+from graphslice.inference.files import predict_file
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.tasks import Task
@@ -217,28 +217,6 @@ def test_intervals_of_equivalent_atoms_are_averaged():
     assert averaged.low[:, 0].tolist() == [2, -np.inf, 2, -np.inf]
     assert averaged.high[:, 0].tolist() == [3, -np.inf, 3, -np.inf]
     assert averaged.sets["k"].tolist() == [[True, True], [False, False]] * 2
-
-
-def test_files_with_intervals_hold_lists(calibrated_predictors, tmp_path):
-    model = calibrated_predictors["bond"]
-    pd.DataFrame({"smiles": ["CCO", "C", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
-    report = predict_file(model, tmp_path / "in.csv", tmp_path / "out.parquet", interval=80)
-    table = pq.read_table(tmp_path / "out.parquet")
-    expected = model.predict(["CCO", "C", "oops"], interval=80).to_frame()
-    assert report.failed == 1 and table.column_names == ["smiles", *expected]
-    assert [one for one in table.column_names if one.startswith("q")] == ["q_pred", "q_low", "q_high"]
-    cells = table.to_pydict()
-    for name in ("q_low", "q_high", "k_set"):
-        assert [None if cell is None else len(cell) for cell in cells[name]] == [2, 0, None]
-        assert cells[name][0] == list(expected[name][0])
-    assert cells["in_domain"] == [True, True, None] and cells["similarity"][2] is None  # one value per molecule
-
-
-def test_embeddings_have_one_row_per_molecule(predictors):
-    model = predictors["bond"]
-    embeddings = compute_embeddings(model, model.featurize_molecules(["CCO", "oops", "OCC"]))
-    assert embeddings.shape == (3, 16) and np.isnan(embeddings[1]).all()
-    np.testing.assert_allclose(embeddings[0], embeddings[2], rtol=1e-4, atol=1e-5)
 
 
 def test_scores_count_all_atoms(predictors, tmp_path):

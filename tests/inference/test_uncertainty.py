@@ -108,15 +108,6 @@ def test_nearest_training_molecules(calibrated):
     assert not any(smiles.encode() in contents for smiles in training if len(smiles) > 12)
 
 
-def test_graphs_and_smiles_have_the_same_intervals(calibrated):
-    predictor = gs.load(calibrated[0], "cpu")
-    smiles = calibrated[1]["smiles"][0]
-    from_graph = predictor.predict([gs.smiles_to_graph(smiles)], interval=90, nearest=True)
-    from_smiles = predictor.predict([smiles], interval=90, nearest=True)
-    np.testing.assert_allclose(from_graph.interval.low, from_smiles.interval.low, rtol=1e-5)
-    assert from_graph.neighbours.nearest == from_smiles.neighbours.nearest
-
-
 def test_output_file_matches_predict(calibrated, cli, tmp_path):
     folder, table, _ = calibrated
     rows = [*table["smiles"][:5], "oops"]

@@ -179,7 +179,7 @@ class LabelledDataset:
         """Yield the rows for a store; of rows without any label the SMILES are left empty, so nothing is computed."""
         # Only unlabelled rows, not all rejected ones: the fingerprint that identifies a cached store covers the labels
         # but not the reasons.
-        unused = ~self.used & ~self.all_labels.known() & (self.level == MOLECULE)
+        unused = ~usable_mask(len(self), self.rejected) & ~self.all_labels.known() & (self.level == MOLECULE)
         labels = Labels.of_molecules(self.targets)
         whole = replace(self, all_labels=labels, faults={}, identifiers={}, store=None, graphs=None)
         for begin in range(0, len(self), BATCH_ROWS):

@@ -208,13 +208,9 @@ def _stored_chunks(store: GraphStore, features: Sequence[str]) -> Iterator[tuple
     store.check_descriptors(features)
     first = 1
     for part in store.parts(_CHUNK_ROWS):
-        rows = np.arange(len(part))
+        rows, smiles = np.arange(len(part)), part.smiles[:]
         values = dict(zip(features, part.descriptors(rows, features).T, strict=True))
-        table = (
-            Rows.of_smiles(part.smiles, values)
-            if len(part.smiles)
-            else Rows(pa.table({"row": number_array(first + rows)}))
-        )
+        table = Rows.of_smiles(smiles, values) if smiles else Rows(pa.table({"row": number_array(first + rows)}))
         yield replace(table, faults=part.faults), part
         first += len(part)
 

@@ -11,7 +11,6 @@ import pytest
 from whole_tables import read_table
 
 from graphslice.config import DataConfig
-from graphslice.data.formats import split_sheet
 from graphslice.data.loaders import load_dataset
 from graphslice.data.tables import count_rows, is_table_name, table_files, write_table
 from graphslice.errors import InputError
@@ -111,11 +110,6 @@ def test_unknown_sheet_is_an_input_error(tmp_path):
         read(f"{path}:Sheet2")
     with pytest.raises(InputError, match=r"no file at .*none\.xlsx:Sheet 1"):
         read(tmp_path / "none.xlsx:Sheet 1")
-
-
-@pytest.mark.parametrize("name", ["a:b.csv", "t.xlsx:", "C:\\t.xlsx"])
-def test_other_colons_name_no_sheet(name):
-    assert split_sheet(Path(name)) == (Path(name), None)
 
 
 def test_cut_workbooks_are_input_errors(tmp_path):

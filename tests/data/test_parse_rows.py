@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 import shlex
 from decimal import Decimal
 
@@ -80,10 +79,8 @@ def test_target_names_are_parsed(text, names):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, TableColumns("smiles", [], "split")),
         ({"targets": "z, y"}, TableColumns("smiles", ["z", "y"], "split")),
         ({"split": "fold", "smiles_column": "y"}, TableColumns("y", [], "fold")),
-        ({"split": "random"}, TableColumns("smiles", [], None)),
         ({"split": "scaffold"}, TableColumns("smiles", [], None)),
     ],
 )
@@ -113,11 +110,6 @@ def test_repeated_used_column_is_rejected(columns):
         find_columns(columns, DataConfig(targets="y"), "t.csv")
 
 
-def test_repeated_unused_column_is_allowed():
-    result = find_columns(["smiles", "note", "y", "note"], DataConfig(targets="y"), "t.csv")
-    assert result == TableColumns("smiles", ["y"], None)
-
-
 # --- inference of the target ----------------------------------------------------------------------
 
 
@@ -133,11 +125,6 @@ def test_only_numeric_column_is_target():
     assert target_of({"smiles": ["C"] * 6, "Split": ["train", "test"] * 3, "y": [1] * 6}, split="random") == "y"
 
 
-def test_identifiers_are_not_targets():
-    table = {"smiles": ["C", "N"], "regno": ["1", "2"], "y": ["1", "2"]}
-    assert target_of(table, id_column="regno") == "y"
-
-
 def test_number_in_later_chunk_makes_column_numeric():
     assert target_of({"smiles": ["C"], "y": [""], "z": ["a"]}, {"smiles": ["N"], "y": ["1"], "z": ["b"]}) == "y"
 
@@ -149,16 +136,6 @@ def test_numbers_beside_classes_are_ambiguous():
     assert target_of({"smiles": smiles, "name": ["a", "b", "c", "d"], "activity": activity}) == "activity"
     with pytest.raises(InputError, match=r"which columns are the targets.*the columns are 'cid', 'activity'"):
         target_of({"smiles": smiles, "cid": [11, 12, 13, 14], "activity": activity})
-
-
-@pytest.mark.parametrize(
-    "table", [{"smiles": ["C"], "y": [1.0], "z": [2.0]}, {"smiles": ["C"], "y": ["a"], "z": ["b"]}]
-)
-def test_ambiguous_target_is_rejected(table):
-    names = ", ".join(repr(name) for name in table if name != "smiles")
-    reason = f"which columns are the targets.*data.targets; the columns are {names}"
-    with pytest.raises(InputError, match=reason):
-        target_of(table)
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -230,12 +207,6 @@ def test_too_large_label_is_invalid():
     np.testing.assert_array_equal(rows.targets[:, 0], [np.nan, 1e17, np.nan, 0])
 
 
-def test_table_without_labels_and_splits():
-    rows = parse_chunk(Rows(pa.table({"mol": ["C", None], "y": [1, 2]})), TableColumns("mol", [], None))
-    assert rows.smiles == ["C", ""] and rows.faults == {} and rows.split is None
-    assert rows.targets.shape == (2, 0)
-
-
 def test_split_of_unlabelled_row_is_ignored():
     chunk = Rows(pa.table({"smiles": ["C", "N"], "y": ["1", ""], "split": ["train", ""]}))
     assert parse_chunk(chunk, TableColumns("smiles", ["y"], "split")).split.tolist() == [0, -1]
@@ -245,12 +216,6 @@ def test_row_numbers_continue_across_chunks():
     chunks = [Rows(pa.table({"smiles": ["C"] * 3, "split": ["train", "train", word]})) for word in ("test", "nowhere")]
     with pytest.raises(InputError, match=r"t\.csv: row 6: 'split' is 'nowhere'"):
         list(parse_chunks(chunks, TableColumns("smiles", [], "split"), "t.csv"))
-
-
-def test_invalid_utf8_is_decoded_as_latin1():
-    chunk = Rows(pa.table({"smiles": [b"caf\xe9"], "y": [b"\xb5"]}))
-    rows = parse_chunk(chunk, TableColumns("smiles", ["y"], None))
-    assert rows.smiles == ["caf\u00e9"] and "'\u00b5'" in rows.faults[0]
 
 
 # --- names of targets -----------------------------------------------------------------------------
@@ -270,24 +235,6 @@ def test_joined_target_names_are_parsed_back(names):
     for name in names:
         (word,) = shlex.split(quote_item(name))
         assert target_names(word, ["other"]) == [name.strip()] and target_names(word, names) == [name]
-
-
-UGLY = ["smiles", "IC50, uM", 'a|b "q" (%)', "it's $HOME", "two\nlines", "logp", "pKa"]
-
-
-@pytest.mark.parametrize(("text", "suggested"), [("IC50, um", "IC50, uM"), ("a|b", 'a|b "q" (%)')])
-def test_suggested_target_can_be_pasted_into_a_shell(text, suggested):
-    with pytest.raises(InputError) as error:
-        find_columns(UGLY, DataConfig(targets=text), "t.csv")
-    quoted = re.search(r"did you mean (.*?)\?\); it has", str(error.value), re.DOTALL)[1]
-    (word,) = shlex.split(quoted)
-    assert find_columns(UGLY, DataConfig(targets=word), "t.csv").targets == [suggested]
-    assert find_columns(UGLY, DataConfig(targets=f"{word},pKa"), "t.csv").targets == [suggested, "pKa"]
-
-
-def test_target_named_split_is_not_split_column():
-    result = find_columns(["smiles", "split", "y"], DataConfig(targets="split,y"), "t.csv")
-    assert result.targets == ["split", "y"] and result.split is None
 
 
 # --- bounds ---------------------------------------------------------------------------------------

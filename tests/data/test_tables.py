@@ -200,13 +200,6 @@ def test_folder_with_different_columns_is_rejected(other, kind, tmp_path):
         read(tmp_path)
 
 
-@pytest.mark.parametrize("empty", ["a.parquet", "z.parquet"])
-def test_empty_parquet_shards_are_skipped(empty, tmp_path):
-    fill(tmp_path, {"b.parquet": "smiles,y\nC,1\n"})
-    pq.write_table(pa.table({"smiles": pa.array([], pa.string()), "y": pa.array([], pa.string())}), tmp_path / empty)
-    assert read(tmp_path) == (["smiles", "y"], [["C", "1"]])
-
-
 @pytest.mark.parametrize(
     ("files", "rows"),
     [

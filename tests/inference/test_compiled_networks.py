@@ -18,7 +18,6 @@ from graphslice.config import DataConfig, GraphConfig, ModelConfig, RunConfig
 from graphslice.data.batches import batch_arrays
 from graphslice.data.featurize import parse
 from graphslice.data.store import GraphStore
-from graphslice.explain.attribution import activations, attribute
 from graphslice.inference import compiled_networks
 from graphslice.inference.compiled_networks import CompiledNetworks, embedding_width, head_shapes
 from graphslice.inference.files import compute_embeddings
@@ -155,15 +154,6 @@ def test_predicted_standard_deviations(programs):
         np.testing.assert_allclose(difficulty[name], expected[name], rtol=1e-5)
 
 
-def test_explanations_do_not_change_predictions(programs):
-    predictor = Predictor(checkpoint_of(), "cpu")
-    before = predictor.predict(SMILES[:2])
-    attribute(predictor, "CCO")
-    activations(predictor, gs.smiles_to_graph("CCO"))
-    assert isinstance(predictor.networks, CompiledNetworks)
-    np.testing.assert_array_equal(predictor.predict(SMILES[:2]), before)
-
-
 def test_changed_modules_make_the_predictions(programs):
     predictor = Predictor(checkpoint_of(), "cpu")
     before, calls = predictor.predict("CCO"), []
@@ -172,17 +162,6 @@ def test_changed_modules_make_the_predictions(programs):
     predictor.model.target_mean += 1
     np.testing.assert_allclose(predictor.predict("CCO"), before + 1, rtol=1e-5)
     assert len(calls) == 2 and predictor.checkpoints[0].weights["target_mean"] == predictor.model.target_mean
-
-
-def test_checkpoints_are_those_that_were_loaded(programs):
-    checkpoint = checkpoint_of()
-    (found,) = Predictor(checkpoint, "cpu").checkpoints
-    assert found.weights.keys() == checkpoint.weights.keys()
-    assert all(np.array_equal(value, found.weights[name]) for name, value in checkpoint.weights.items())
-
-
-def test_models_that_no_program_runs(programs, no_programs):
-    assert isinstance(Predictor(checkpoint_of(), "cpu").networks, TorchNetworks)
 
 
 def test_other_levels_and_mixed_ensembles_are_run_by_torch(programs):

@@ -17,7 +17,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import ModelConfig
 from graphslice.data.batches import collate_rows
 from graphslice.data.store import GraphStore
-from graphslice.inference.torch_networks import TF32_MIXERS, free_memory, gpu_batch_size, tf32_matmul
+from graphslice.inference.torch_networks import TF32_MIXERS, gpu_batch_size, tf32_matmul
 from graphslice.ops.dispatch import Operator
 
 GIB = 2**30
@@ -66,13 +66,6 @@ def test_batch_stays_within_its_memory_fraction(mixer, make_predictor, reference
     sizes = range(1 << 20, 1 << 30, 1 << 18)
     required = next(size for size in sizes if gpu_batch_size(size, model.config) > 16)
     assert required / 16 < memory.peak < required / 4
-
-
-def test_free_memory_includes_the_cache_of_torch(monkeypatch):
-    for name, value in {"memory_reserved": 7, "memory_allocated": 4}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 200))
-    assert free_memory(torch.device("cuda", 0)) == 103
 
 
 # --- TF32 -----------------------------------------------------------------------------------------

@@ -149,16 +149,7 @@ def test_frame_of_classes_and_ensembles_holds_lists(make_predictor, tmp_path):
     model = Predictor(checkpoints, "cpu")
     members = [Predictor(checkpoint, "cpu").predict(["CCO"])[0] for checkpoint in checkpoints]
     frame = model.predict(["CCO", "C"], details=True).to_frame()
-    assert list(frame.columns) == [
-        "k_pred",
-        "k_prob_yes",
-        "k_prob_yes_std",
-        "q_pred",
-        "q_std",
-        "r_pred",
-        "r_std",
-        "error",
-    ]
+    assert [*frame] == ["k_pred", "k_prob_yes", "k_prob_yes_std", "q_pred", "q_std", "r_pred", "r_std", "error"]
     assert [len(cell) for cell in frame.k_pred] == [3, 1] and set(frame.k_pred[0]) <= {"no", "yes"}
     np.testing.assert_allclose(frame.q_pred[0], np.mean(members, axis=0)[:, 1], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(frame.q_std[0], np.std(members, axis=0, ddof=1)[:, 1], rtol=1e-4, atol=1e-5)

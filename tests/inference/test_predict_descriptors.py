@@ -24,7 +24,6 @@ from graphslice.explain.inspect import inspect, read_input_molecules
 from graphslice.inference.files import predict_file
 from graphslice.inference.predictor import Predictor, load
 from graphslice.nn import GraphTransformer
-from graphslice.nn.agreement import compute_step
 from graphslice.runs.checkpoint import Checkpoint, read_checkpoint
 from graphslice.tasks import regression_tasks
 from graphslice.training import train
@@ -234,13 +233,6 @@ def test_attributions_keep_the_descriptors_fixed(demo_smiles):
             function(model, graph)
 
 
-def test_inspect_with_descriptors(described, demo_smiles, tmp_path):
-    inspection = inspect(predictor_of("morgan", demo_smiles[:40]), ["CCO"], tmp_path / "fine")
-    assert inspection.found[0].explanations[0].values.shape == (3,)
-    with pytest.raises(InputError, match="needs the feature column 'size'"):
-        inspect(load(described[1], "cpu"), ["CCO"], tmp_path / "none")
-
-
 def test_attributions_with_feature_columns(demo_smiles, tmp_path):
     model = predictor_of("t,rdkit2d", demo_smiles[:40])
     one, other = attribute(model, ["CCO", "CCO"], columns={"t": [0, 10]})
@@ -261,13 +253,3 @@ def test_attributions_with_feature_columns(demo_smiles, tmp_path):
     (tmp_path / "no.csv").write_text("smiles\nCCO\n")
     with pytest.raises(InputError, match="no column 't'"):
         list(read_input_molecules(model, [tmp_path / "no.csv"]))
-
-
-def test_compute_step_is_deterministic_without_dropout(demo_smiles):
-    from graphslice.data.batches import collate
-
-    model = predictor_of("t", demo_smiles[:40], dropout=0, input_dropout=0, attention_dropout=0).model.train()
-    batch = collate([gs.smiles_to_graph("CCO")] * 3, {"t": np.arange(3.0)}, descriptors=["t"])
-    assert (
-        torch.equal(compute_step(model, batch).predictions, compute_step(model, batch).predictions) and model.training
-    )

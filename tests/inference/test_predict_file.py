@@ -104,15 +104,6 @@ def test_input_must_not_have_an_output_column(column, predictor, tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_binary_and_text_columns_keep_their_values(predictor, tmp_path):
-    blobs = [b"\x89PNG\xff", None, b"text"]
-    pq.write_table(pa.table({"smiles": ["C", "CC", "CCO"], "blob": blobs}), tmp_path / "in.parquet")
-    (tmp_path / "in.csv").write_text("smiles,name\nC,é\n", encoding="utf-8")
-    for name, column, expected in (("in.parquet", "blob", blobs), ("in.csv", "name", ["é"])):
-        predict_file(predictor, tmp_path / name, tmp_path / "out.parquet", overwrite=True)
-        assert pq.read_table(tmp_path / "out.parquet").column(column).to_pylist() == expected
-
-
 @pytest.mark.parametrize("name", ["in.csv", "in.tsv", "in.csv.gz", "in.xlsx", "in.parquet", "in.smi"])
 def test_every_file_format(name, predictor, tmp_path):
     table = pd.DataFrame({"smiles": ["CCO", "C"], "name": ["a", "b"]})
@@ -128,37 +119,18 @@ def test_every_file_format(name, predictor, tmp_path):
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(["CCO", "C"])[:, 0], rtol=1e-6)
 
 
-def test_folder_is_predicted_into_one_table(predictor, tmp_path, monkeypatch):
-    """Files are read in the order of their names; columns keep their types."""
-    smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
-    table = pd.DataFrame({"n": range(50), "smiles": smiles})
-    (tmp_path / "tables").mkdir()
-    for name, rows in {"part-2": slice(31, None), "part-0": slice(0, 30), "part-1": slice(30, 31)}.items():
-        table[rows].to_parquet(tmp_path / "tables" / f"{name}.parquet", index=False)
-    (tmp_path / "tables" / "_SUCCESS").touch()
-    monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
-    report = predict_file(predictor, tmp_path / "tables", tmp_path / "out.parquet")
-    assert (report.rows, report.failed) == (50, 8)
-    output = pd.read_parquet(tmp_path / "out.parquet")
-    assert list(output) == ["n", "smiles", "gap_ev_pred", "error"] and output[["n", "smiles"]].equals(table)
-    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
-
-
 def test_smiles_column_of_the_training_is_the_default(predictor, tmp_path, monkeypatch):
-    data = replace(predictor.config.data, smiles_column="other")
-    monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
     (tmp_path / "in.csv").write_text("smiles,other\noops,CCO\n")
-    predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv")
-    output = pd.read_csv(tmp_path / "out.csv")
-    assert output["gap_ev_pred"].notna().all()
-    data = replace(data, smiles_column="name")
-    monkeypatch.setattr(predictor, "config", replace(predictor.config, data=data))
-    (tmp_path / "in.smi").write_text("CCO C\n")  # a .smi file has no header
-    predict_file(predictor, tmp_path / "in.smi", tmp_path / "smi.csv")
-    assert pd.read_csv(tmp_path / "smi.csv")["gap_ev_pred"].tolist() == output["gap_ev_pred"].tolist()
+    (tmp_path / "in.smi").write_text("CCO oops\n")  # a .smi file has no header
     (tmp_path / "without.csv").write_text("smiles\nCCO\n")
-    predict_file(predictor, tmp_path / "without.csv", tmp_path / "out.csv", overwrite=True)
-    assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
+    data = predictor.config.data
+    for source, trained, named in (
+        *(("in.csv", "other", None), ("in.csv", "smiles", "other")),
+        *(("in.smi", "name", None), ("without.csv", "other", None)),
+    ):
+        monkeypatch.setattr(predictor, "config", replace(predictor.config, data=replace(data, smiles_column=trained)))
+        predict_file(predictor, tmp_path / source, tmp_path / "out.csv", smiles_column=named, overwrite=True)
+        assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
 
 
 def test_preprocessed_dataset(predictor, demo_csv, demo_rows, tmp_path):

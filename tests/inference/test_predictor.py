@@ -137,10 +137,3 @@ def test_pyg_batch_counts_as_its_graphs(predictor):
     batch = Batch.from_data_list(graphs)
     for molecules in (batch, [batch], DataLoader(graphs, batch_size=2)):
         np.testing.assert_allclose(predictor.predict(molecules), expected, atol=1e-5)
-
-
-def test_sparse_tensors_get_an_error_message(predictor):
-    graph = gs.smiles_to_graph("CCO").to_pyg()
-    graph.x = graph.x.to_sparse()
-    sparse, fine = predictor.predict([graph, "CCO"], details=True).errors
-    assert "x, edge_index and edge_attr are not OGB's" in sparse and fine is None

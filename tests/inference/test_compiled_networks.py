@@ -58,11 +58,6 @@ def programs(monkeypatch):
     return loaded
 
 
-@pytest.fixture
-def no_programs(monkeypatch):
-    monkeypatch.setattr(compiled_networks, "load_program", lambda config: None)
-
-
 def checkpoint_of(seed: int = 0, features: str | None = None, tasks: int = 1, **model) -> Checkpoint:
     """An untrained model whose statistics are not those of the initialisation."""
     data = DataConfig(features=features)

@@ -127,7 +127,7 @@ def _parse_task(smiles: Sequence[str], config: GraphConfig | StoreInfo, level: s
 
 
 def _parse_chunks(
-    chunks: Iterable[tuple[_Label, Sequence[str]]],  # SMILES, with anything that stays beside them
+    chunks: Iterable[tuple[_Label, Sequence[str]]],  # SMILES, with anything that belongs to them
     config: GraphConfig | StoreInfo,
     level: str,
     pool: Pool,

@@ -32,7 +32,8 @@ def broadcast_max(v: Tensor, lengths: Tensor, local_channels: Tensor) -> Tensor:
 
 @broadcast_max.kernels(v="B N C", lengths="B int64", local_channels="C bool")
 def _rule(trace: Trace, v, lengths, local_channels) -> Traced:
-    out, maxima, channels = trace.new(v.shape), trace.new((BATCH, v.shape[2])), v.shape[2]
+    channels = v.shape[2]
+    out, maxima = trace.new(v.shape), trace.new((BATCH, channels))
     trace.forward(columns.broadcast_max, v, lengths, local_channels, out, maxima, N, channels)
     operands = v, lengths, local_channels, maxima, Upstream(out), Gradient(v)
     trace.backward(columns.broadcast_max_gradient, *operands, N, channels)

@@ -47,7 +47,7 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
 
 @max_exchange.kernels(v="B N C", lengths="B int64")
 def _rule(trace: Trace, v, lengths) -> Traced:
-    out, weights, channels = trace.new(v.shape), trace.new(v.shape), v.shape[2]
-    trace.forward(columns.max_exchange, v, lengths, out, weights, N, channels, *map(float_bits, TIE))
-    trace.backward(columns.max_exchange_gradient, weights, Upstream(out), Gradient(v), N, channels)
+    out, weights, sizes = trace.new(v.shape), trace.new(v.shape), (N, v.shape[2])
+    trace.forward(columns.max_exchange, v, lengths, out, weights, *sizes, *map(float_bits, TIE))
+    trace.backward(columns.max_exchange_gradient, weights, Upstream(out), Gradient(v), *sizes)
     return out

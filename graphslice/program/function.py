@@ -94,8 +94,8 @@ class Shapes:
     a dtype.
 
     B is the number of samples, N that of rows, A = N - 1 that of atoms and C that of channels, a multiple of 16. Other
-    letters are sizes that agree between the arguments, numbers are sizes, and ``*`` is any size. An argument that is
-    not a tensor is a setting.
+    letters are sizes that agree between the arguments, numbers are sizes, and ``*`` is any size. An argument with a
+    default may have another value of its type instead, and one that is not declared is a setting, not a tensor.
     """
 
     def __init__(self, reference: Callable[..., Tensor], inputs: dict[str, str]) -> None:
@@ -122,7 +122,7 @@ class Shapes:
         for name, (dims, dtype) in self.inputs.items():
             tensor = arguments[name]
             if not isinstance(tensor, Tensor):
-                if name in self._defaults:  # an optional argument, None or a setting
+                if name in self._defaults and type(tensor) is type(self._defaults[name]):  # None, or a word
                     continue
                 return None
             same = tensor.dtype == dtype or (tensor.dtype, dtype) == (torch.int16, torch.int32)
@@ -160,8 +160,8 @@ class OperatorProgram:
     def trace(self, trace: Trace, *args: Any, **kwargs: Any) -> Traced:
         """Append the operation to a trace; the rule gets symbolic tensors of the declared shapes."""
         arguments = self._shapes.arguments(args, kwargs)
-        trace.require(arguments is not None, "missing or unknown arguments")
-        assert arguments is not None
+        if arguments is None:
+            raise NotTraceable("missing or unknown arguments")
         for name, (_, dtype) in self._shapes.inputs.items():
             if isinstance(arguments[name], Tensor):
                 arguments[name] = trace.tensor(arguments[name], dtype=dtype)

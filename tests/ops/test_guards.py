@@ -78,6 +78,8 @@ CALLS = {
 #: Calls that only the kernels for a CPU reject.
 CPU_CALLS = [
     ("column_sort", (ones(2, 3, 15), LENGTHS)),
+    *(("column_sort", args) for args in ((V, 5), (V, LENGTHS, 5), (V, LENGTHS, None))),  # no addresses
+    ("read_out", (V, LENGTHS, ("atomwise",), 5)),
     ("bond_messages", (V, TYPES - 1, TABLE, TABLE)),
     ("bond_messages", (V, TYPES + 82, TABLE, TABLE)),
     ("bond_messages", (ones(2, 3, 15), TYPES, ones(9, 15), ones(9, 15))),

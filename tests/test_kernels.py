@@ -21,14 +21,14 @@ def is_kernel(node: ast.AST) -> bool:
 
 def names_in_python(tree: ast.AST) -> Iterator[str]:
     """Yield every name and attribute of a name that is used outside compiled functions."""
-    for node in ast.iter_child_nodes(tree):
-        if is_kernel(node):
-            continue
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        nodes += [child for child in ast.iter_child_nodes(node) if not is_kernel(child)]
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield f"{node.value.id}.{node.attr}"
-        yield from names_in_python(node)
 
 
 def called_kernels(sources: dict[str, str]) -> set[str]:

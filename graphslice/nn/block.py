@@ -42,10 +42,8 @@ class BondMessages(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Sum the messages of bonded atoms, ``[B, N, C]``; row 0 is the graph token, which has no bonds. Raises
-        ValueError if the context has no bonds."""
-        if context.bonds is None:
-            raise ValueError("message passing along bonds needs the bonds of the batch, but the context has none")
+        """Sum the messages of bonded atoms, ``[B, N, C]``; row 0 is the graph token, which has no bonds."""
+        assert context.bonds is not None  # checked by PairEncoder
         v = self.value(x)
         return self.output(bond_messages(v, context.bonds, self.bond().to(v.dtype), self.ring().to(v.dtype)))
 

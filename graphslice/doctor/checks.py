@@ -27,6 +27,8 @@ SHAPES = [
     (2, 24, [35, 2]),
     (4, 16, [60, 41]),
 ]
+#: On a GPU the tile size, and with it the demand for shared memory, grows with rows and channels per head.
+LARGE_SHAPES = [(2, 32, [100, 70]), (2, 64, [128])]
 #: Largest accepted error of a backend: absolute difference over 1 plus the absolute reference value.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
@@ -51,8 +53,7 @@ def check_operator(name: str, device: torch.device) -> list[OperatorCheck]:
 def _check_dtype(name: str, dtype: torch.dtype, device: torch.device) -> OperatorCheck:
     op, label = OPERATORS[name], str(dtype).removeprefix("torch.")
     typical = arguments(case_of(name, 8, 16, [24, 20, 17, 14] * 16), dtype, device)
-    # On a GPU the tile size, and with it the demand for shared memory, grows with rows and channels per head.
-    shapes = [*SHAPES, *([(2, 32, [100, 70]), (2, 64, [128])] if device.type == "cuda" else [])]
+    shapes = SHAPES + (LARGE_SHAPES if device.type == "cuda" else [])
     try:
         backend = op.choose(*typical)
         if backend == "torch":

@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphslice.doctor.checks import CASES, SHAPES, Case, arguments, case_of, is_float, outputs_and_gradients
+from graphslice.doctor.checks import (
+    CASES,
+    LARGE_SHAPES,
+    SHAPES,
+    Case,
+    arguments,
+    case_of,
+    is_float,
+    outputs_and_gradients,
+)
 from graphslice.ops import OPERATORS
 from graphslice.ops.dispatch import DEVICE_TYPES, Operator
 from graphslice.program import run
@@ -35,7 +44,8 @@ def calls() -> list:
             for dtype in backend.dtypes:
                 # Triton's interpreter is slow, so it gets one case of each dtype.
                 interpreted = DEVICES[backend_name].type != DEVICE_TYPES[backend_name]
-                for shape in [(2, 8, [7, 3])] if interpreted else SHAPES:
+                shapes = SHAPES + (LARGE_SHAPES if backend_name == "triton" else [])
+                for shape in [(2, 8, [7, 3])] if interpreted else shapes:
                     label = f"{name}-{backend_name}-{str(dtype).removeprefix('torch.')}-{shape}"
                     params.append(pytest.param(name, backend_name, dtype, shape, id=label))
     return params

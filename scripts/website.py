@@ -19,7 +19,6 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from unittest import mock
 
-import docstring_parser
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
@@ -109,21 +108,21 @@ def command_line() -> str:
 def configuration() -> str:
     """A table for each section of the configuration, from its dataclass."""
     from graphslice import config
+    from graphslice.config.reading import meanings
 
     sections = {"data": config.DataConfig, "graph": config.GraphConfig, "model": config.ModelConfig}
     sections |= {"optimizer": config.OptimizerConfig, "trainer": config.TrainerConfig, "": config.RunConfig}
     parts = []
     for section, kind in sections.items():
-        described = docstring_parser.parse(kind.__doc__ or "")
-        meanings = {one.arg_name: " ".join((one.description or "").split()) for one in described.params}
+        described = meanings(kind)
         rows = []
         for field in fields(kind):
             if field.name not in sections:
                 key = f"{section}.{field.name}".lstrip(".")
                 default = "" if field.default is MISSING else f"`{field.default}`"
-                rows.append((f"`{key}`", default, meanings.get(field.name, "")))
+                rows.append((f"`{key}`", default, described[field.name]))
         table = _table(("setting", "default", "meaning"), rows)
-        parts.append(f"## {section or 'run'}\n\n{described.short_description}\n\n{table}\n")
+        parts.append(f"## {section or 'run'}\n\n{kind.__doc__}\n\n{table}\n")
     return "\n".join(parts)
 
 

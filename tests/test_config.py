@@ -1,13 +1,22 @@
 """Configuration: accepted values, and error messages for invalid ones."""
 
-from collections import OrderedDict
+from dataclasses import fields
 
 import pytest
 import yaml
 
 from graphslice import InputError, RunConfig
-from graphslice.config import PRESETS, read_yaml, split_words
-from graphslice.config.reading import parse_value, read_preset
+from graphslice.config import (
+    PRESETS,
+    DataConfig,
+    GraphConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainerConfig,
+    read_yaml,
+    split_words,
+)
+from graphslice.config.reading import meanings, parse_value, read_preset
 from graphslice.system.machine import CONFIGS
 
 
@@ -56,39 +65,28 @@ def test_slim_preset_matches_the_paper():
     [
         ({"modle": {}}, r"'modle' \(did you mean 'model'\?\)"),
         ({"model": {"mixr": "softmax"}}, r"'model.mixr' \(did you mean 'mixer'\?\)"),
-        ({"trainer": {"max_epoch": 3}}, r"'trainer.max_epoch' \(did you mean 'max_epochs'\?\)"),
         ({"data": {"xyzzy": 3}}, r"'data.xyzzy'$"),
         ({3: {}}, "unknown configuration key '3'"),
         ({"layers": 3}, r"unknown configuration key 'layers' \(did you mean model\.layers\?\)"),
-        ({"model": None}, "section 'model' must contain"),
-        ({"model": "softmax"}, "section 'model' must contain"),
-        ({"trainer": [1]}, "section 'trainer' must contain"),
+        ({"model": None}, "the section model must be keys and values"),
+        ({"trainer": [1]}, "the section trainer must be keys and values"),
+        ({"init_from": [1]}, "init_from must be str or empty"),
         ({"model": {"layers": "four"}}, "model.layers must be int, not 'four'"),
         ({"model": {"layers": 4.0}}, "model.layers must be int"),
-        ({"model": {"layers": None}}, "model.layers must be int"),
         ({"model": {"layers": True}}, "model.layers must be int"),
-        ({"model": {"dropout": "a tenth"}}, "model.dropout must be float"),
         ({"model": {"dropout": False}}, "model.dropout must be float"),
+        ({"model": {"dropout": 1.0}}, "model.dropout must be from 0 to 0.99"),
         ({"model": {"distance_start": 1}}, "model.distance_start must be bool"),
-        ({"model": {"mixer": None}}, "model.mixer must be str"),
         ({"data": {"targets": ["a", "b"]}}, "data.targets must be str or empty"),
         ({"trainer": {"max_steps": "many"}}, "trainer.max_steps must be int or empty"),
         ({"graph": {"atom_order": "random"}}, "graph.atom_order must be canonical or input"),
-        ({"graph": {"path_ties": "median"}}, "graph.path_ties must be mean or floyd-warshall"),
         ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be from 1 to 65535"),
-        ({"trainer": {"max_epochs": 0}}, "trainer.max_epochs must be at least 1"),
         ({"trainer": {"batch_size": -4}}, "trainer.batch_size must be at least 1"),
-        ({"trainer": {"patience": 0}}, "trainer.patience must be at least 1"),
         ({"trainer": {"workers": "several"}}, "trainer.workers must be auto or a number"),
-        ({"trainer": {"workers": "\N{SUPERSCRIPT TWO}"}}, "trainer.workers must be auto or a number"),
-        ({"trainer": {"precision": "8"}}, "trainer.precision must be"),
-        ({"optimizer": {"peak_lr": 10**400}}, "optimizer.peak_lr is too large a number"),
-        ({"model": {"mixer": ["a"], "mixer_settings": {"x": 1}}}, "model.mixer must be str"),
-        ({"trainer": {"seed": -1}}, "trainer.seed must be from 0 to 4294967295, not -1"),
+        ({"trainer": {"devices": "0,1"}}, "trainer.devices must be auto or a number"),
+        ({"trainer": {"freeze": "block:1"}}, "trainer.freeze must be none or embeddings or blocks:N"),
+        ({"optimizer": {"peak_lr": 10**400}}, "optimizer.peak_lr must be float"),
         ({"trainer": {"seed": 2**32}}, "trainer.seed must be from 0 to 4294967295"),
-        ({"trainer": {"accelerator": True}}, "trainer.accelerator must be str"),
-        ({"trainer": {"max_minutes": 0.0}}, "trainer.max_minutes must be more than 0"),
-        ({"optimizer": {"structure_lr_factor": -1.0}}, "optimizer.structure_lr_factor must be more than 0"),
         ({"optimizer": {"peak_lr": 0.0}}, "optimizer.peak_lr must be more than 0"),
     ],
     ids=repr,
@@ -108,6 +106,12 @@ def test_misspelt_attribute_is_rejected():
     ):
         with pytest.raises(InputError, match=hint):
             setattr(section, name, 2)
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, DataConfig, GraphConfig, OptimizerConfig, TrainerConfig, RunConfig])
+def test_every_setting_has_a_meaning(kind):
+    found = meanings(kind)
+    assert [*found] == [field.name for field in fields(kind)] and all(len(text) > 5 for text in found.values())
 
 
 def test_yaml_numbers_are_converted_to_the_field_type():
@@ -146,19 +150,16 @@ def test_unknown_preset_suggests_the_nearest():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"model: [1, 2", "cannot read .* line 1"),
-        (b"model:\n\tlayers: 2", "cannot read .* line 2"),
-        (b"\xff\xfe\x00\x80", "cannot read"),
-        (b"model: !!python/object/apply:os.getcwd []", "cannot read"),
-        (b"data: {dataset: 2024-13-45}", "cannot read"), (b"model: {layers: 0x_}", "cannot read"),
-        (b"", "contains no configuration"), (b"- model", "contains no configuration"),
-        (b"just words", "contains no configuration"),
+        (b"model: [1, 2", "line 1"), (b"model:\n\tlayers: 2", "line 2"), (b"\xff\xfe\x00\x80", ""),
+        (b"model: !!python/object/apply:os.getcwd []", ""), (b"data: {dataset: 2024-13-45}", ""),
+        (b"a: !!int ''", ""), (b"[" * 2000, ""), (b"", "expected sections"), (b"- model", "expected sections"),
+        (b"trainer: {max_epochs: 1}\nmodel: {dropout: 0.1}\ntrainer: {patience: 3}", "'trainer' twice"),
     ],
 )  # fmt: skip
 def test_file_without_configuration_is_rejected(tmp_path, content, message):
     file = tmp_path / "run.yaml"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=rf"cannot read .*run.yaml.*{message}"):
         read_yaml(file)
 
 
@@ -177,15 +178,15 @@ def test_folds(folds, fold, expected):
     assert data.folds_and_repeats == expected
 
 
-@pytest.mark.parametrize("folds", ["", "1", "0", "x3", "5x0", "5x", "five", "-5", "5 x 3", "5x3x2", 1])
+@pytest.mark.parametrize("folds", ["", "1", "x3", "5x0", "five", "-5", "5x3x2", 1])
 def test_invalid_folds_are_rejected(folds):
-    with pytest.raises(InputError, match=r"data\.folds must be a number from 2, or such as 5x3"):
+    with pytest.raises(InputError, match=r"data\.folds must be "):
         RunConfig.from_dict({"data": {"folds": folds}})
 
 
 @pytest.mark.parametrize(
     "sizes",
-    ["", "1,0,0", "0.9,0,0.1", "0.8,0.2", "0.8,0.1,0.2", "80,10,10", "0.8 0.1 0.1", "1.1,0.1,-0.2", "nan,1,0", "a"],
+    ["", "1,0,0", "0.8,0.2", "80,10,10", "0.8 0.1 0.1", "1.1,0.1,-0.2", "nan,1,0"],
 )
 def test_invalid_split_sizes_are_rejected(sizes):
     with pytest.raises(InputError, match=r"data\.split_sizes must be three shares with the sum 1"):
@@ -202,17 +203,6 @@ def test_names_may_be_separated_by_line_breaks(text):
     assert split_words(text) == ["a", "b"]
 
 
-def test_invalid_names_and_values_are_rejected():
-    with pytest.raises(InputError, match="cannot read the value"):
-        parse_value("2024-13-45")
-
-
-def test_key_that_a_file_has_twice_is_rejected(tmp_path):
-    (tmp_path / "run.yaml").write_text("trainer: {max_epochs: 1}\nmodel: {dropout: 0.1}\ntrainer: {patience: 3}\n")
-    with pytest.raises(InputError, match=r"cannot read .*run.yaml: it has 'trainer' twice: write it once"):
-        read_yaml(tmp_path / "run.yaml")
-
-
 @pytest.mark.parametrize("text", ["a: [&a x, *a]", "a: &a {k: v}\nb: {<<: [*a, *a]}\n", "a: &a [*a]\n"])
 def test_aliases_are_rejected(text, tmp_path):
     """A small file with aliases of aliases can hold exponentially many values."""
@@ -223,24 +213,9 @@ def test_aliases_are_rejected(text, tmp_path):
         parse_value(text)
 
 
-@pytest.mark.parametrize("text", ["a: !!bool x", "a: !!int ''", "a: !!timestamp x", "[" * 2000])
-def test_invalid_yaml_tags_are_rejected(text, tmp_path):
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"cannot read .*run.yaml"):
-        read_yaml(tmp_path / "run.yaml")
-
-
-@pytest.mark.parametrize(
-    "value", [["x"] * 10**6, {"x" * 10**6: 1}, "x" * 10**6, ("x",) * 10**6, OrderedDict(a="x" * 10**6)]
-)
+@pytest.mark.parametrize("value", [["x"] * 10**6, {"x" * 10**6: 1}, "x" * 10**6])
 def test_messages_truncate_long_values(value):
     for values in ({"trainer": {"max_epochs": value}}, {"init_from": [value]}, {"model": {"norm": value}}):
         with pytest.raises(InputError) as rejected:
             RunConfig.from_dict(values)
         assert len(str(rejected.value)) < 500
-
-
-@pytest.mark.parametrize("key", ["devices", "max_epochs", "seed", "gradient_clip"])
-def test_huge_integers_are_rejected(key):
-    with pytest.raises(InputError, match=rf"trainer.{key} is too large a number"):
-        RunConfig.from_dict({"trainer": {key: -(1 << 20_000)}})

@@ -101,7 +101,9 @@ def add_settings(
         first.add_argument(*_option_strings(name), f"--data.{name}", nargs="?")
     base = _base_config(**vars(first.parse_known_args(arguments)[0]))
     parser.set_defaults({key: value for key, value in base.options().items() if key.split(".")[0] in _SECTIONS})
-    if HELP_ALL not in arguments:
+    if HELP_ALL in arguments:
+        _describe_sections(parser)
+    else:
         _hide_sections(parser)
 
 
@@ -130,6 +132,13 @@ def hide_options(parser: ArgumentParser, names: Collection[str]) -> None:
     for action in parser._actions:
         if action.dest.split(".")[0] in names:
             action.help = argparse.SUPPRESS
+
+
+def _describe_sections(parser: ArgumentParser) -> None:
+    for action in parser._actions:
+        section, _, name = action.dest.partition(".")
+        if section in _SECTIONS and name:
+            action.help = meanings(_SECTIONS[section])[name].replace("%", "%%")
 
 
 def _hide_sections(parser: ArgumentParser) -> None:

@@ -7,7 +7,6 @@ and completely describes how a model was trained.
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,58 +15,31 @@ from typing import Any
 
 import yaml
 
+from graphslice.config.reading import PRESETS as PRESETS
 from graphslice.config.reading import (
-    PRESETS,
     Section,
     check_keys,
+    check_type,
     flattened,
     merge_sections,
     nested,
     parse_section,
     read_preset,
-    read_yaml,
 )
-from graphslice.config.sections import (
-    ATOM,
-    BOND,
-    LEVELS,
-    MOLECULE,
-    DataConfig,
-    GraphConfig,
-    join_names,
-    quote_item,
-    quote_setting,
-    split_columns,
-    split_words,
-)
-from graphslice.errors import InputError, check_choice, check_number, shown
+from graphslice.config.reading import read_yaml as read_yaml
+from graphslice.config.sections import ATOM as ATOM
+from graphslice.config.sections import BOND as BOND
+from graphslice.config.sections import LEVELS, MOLECULE, DataConfig, GraphConfig
+from graphslice.config.sections import join_names as join_names
+from graphslice.config.sections import quote_item as quote_item
+from graphslice.config.sections import quote_setting as quote_setting
+from graphslice.config.sections import split_columns as split_columns
+from graphslice.config.sections import split_words as split_words
+from graphslice.errors import InputError, check_choice, check_number
 from graphslice.system.hub import is_hub_model, local_path, pinned_name
 from graphslice.system.machine import is_packaged_model
 
-__all__ = [
-    "ATOM",
-    "BOND",
-    "FROM_SCRATCH",
-    "LEVELS",
-    "LOSSES",
-    "MOLECULE",
-    "PRESETS",
-    "READOUTS",
-    "DataConfig",
-    "GraphConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "RunConfig",
-    "TrainerConfig",
-    "join_names",
-    "quote_item",
-    "quote_setting",
-    "read_yaml",
-    "split_columns",
-    "split_words",
-]
-
-#: Readouts (pooling of atom embeddings into a molecule embedding), and the number of vectors of C channels of each.
+#: Readouts, and the number of vectors of C channels of each.
 READOUTS = {"token": 1, "mean": 1, "sum": 1, "max": 1, "quantiles": 5, "atomwise": 1}
 
 #: Loss functions; auto: mae for regression, bce for binary and cross-entropy for multiclass targets.
@@ -81,70 +53,46 @@ _AUTO_ON_OFF = ("auto", "on", "off")
 
 @dataclass
 class ModelConfig(Section):
-    """Architecture of a GraphTransformer.
+    """Architecture of a GraphTransformer."""
 
-    Attributes:
-        mixer: token-mixing layer that replaces self-attention: see ``graphslice.nn.mixers``.
-        mixer_settings: hyperparameters of the mixer, such as {"groups": 2} for csp.
-        layers: number of blocks.
-        dim: channels C of every atom embedding.
-        heads: heads H of the attention bias and of the attention map.
-        ffn_dim: hidden channels of the feed-forward network.
-        tasks: number of outputs: one per target, but one per class for multiclass targets.
-        readout: input of the output head: token, or the mean, sum, max or quantiles (minimum, quartiles and maximum)
-            over the atoms, per channel; or atomwise, the sum over the atoms of 0.1 LN(GELU(W x + b)), with which a
-            linear head adds up contributions of atoms, as in SchNet (Schuett et al. 2018); or several joined with "+",
-            such as token+mean.
-        init: standard deviations of the initial weights: graphormer (linear maps 0.02 / sqrt(layers), embeddings 0.02)
-            or balanced, which trains faster: every row of an atom embedding has the scale of a layer-norm output,
-            linear maps have 1 / sqrt(inputs), and the last map of a branch has 1 / sqrt(2 layers) of that, so that
-            all branches together add as much variance as their input has.
-        distance_start: initialise head h to attend to pairs at a distance of h mod 6 bonds.
-        norm: pre (layer norm before every mixer and feed-forward network, and after the last block) or post (after
-            each residual sum, as in the later Graphormer).
-        embedding_norm: layer norm after the atom encoder.
-        bond_messages: add message passing along bonds (GINE) to every mixer: a sum over bonded neighbours that
-            depends on bond types and rings, while the attention map averages over distances and paths.
-        head: linear, or mlp (linear, GELU, layer norm, linear), which replaces the norm after the last block.
-        dropout: dropout after every mixer and feed-forward network.
-        input_dropout: dropout after the atom encoder.
-        attention_dropout: dropout on the attention map.
-        activation_dropout: dropout after the GELU of every feed-forward network.
-        embedding_layout: layout of the embedding tables: ogb (as many rows as values) or graphormer (512 rows per
-            feature, as in the original checkpoints).
-        num_degrees: rows of each degree table; larger degrees share the last row.
-        num_distances: rows of the spatial table; larger distances share the last row but one.
-        num_path_positions: matrices of the edge encoding, of which max_path are used.
-        max_path: number of bonds of a shortest path that enter the edge encoding.
-        descriptors: number of molecular descriptors used in addition to the graph: the size of data.features.
-        level: level of the predictions, equal to data.level: molecule, atom or bond.
-    """
-
-    mixer: str = "slice-max"
-    layers: int = 4
-    dim: int = 128
-    heads: int = 8
-    ffn_dim: int = 128
-    tasks: int = 1
+    mixer: str = "slice-max"  # token-mixing layer that replaces self-attention: see ``graphslice.nn.mixers``
+    layers: int = 4  # number of blocks
+    dim: int = 128  # channels C of every atom embedding
+    heads: int = 8  # heads H of the attention bias and of the attention map
+    ffn_dim: int = 128  # hidden channels of the feed-forward network
+    tasks: int = 1  # number of outputs: one per target, but one per class for multiclass targets
     readout: str = "token"
+    """input of the output head: token, or the mean, sum, max or quantiles (minimum, quartiles and maximum) over the
+    atoms, per channel; or atomwise, the sum over the atoms of 0.1 LN(GELU(W x + b)), with which a linear head adds up
+    contributions of atoms, as in SchNet (Schuett et al. 2018); or several joined with "+", such as token+mean"""
     init: str = "graphormer"
-    distance_start: bool = False
+    """standard deviations of the initial weights: graphormer (linear maps 0.02 / sqrt(layers), embeddings 0.02) or
+    balanced, which trains faster: rows of atom embeddings have the scale of a layer-norm output, linear maps have
+    1 / sqrt(inputs), and the last map of a branch has 1 / sqrt(2 layers) of that"""
+    distance_start: bool = False  # initialise head h to attend to pairs at a distance of h mod 6 bonds
     norm: str = "pre"
-    embedding_norm: bool = False
+    """pre (layer norm before every mixer and feed-forward network, and after the last block) or post (after each
+    residual sum, as in the later Graphormer)"""
+    embedding_norm: bool = False  # layer norm after the atom encoder
     bond_messages: bool = False
+    """add message passing along bonds (GINE) to every mixer: a sum over bonded neighbours that depends on bond types
+    and rings, while the attention map averages over distances and paths"""
     head: str = "linear"
-    dropout: float = 0.1
-    input_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation_dropout: float = 0.0
+    """linear, or mlp (linear, GELU, layer norm, linear), which replaces the norm after the last block"""
+    dropout: float = 0.1  # dropout after every mixer and feed-forward network
+    input_dropout: float = 0.1  # dropout after the atom encoder
+    attention_dropout: float = 0.1  # dropout on the attention map
+    activation_dropout: float = 0.0  # dropout after the GELU of every feed-forward network
     embedding_layout: str = "ogb"
-    num_degrees: int = 16
-    num_distances: int = 64
-    num_path_positions: int = 5
-    max_path: int = 5
-    mixer_settings: dict | None = None
-    descriptors: int = 0
-    level: str = MOLECULE
+    """layout of the embedding tables: ogb (as many rows as values) or graphormer (512 rows per feature, as in the
+    original checkpoints)"""
+    num_degrees: int = 16  # rows of each degree table; larger degrees share the last row
+    num_distances: int = 64  # rows of the spatial table; larger distances share the last row but one
+    num_path_positions: int = 5  # matrices of the edge encoding, of which max_path are used
+    max_path: int = 5  # number of bonds of a shortest path that enter the edge encoding
+    mixer_settings: dict | None = None  # hyperparameters of the mixer, such as {"groups": 2} for csp
+    descriptors: int = 0  # number of molecular descriptors used in addition to the graph: the size of data.features
+    level: str = MOLECULE  # level of the predictions, equal to data.level: molecule, atom or bond
 
     def __post_init__(self) -> None:
         for readout in self.readout.split("+"):
@@ -161,8 +109,7 @@ class ModelConfig(Section):
             raise InputError(f"model.heads ({self.heads}) must divide model.dim ({self.dim})")
         check_number("model.max_path", self.max_path, 1, self.num_path_positions)
         for name in ("dropout", "input_dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"model.{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+            check_number(f"model.{name}", getattr(self, name), 0, 0.99)
 
     @classmethod
     def preset(cls, name: str) -> ModelConfig:
@@ -176,29 +123,23 @@ _SCRATCH_LR = 4e-3
 
 @dataclass
 class OptimizerConfig(Section):
-    """AdamW with linear warm-up and linear decay of the learning rate.
-
-    Attributes:
-        peak_lr: learning rate at the end of the warm-up; null, as in the preset small: that of the packaged model if
-            the run is fine-tuned from it by default, since larger steps undo the pretraining, else 4e-3.
-        end_lr: learning rate at the end of the decay.
-        warmup_steps: steps of the warm-up; default: 5% of the total.
-        total_steps: steps until the end of the decay; default: all steps of the run. A run with fewer steps goes
-            through warm-up and decay in proportion.
-        weight_decay: weight decay of AdamW.
-        structure_lr_factor: ratio of the learning rate of the spatial and edge encodings to that of other weights.
-            Attention scores have to change by several units to change the attention map, other weights by less.
-        layer_lr_decay: ratio of the learning rate of each block to that of the next block, and of the embeddings to
-            that of the first block; below 1 for fine-tuning.
-    """
+    """AdamW with linear warm-up and linear decay of the learning rate."""
 
     peak_lr: float | None = 1e-3
-    end_lr: float = 1e-9
-    warmup_steps: int | None = None
+    """learning rate at the end of the warm-up; null, as in the preset small: that of the packaged model if the run is
+    fine-tuned from it by default, since larger steps undo the pretraining, else 4e-3"""
+    end_lr: float = 1e-9  # learning rate at the end of the decay
+    warmup_steps: int | None = None  # steps of the warm-up; default: 5% of the total
     total_steps: int | None = None
-    weight_decay: float = 0.01
+    """steps until the end of the decay; default: all steps of the run. A run with fewer steps goes through warm-up and
+    decay in proportion"""
+    weight_decay: float = 0.01  # weight decay of AdamW
     structure_lr_factor: float = 1.0
+    """ratio of the learning rate of the spatial and edge encodings to that of other weights. Attention scores have to
+    change by several units to change the attention map, other weights by less"""
     layer_lr_decay: float = 1.0
+    """ratio of the learning rate of each block to that of the next block, and of the embeddings to that of the first
+    block; below 1 for fine-tuning"""
 
     def __post_init__(self) -> None:
         self._check_positive("peak_lr", "structure_lr_factor", "layer_lr_decay")
@@ -213,78 +154,55 @@ class OptimizerConfig(Section):
 
 @dataclass
 class TrainerConfig(Section):
-    """Training: length, loss, hardware, baselines and ensemble.
+    """Training: length, loss, hardware, baselines and ensemble."""
 
-    Attributes:
-        max_epochs: passes over the training set; default: by its size, unless another limit is set.
-        max_steps: optimiser steps.
-        max_minutes: minutes of training including validation. Training ends, with the learning rate decayed, at the
-            first of the three limits that are set. Without any, the number of epochs depends on the size of the
-            training set: 30 for up to 10,000 molecules, then fewer.
-        batch_size: molecules per optimiser step, in total over all devices.
-        gradient_clip: largest norm of the gradient; 0 disables clipping.
-        accelerator: auto (a CUDA GPU if available, else cpu), cpu, cuda or mps.
-        devices: number of devices; auto: one CPU process, or a GPU per 32 molecules of a batch.
-        precision: auto (bf16-mixed on GPUs that support it, 16-mixed on V100, T4 and RTX 20), 32, bf16-mixed or
-            16-mixed.
-        compile: on (torch.compile, with CUDA graphs on a GPU), off, or auto (on a GPU, if timing the first steps
-            shows that compilation will pay off).
-        workers: threads that prepare batches while the model computes; auto (2 for a GPU, else none).
-        patience: early stopping: number of epochs without a better validation metric; None disables it.
-        checkpoint_minutes: interval at which the last checkpoint is updated within an epoch.
-        loss: loss of regression targets: mae, mse, huber, or gaussian (negative log-likelihood with a predicted
-            standard deviation). Binary targets use bce and multiclass targets cross-entropy automatically.
-        metric: metric on the validation set that selects the best epoch, such as mae, rmse, spearman, auroc, auprc or
-            accuracy; default: mae for regression, auroc for classification, the loss if there are both.
-        target_weights: weights of targets in the loss, TARGET=2,OTHER=0.5; default 1.
-        auxiliary_weight: in pretraining, weight of all targets of atoms and bonds in the loss, relative to that of the
-            targets of molecules.
-        class_weights: none, or balanced (every class of a target has the same total weight in the loss).
-        baselines: on, off or auto (default). on: also fit a random forest, gradient boosting and a kernel machine to
-            Morgan counts and descriptors of the molecular graph, report which model is best, and predict with a
-            weighted ensemble (stacking) of all, with weights chosen on held-out molecules; auto: on with SMILES and up
-            to 20,000 labels.
-        refit: on, off or auto (default). on: choose the stacking weights, and calibrate, by out-of-fold predictions for
-            folds of the training set, and train the final models on all its rows; off: by a validation set, on which no
-            model is trained; auto: on with baselines and up to 3,000 rows, unless the data name a validation set, or
-            the run is limited by time or patience, or belongs to an ensemble.
-        ensemble: number of ensemble members; their mean is predicted, and their standard deviation reported.
-        freeze: weights that are not trained: none, embeddings, or blocks:N (the embeddings and the first N blocks).
-        seed: random seed of the initial weights, the order of the molecules and the dropout.
-    """
-
-    max_epochs: int | None = None
-    max_steps: int | None = None
+    max_epochs: int | None = None  # passes over the training set; default: by its size, without another limit
+    max_steps: int | None = None  # optimiser steps
     max_minutes: float | None = None
-    batch_size: int = 64
-    gradient_clip: float = 5.0
-    accelerator: str = "auto"
-    devices: str = "auto"
+    """minutes of training with validations. The first of the three limits that are set ends the training; without any
+    there are 30 epochs of up to 10,000 molecules, and fewer of more"""
+    batch_size: int = 64  # molecules per optimiser step, in total over all devices
+    gradient_clip: float = 5.0  # largest norm of the gradient; 0 disables clipping
+    accelerator: str = "auto"  # auto (a CUDA GPU if available, else cpu), cpu, cuda or mps
+    devices: str = "auto"  # number of devices; auto: one CPU process, or a GPU per 32 molecules of a batch
     precision: str = "auto"
+    """auto (bf16-mixed on GPUs that support it, 16-mixed on V100, T4 and RTX 20), 32, bf16-mixed or 16-mixed"""
     compile: str = "auto"
-    workers: str = "auto"
-    patience: int | None = None
-    checkpoint_minutes: float = 10.0
+    """on (torch.compile, with CUDA graphs on a GPU), off, or auto (on a GPU, if timing the first steps shows that
+    compilation will pay off)"""
+    workers: str = "auto"  # threads that prepare batches while the model computes; auto (2 for a GPU, else none)
+    patience: int | None = None  # early stopping: number of epochs without a better validation metric; None disables it
+    checkpoint_minutes: float = 10.0  # interval at which the last checkpoint is updated within an epoch
     loss: str = "auto"
+    """loss of regression targets: mae, mse, huber, or gaussian (negative log-likelihood with a predicted standard
+    deviation); binary targets use bce and multiclass targets cross-entropy"""
     metric: str | None = None
-    target_weights: str | None = None
+    """metric on the validation set that selects the best epoch, such as mae, rmse, spearman, auroc, auprc or accuracy;
+    default: mae for regression, auroc for classification, the loss if there are both"""
+    target_weights: str | None = None  # weights of targets in the loss, TARGET=2,OTHER=0.5; default 1
     auxiliary_weight: float = 0.5
-    class_weights: str = "none"
+    """in pretraining, weight of all targets of atoms and bonds in the loss, relative to that of the targets of
+    molecules"""
+    class_weights: str = "none"  # none, or balanced (every class of a target has the same total weight in the loss)
     baselines: str = "auto"
+    """on: also fit a random forest, gradient boosting and a kernel machine to Morgan counts and descriptors of the
+    graph, and predict with the stack of all models, whose weights are chosen on held-out molecules; off; or auto: on
+    with SMILES and up to 20,000 labels"""
     refit: str = "auto"
-    ensemble: int = 1
+    """on: choose the weights of the stack, and calibrate, on folds of the training set, and train the final models on
+    all its rows; off: on a validation set; auto: on with baselines and up to 3,000 rows, unless the data have a
+    validation set, or the run is limited by time or patience, or is an ensemble"""
+    ensemble: int = 1  # number of ensemble members; their mean is predicted, and their standard deviation reported
     freeze: str = "none"
-    seed: int = 0
+    """weights that are not trained: none, embeddings, or blocks:N (the embeddings and the first N blocks)"""
+    seed: int = 0  # random seed of the initial weights, the order of the molecules and the dropout
 
     def __post_init__(self) -> None:
         self._check_least(1, "max_epochs", "batch_size", "max_steps", "patience", "ensemble")
         self._check_least(0, "gradient_clip", "auxiliary_weight")
         self._check_positive("checkpoint_minutes", "max_minutes")
         check_number("trainer.seed", self.seed, 0, 2**32 - 1)  # as numpy and scikit-learn take them
-        if not re.fullmatch(r"none|embeddings|blocks:\d+", self.freeze):
-            raise InputError(f"trainer.freeze must be none, embeddings or blocks:N, not {shown(self.freeze)}")
-        if self.workers != "auto" and not (self.workers.isascii() and self.workers.isdigit()):
-            raise InputError(f"trainer.workers must be auto or a number, not {shown(self.workers)}")
+        self._check_form(freeze="none|embeddings|blocks:N", workers="auto|N", devices="auto|N")
         if self.metric is not None:
             self.metric = self.metric.strip().lower().replace(" ", "_").replace("-", "_")
         self._check_choices(baselines=_AUTO_ON_OFF, refit=_AUTO_ON_OFF, compile=_AUTO_ON_OFF, loss=LOSSES)
@@ -298,27 +216,16 @@ class TrainerConfig(Section):
 
 @dataclass
 class RunConfig(Section):
-    """Complete configuration of a run.
+    """Complete configuration of a run."""
 
-    Attributes:
-        data: dataset, columns, tasks and split.
-        graph: conversion of molecules to graphs.
-        model: architecture.
-        optimizer: optimiser and learning rate schedule.
-        trainer: training.
-        init_from: fine-tuned from this run directory, checkpoint, or model of the package; ``"none"``: from scratch;
-            None: chosen by the dataset, see :func:`~graphslice.training.resolve.resolve`.
-
-    Raises:
-        InputError: if weights are to be frozen in a model that is trained from scratch.
-    """
-
-    data: DataConfig = field(default_factory=DataConfig)
-    graph: GraphConfig = field(default_factory=GraphConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    data: DataConfig = field(default_factory=DataConfig)  # dataset, columns, tasks and split
+    graph: GraphConfig = field(default_factory=GraphConfig)  # conversion of molecules to graphs
+    model: ModelConfig = field(default_factory=ModelConfig)  # architecture
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)  # optimiser and learning rate schedule
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)  # training
     init_from: str | None = None
+    """fine-tuned from this run directory, checkpoint, or model of the package; ``"none"``: from scratch; None: chosen
+    by the dataset, see :func:`~graphslice.training.resolve.resolve`"""
 
     def __post_init__(self) -> None:
         if self.trainer.freeze != "none" and self.origin is None:
@@ -328,19 +235,15 @@ class RunConfig(Section):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
-        """Build a configuration from nested plain values, such as those of a YAML file.
-
-        Raises:
-            InputError: for an unknown key (the message suggests the nearest known one) or a value of the wrong type.
-        """
+        """Build a configuration from nested plain values, such as those of a YAML file; raises :class:`InputError` for
+        an unknown key or a value of the wrong type."""
         values = nested(values)
         check_keys(values, cls)
         kinds = typing.get_type_hints(cls)
         sections = {name: section for name, section in values.items() if dataclasses.is_dataclass(kinds[name])}
         configs = {name: parse_section(kinds[name], name, section) for name, section in sections.items()}
         origin = values.get("init_from")
-        if not isinstance(origin, str | None):
-            raise InputError(f"init_from must be str or empty, not {shown(origin)}")
+        check_type("init_from", origin, (str, type(None)))
         return cls(**configs, init_from=origin)
 
     @classmethod
@@ -349,14 +252,8 @@ class RunConfig(Section):
         return cls.from_dict(read_preset(name))
 
     def fine_tuned_from(self, origin: RunConfig, path: str | Path) -> RunConfig:
-        """Return the configuration of a fine-tuning run: with model, graph and optimiser of the pretrained one.
-
-        The learning rate has the same peak, but warms up and decays over the steps of the new run.
-
-        Args:
-            origin: configuration of the pretrained model.
-            path: its run directory or checkpoint, or the name of a model of the package.
-        """
+        """Return the configuration of a run that is fine-tuned from the model at ``path``: with its model, graph and
+        optimiser (``origin``), but a learning rate that warms up and decays over the steps of the new run."""
         optimizer = dataclasses.replace(origin.optimizer, warmup_steps=None, total_steps=None)
         local = Path(local_path(path)).resolve()
         where = str(path) if is_packaged_model(path) else pinned_name(local) or str(local)
@@ -369,11 +266,8 @@ class RunConfig(Section):
 
     @property
     def num_models(self) -> int:
-        """Number of models to train: ensemble members, or one per cross-validation fold.
-
-        Raises:
-            InputError: if both an ensemble and cross-validation are configured.
-        """
+        """Number of models to train: ensemble members, or one per cross-validation fold; raises :class:`InputError` if
+        both are configured."""
         number, repeats = self.data.folds_and_repeats
         folds = number * repeats if self.data.is_cross_validation else 0
         if folds and self.trainer.ensemble > 1:
@@ -401,7 +295,7 @@ class RunConfig(Section):
         return dataclasses.replace(self, data=dataclasses.replace(self.data, cache=None, **names), init_from=origin)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested plain values, the inverse of :meth:`from_dict`."""
+        """Return nested plain values, for :meth:`from_dict`."""
         values = dataclasses.asdict(self)
         if self.init_from is None:
             del values["init_from"]

@@ -8,13 +8,14 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from graphslice.errors import InputError, check_choice, check_number, check_positive, nearest, shown
+from graphslice.errors import InputError, check_choice, check_known, check_number, check_positive, nearest, shown
 from graphslice.system.machine import CONFIGS
 
 #: The names of the presets, each a YAML file in ``configs``.
@@ -29,9 +30,7 @@ class Section:
     """Base of the dataclasses of a configuration, which accepts no attribute that is not one of its settings."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fields = type(self).__dataclass_fields__
-        if name not in fields:
-            raise InputError(f"{type(self).__name__} has no setting {name!r}{nearest(name, fields)}")
+        check_known("setting", name, type(self).__dataclass_fields__, type(self).__name__)
         super().__setattr__(name, value)
 
     @property
@@ -51,45 +50,41 @@ class Section:
         for name in names:
             check_positive(f"{self._section}.{name}", getattr(self, name))
 
+    def _check_form(self, **forms: str) -> None:
+        """Check settings by a form such as ``auto|N``, where N stands for a number."""
+        for name, form in forms.items():
+            if not re.fullmatch(form.replace("N", "[0-9]{1,6}"), getattr(self, name)):
+                wanted = " or ".join("a number" if part == "N" else part for part in form.split("|"))
+                raise InputError(f"{self._section}.{name} must be {wanted}, not {shown(getattr(self, name))}")
 
+
+@cache
 def meanings(kind: type) -> dict[str, str]:
-    """Return what each setting of a section means, from the docstring of its class."""
-    lines = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", lines, re.MULTILINE)
-    return {name: " ".join(text.split()).rstrip(".").replace("``", "") for name, text in found}
+    """Return what each setting of a section means: the comment at its line, or the text below it."""
+    setting = r'^    (\w+): [^#\n]+?(?:  # (.+)|\n    """((?:.|\n)+?)""")$'
+    found = re.findall(setting, inspect.getsource(kind), re.MULTILINE)
+    return {name: " ".join((comment or text).split()).replace("``", "") for name, comment, text in found}
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """Read a preset as nested values.
-
-    Raises:
-        InputError: if the preset does not exist.
-    """
+    """Read a preset as nested values; raises :class:`InputError` if it does not exist."""
     check_choice("the preset", name, PRESETS)
     return read_yaml(CONFIGS / f"{name}.yaml")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML configuration file as nested values.
-
-    Raises:
-        InputError: if the file is missing, is not YAML, or is not a mapping.
-    """
+    """Read a YAML configuration file as nested values; raises :class:`InputError` if it cannot be read."""
     try:
         values = _load_yaml(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise TypeError("expected sections such as model: and trainer:")
     except Exception as error:  # PyYAML raises many types of errors for tags that do not match their values
         raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} contains no configuration: expected sections such as model: and trainer:")
     return values
 
 
 def parse_value(text: str) -> Any:
-    """Parse the text of an option as YAML: a number, a list, a boolean, or the text itself.
-
-    Raises:
-        InputError: if the text is not valid YAML, such as an unclosed bracket.
-    """
+    """Parse the text of an option as YAML: a number, a list, a boolean, or the text itself."""
     try:
         return _load_yaml(text)
     except Exception:  # as in :func:`read_yaml`
@@ -97,14 +92,9 @@ def parse_value(text: str) -> Any:
 
 
 def _load_yaml(text: str) -> Any:
-    """Parse a YAML text.
-
-    Raises:
-        InputError: if the text has aliases, by which a small file can hold exponentially many values, or a key twice.
-        Exception: if the text is not valid YAML.
-    """
+    """Parse YAML without aliases, by which a small file of a stranger's model can hold exponentially many values."""
     if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.SafeLoader)):
-        raise InputError("it has aliases, such as *name: repeat the values in their place")
+        raise ValueError("it has aliases, such as *name: repeat the values in their place")
     return yaml.load(text, _UniqueKeysLoader)
 
 
@@ -114,7 +104,7 @@ class _UniqueKeysLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [key.value for key, _ in node.value]
         if repeated := [key for i, key in enumerate(keys) if key in keys[:i]]:
-            raise InputError(f"it has {shown(repeated[0])} twice: write it once")
+            raise ValueError(f"it has {shown(repeated[0])} twice: write it once")
         return super().construct_mapping(node, deep)
 
 
@@ -148,24 +138,15 @@ def flattened(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_settings(saved: dict[str, Any], wanted: dict[str, Any], folder: Path, what: str) -> None:
-    """Raise :class:`InputError` if the settings with which a folder was started differ from those that are given.
-
-    Args:
-        saved: settings of the folder by name.
-        wanted: settings that are given.
-        folder: folder of a run or a search.
-        what: ``"run"`` or ``"search"``.
-    """
+    """Raise :class:`InputError` if the settings with which a run or a search (``what``) was started in a folder differ
+    from those that are given."""
     # The fingerprint is last, since a difference in another option gives a more specific message.
     for name in sorted(saved | wanted, key=lambda name: name == "data.fingerprint"):
-        if saved.get(name) == wanted.get(name):
-            continue
-        if name == "data.fingerprint":
-            raise InputError(f"the data of the {what} in {folder} has changed: choose another --out")
-        raise InputError(
-            f"{folder} holds a {what} with {name} {saved.get(name)}, not {wanted.get(name)}: choose another --out, or "
-            "give the same settings"
-        )
+        if saved.get(name) != wanted.get(name):
+            message = f"{folder} holds a {what} with {name} {saved.get(name)}, not {wanted.get(name)}"
+            if name == "data.fingerprint":
+                message = f"the data of the {what} in {folder} has changed"
+            raise InputError(f"{message}: choose another --out")
 
 
 def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
@@ -178,8 +159,7 @@ def check_keys(values: dict[str, Any], kind: type, where: str = "") -> None:
             hint = next((f" (did you mean {name}.{key}?)" for name in sections), nearest(key, hints))
             raise InputError(f"unknown configuration key {path}{hint}")
         if dataclasses.is_dataclass(hints[key]):
-            if not isinstance(value, dict):
-                raise InputError(f"the configuration section {shown(key)} must contain keys and values")
+            check_type(f"the section {key}", value, (dict,))
             check_keys(value, hints[key], f"{where}{key}.")
 
 
@@ -189,9 +169,19 @@ def _converted(key: str, value: Any, allowed: tuple[type, ...]) -> Any:
     if isinstance(value, bool):
         return ("on" if value else "off") if key in _ON_OFF_KEYS else value
     if float in allowed and isinstance(value, int | str):
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             return float(value)  # YAML 1.1 reads 1e-3 as a string
     return str(value) if str in allowed and isinstance(value, int) else value  # such as devices: 2
+
+
+_TYPE_NAMES = {type(None): "empty", dict: "keys and values"}
+
+
+def check_type(name: str, value: Any, allowed: tuple[type, ...]) -> None:
+    """Raise :class:`InputError` for a value of another type than those allowed."""
+    if type(value) not in allowed:
+        names = " or ".join(_TYPE_NAMES.get(each, each.__name__) for each in allowed)
+        raise InputError(f"{name} must be {names}, not {shown(value)}")
 
 
 def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
@@ -199,10 +189,6 @@ def parse_section(kind: type, name: str, values: dict[str, Any]) -> Any:
     hints, converted = typing.get_type_hints(kind), {}
     for key, value in values.items():
         allowed = typing.get_args(hints[key]) or (hints[key],)
-        if isinstance(value, int) and abs(value) >= 2**1023:
-            raise InputError(f"{name}.{key} is too large a number")
         converted[key] = _converted(key, value, allowed)
-        if type(converted[key]) not in allowed:
-            names = " or ".join("empty" if t is type(None) else t.__name__ for t in allowed)
-            raise InputError(f"{name}.{key} must be {names}, not {shown(converted[key])}")
+        check_type(f"{name}.{key}", converted[key], allowed)
     return kind(**converted)

@@ -24,15 +24,8 @@ def split_words(text: str) -> list[str]:
 
 
 def split_columns(text: str) -> list[str]:
-    """Split a text at commas and line breaks, as CSV: without quotes and leading spaces, but with empty items.
-
-    Raises:
-        InputError: if the text is not valid CSV.
-    """
-    try:
-        return [word for line in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True) for word in line]
-    except csv.Error as error:
-        raise InputError(f"cannot read the names {shown(text[:40])}: {error}") from None
+    """Split a text at commas and line breaks, as CSV: without quotes and leading spaces, but with empty items."""
+    return [word for line in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True) for word in line]
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -57,81 +50,62 @@ def quote_setting(name: str, value: str) -> str:
 
 @dataclass
 class DataConfig(Section):
-    """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set.
-
-    Attributes:
-        dataset: demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a folder of such
-            files, or of a preprocessed dataset from ``graphslice featurize``.
-        valid_file: separate file with the validation set, in the format of dataset.
-        test_file: separate file with the test set. Rows are numbered through dataset, valid_file and test_file.
-        root: directory of OGB's datasets, downloaded if missing; default: dataset.
-        smiles_column: column with the SMILES; default: detected by its name.
-        id_column: columns that identify the rows in files and reports, separated by commas.
-        targets: columns to predict, separated by commas; default: the only column that can be one.
-        level: molecule (default), or atom or bond for atom- and bond-level targets: a cell is then a list with one
-            number per atom or bond of the SMILES, in RDKit's order.
-        task: task type regression, binary or multiclass, of all targets or as TARGET=binary,OTHER=regression; default:
-            inferred from the values.
-        transform: scale of regression targets: none, log, or TARGET=log,OTHER=none; default: by inner validation.
-        decimal: comma reads numbers such as 3,14; default: such cells are errors.
-        features: descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments),
-            rdkit2d (RDKit descriptors), and names of numeric columns of the dataset.
-        weight_column: column with the weight of each row in training, stacking and calibration, from 0 up; 0 leaves a
-            row out; default: equal weights.
-        split: random, scaffold, cluster, or the name of a column with the values train, valid or test; default: the
-            column "split" if it exists, else random. Without a validation set in a column or file, it is drawn from
-            the training set.
-        split_sizes: shares of the training, validation and test set in a random, scaffold or cluster split, separated
-            by commas; default: 0.8,0.1,0.1. 0.9,0.1,0 keeps no test set.
-        carve: index of the random draw of the validation set, if the dataset does not specify one.
-        folds: number of cross-validation folds ("5"), or folds and repeats ("5x3": 5 folds, three times).
-        fold: index of the fold that is the test set, from 0 (to 14 for 5x3); default: each fold once.
-        rejected: few (default): stop the run if fewer than half of the labelled rows are valid; any: train on the
-            valid rows, however few.
-        seed: random seed of the split.
-        cache: directory in which preprocessed molecules are stored between runs; default: the user's cache directory,
-            or $GRAPHSLICE_CACHE.
-        fingerprint: hash of the molecules, labels and split of a run; set by the run.
-    """
+    """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set."""
 
     dataset: str = "demo"
-    valid_file: str | None = None
+    """demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a folder of such files, or of a
+    preprocessed dataset from ``graphslice featurize``"""
+    valid_file: str | None = None  # separate file with the validation set, in the format of dataset
     test_file: str | None = None
-    root: str = "dataset"
-    smiles_column: str | None = None
-    id_column: str | None = None
-    targets: str | None = None
+    """separate file with the test set; rows are numbered through dataset, valid_file and test_file"""
+    root: str = "dataset"  # directory of OGB's datasets, downloaded if missing; default: dataset
+    smiles_column: str | None = None  # column with the SMILES; default: detected by its name
+    id_column: str | None = None  # columns that identify the rows in files and reports, separated by commas
+    targets: str | None = None  # columns to predict, separated by commas; default: the only column that can be one
     level: str = MOLECULE
+    """molecule, atom or bond: a cell is then a list with a number per atom or bond of the SMILES, in RDKit's order"""
     task: str | None = None
+    """regression, binary or multiclass, or TARGET=binary,OTHER=regression; default: inferred from the values"""
     transform: str | None = None
-    decimal: str | None = None
+    """scale of regression targets: none, log, or TARGET=log,OTHER=none; default: by inner validation"""
+    decimal: str | None = None  # comma reads numbers such as 3,14; default: such cells are errors
     features: str | None = None
+    """descriptors used in addition to the graph, separated by commas: morgan (counts of atom environments), rdkit2d
+    (RDKit descriptors), and names of numeric columns of the dataset"""
     weight_column: str | None = None
+    """column with the weight of each row in training, stacking and calibration; 0 leaves a row out; default: equal"""
     split: str | None = None
+    """random, scaffold, cluster, or a column with the values train, valid (else drawn from train) or test; default: the
+    column "split" if it exists, else random"""
     split_sizes: str | None = None
-    carve: int = 0
+    """shares of the training, validation and test set in a random, scaffold or cluster split; default: 0.8,0.1,0.1.
+    0.9,0.1,0 keeps no test set"""
+    carve: int = 0  # index of the random draw of the validation set, if the dataset does not specify one
     folds: str | None = None
-    fold: int | None = None
+    """number of cross-validation folds ("5"), or folds and repeats ("5x3": 5 folds, three times)"""
+    fold: int | None = None  # index of the fold that is the test set, from 0 (to 14 for 5x3); default: each fold once
     rejected: str = "few"
-    seed: int = 0
+    """few: stop if fewer than half of the labelled rows are valid; any: train on the valid rows, however few"""
+    seed: int = 0  # random seed of the split
     cache: str | None = None
-    fingerprint: str | None = None
+    """folder of preprocessed molecules; default: the user's cache directory, or $GRAPHSLICE_CACHE"""
+    fingerprint: str | None = None  # hash of the molecules, labels and split of a run; set by the run
 
     def __post_init__(self) -> None:
         for name in ("targets", "id_column"):  # in Python they may be lists
             if isinstance(names := getattr(self, name), list | tuple):
                 setattr(self, name, join_names([*map(str, names)]))
-        if len(set(self.descriptors)) < len(self.descriptors):
-            raise InputError(f"data.features contains a duplicate name: {self.features}")
         self._check_choices(level=LEVELS, rejected=("few", "any"), decimal=("comma", None))
         self._check_least(0, "seed", "carve")
         self._check_split_sizes()
         folds, repeats = self.folds_and_repeats
-        if self.folds is not None and not (folds >= 2 and repeats >= 1):
-            raise InputError(f"data.folds must be a number from 2, or such as 5x3 (repeats), not {shown(self.folds)}")
-        if self.folds is None and self.fold is not None:
+        if self.folds is not None:
+            self._check_form(folds="N|NxN")
+            check_number("data.folds", folds, 2)
+            check_number("data.folds", repeats, 1)
+            check_number("data.fold", self.fold, 0, folds * repeats - 1)
+        elif self.fold is not None:
             raise InputError(f"data.fold {self.fold} selects the fold that is the test set: set data.folds too")
-        check_number("data.fold", self.fold, 0, folds * repeats - 1)
 
     def _check_split_sizes(self) -> None:
         if self.split_sizes is None:
@@ -161,7 +135,7 @@ class DataConfig(Section):
         features = self.features or ""
         # In Python it may be a list.
         names = split_words(features) if isinstance(features, str) else map(str, features)
-        return tuple(name.strip() for name in names if name.strip())
+        return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
 
     @property
     def is_cross_validation(self) -> bool:
@@ -177,22 +151,18 @@ class DataConfig(Section):
 
 @dataclass
 class GraphConfig(Section):
-    """Conversion of a molecule to a graph.
-
-    Attributes:
-        atom_order: canonical (canonical order: predictions do not depend on the SMILES notation) or input (order of
-            the SMILES, as in the original Graphormer).
-        path_ties: several shortest paths between two atoms: mean over all, or the one that floyd-warshall finds, as in
-            the original Graphormer.
-        max_atoms: atoms of the largest accepted molecule; at most 65,535.
-        standardize: none, or parent: the graph is that of the largest organic fragment, neutralised, so that salts and
-            charge states of a compound have the same prediction. Molecules that are given as graphs are not changed.
-    """
+    """Conversion of a molecule to a graph."""
 
     atom_order: str = "canonical"
+    """canonical (canonical order: predictions do not depend on the SMILES notation) or input (order of the SMILES, as
+    in the original Graphormer)"""
     path_ties: str = "mean"
-    max_atoms: int = 512
+    """several shortest paths between two atoms: mean over all, or the one that floyd-warshall finds, as in the original
+    Graphormer"""
+    max_atoms: int = 512  # atoms of the largest accepted molecule; at most 65,535
     standardize: str = "none"
+    """none, or parent: the graph is that of the largest organic fragment, neutralised, so that salts and charge states
+    of a compound have the same prediction. Molecules that are given as graphs are not changed"""
 
     def __post_init__(self) -> None:
         self._check_choices(atom_order=("canonical", "input"), path_ties=("mean", "floyd-warshall"))

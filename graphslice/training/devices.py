@@ -19,7 +19,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from graphslice.config import TrainerConfig
 from graphslice.data.datamodule import DeviceShare
-from graphslice.errors import InputError, first_line
+from graphslice.errors import InputError, check_number, first_line
 from graphslice.nn.compiled import row_multiple
 from graphslice.system.machine import default_device, fast_dtype
 
@@ -52,31 +52,19 @@ def choose_devices(settings: TrainerConfig) -> Devices:
     launched, machines = launched_processes()
     note = None
     interactive = hasattr(sys, "ps1")  # in a notebook or Python prompt, further processes cannot be launched
-    if settings.devices.isascii() and settings.devices.isdigit() and int(settings.devices) > 0:
+    if settings.devices != "auto":
         count = int(settings.devices)
-    elif settings.devices != "auto":
-        raise InputError(
-            f"trainer.devices must be auto or a positive number, not {settings.devices!r}; select specific GPUs with "
-            "CUDA_VISIBLE_DEVICES"
-        )
+        check_number("trainer.devices", count, 1)
     else:
         count = launched or (1 if interactive else worthwhile_gpus(gpus, settings.batch_size))
-        if launched is not None and count < gpus:
-            note = f"{count} of {gpus} GPUs used: as many processes were launched on this machine"
-        elif count < gpus:
-            too_small = f"a batch of {settings.batch_size} molecules is too small for more"
-            reason = "a notebook trains on one" if interactive else too_small
-            note = f"{count} of {gpus} GPUs used: {reason}; override with trainer.devices"
+        if count < gpus:
+            note = f"{count} of {gpus} GPUs used for a batch of {settings.batch_size} molecules; see trainer.devices"
     if launched is not None and 1 < count != launched:
         raise InputError(
             f"trainer.devices is {count}, but the number of processes launched on each machine is {launched}: launch "
             f"one for each device, as with srun --ntasks-per-node {count}, or set trainer.devices to {launched}"
         )
-    if count * machines > settings.batch_size:
-        raise InputError(
-            f"{count * machines} devices need at least as many molecules per batch, but trainer.batch_size is "
-            f"{settings.batch_size}"
-        )
+    check_number(f"trainer.batch_size on {count * machines} devices", settings.batch_size, count * machines)
     used = range(min(count, gpus))
     precision = choose_precision(settings.precision, [torch.cuda.get_device_capability(i) for i in used])
     if accelerator == "mps":

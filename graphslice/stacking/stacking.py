@@ -1,4 +1,4 @@
-"""Stacking: weighted ensemble of a network with base models of other kinds (forest, boosting, kernel).
+"""The stack: weighted average of a network and base models of other kinds (forest, boosting, kernel).
 
 The prediction is a weighted average; the weights of each target are chosen on held-out molecules. With few rows,
 weights are averaged over all choices that are nearly as good as the best (model averaging).
@@ -28,15 +28,15 @@ from graphslice.tasks import (
 
 BaseModel: TypeAlias = Trees | KernelMachine
 
-#: Keys of the network and of the weighted ensemble, next to those of the base models, as in ``metrics.json``.
-NETWORK, STACK = "network", "stacking"
+#: Keys of the network and of the stack, next to those of the base models, as in ``metrics.json``.
+NETWORK, STACK = "network", "stack"
 #: Names that are printed.
 NAMES = {
     NETWORK: "network",
     "forest": "random forest",
     "boosting": "gradient boosting",
     "kernel": "kernel machine",
-    STACK: "weighted ensemble",
+    STACK: "stack",
 }
 #: Fitting functions of the base models.
 FITTERS: dict[str, Callable[..., BaseModel]] = {"forest": fit_forest, "boosting": fit_boosting, "kernel": fit_kernel}
@@ -206,10 +206,8 @@ def choose_weights(targets: Sequence[HeldOutLosses]) -> np.ndarray:
     """Choose the stacking weights of M models for each of T targets: ``float64 [M, T]``; equal if no target has losses.
 
     The weights of a target are the mean of all choices (multiples of 0.1) whose loss is within two standard errors of
-    the best, paired over molecules: few molecules give nearly equal weights. With several targets, the mean loss over
-    targets counts as much as 50 more molecules, so that a target with few labels has nearly the weights of the others;
-    one with too few has their mean. In this mean, losses are relative to the best model of each target (at most 1.5
-    times it), so that a target that one model predicts almost exactly does not decide for the others. If a single model
+    the best, paired over molecules: few molecules give nearly equal weights. The mean loss over several targets counts
+    as much as 50 more molecules, with losses relative to the best model of each target, at most 1.5. If a single model
     has less loss than these weights, the nearest weights with less loss than that model are taken, or that model.
     """
     models = len(targets[0].predictions)

@@ -194,14 +194,14 @@ class Stack:
 def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence[Task]) -> str:
     """Describe the weights ``float64 [M, T]`` of M models for T targets, by their mean over targets."""
     if not weights[1:].any():
-        return "weighted ensemble: 100% network (other models add little and are not used)"
+        return "stack: 100% network (other models add little and are not used)"
     shares = ", ".join(
         f"{100 * share:.0f}% {NAMES[name]}"
         for name, share in zip(names, weights.mean(axis=1), strict=True)
         if share > 0
     )
     mean = f", mean over {len(tasks):,} targets" if len(tasks) > 1 else ""
-    return f"weighted ensemble: {shares} (weights chosen on held-out molecules{mean})"
+    return f"stack: {shares} (weights chosen on held-out molecules{mean})"
 
 
 def _describe_scores(split: str, metric: str, values: dict[str, float]) -> str:
@@ -237,9 +237,7 @@ def evaluate_split(
     title: str = "",  # in place of the name of the split
 ) -> dict:
     """Score, print and write (to ``file``) the predictions of a split, and plot those of the test set; raises
-    :class:`InputError` if training diverged. Returns :func:`~graphslice.evaluation.metrics.scores`, with
-    :func:`~graphslice.evaluation.coverage.add_coverage`, and for classes ``temperature`` and
-    ``calibration_error_before`` temperature scaling."""
+    :class:`InputError` if training diverged. Returns the scores with coverage and temperature."""
     dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
     if not np.isfinite(predictions).all():
         raise InputError("the training diverged: its predictions are not finite; lower optimizer.peak_lr")
@@ -311,9 +309,8 @@ def evaluate_run(
 def calibrate_ensemble(
     out: Path, models: Sequence[Predictor], splits: Sequence[Splits], split: str, data: MoleculeData
 ) -> Calibration:
-    """Calibrate an ensemble on held-out predictions, and save it. If its members held out different molecules, as in a
-    cross-validation, the errors are those of single members, not smaller than those of the ensemble mean that is
-    predicted for new molecules (cross-conformal prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4)."""
+    """Calibrate an ensemble on held-out predictions, and save it. If its members held out different molecules, the
+    errors are those of single members (cross-conformal prediction, Vovk 2015, doi:10.1007/s10472-013-9368-4)."""
     # Training molecules of any member: a test set shared by all is not part of the applicability domain.
     training = np.unique(np.concatenate([member["train"] for member in splits]))
     domain = fit_domain(data, training)

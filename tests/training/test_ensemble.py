@@ -8,20 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from json_documents import document_of
 from rich.console import Console
-from scipy.stats import ttest_1samp
 
 import graphslice as gs
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import load_evaluation_data
-from graphslice.report.write import write_report
 from graphslice.runs.run_files import read_config, read_splits
 from graphslice.training import resume, train
 from graphslice.training.resolve import fit_to_dataset, member_configs
-from graphslice.training.train_run import describe_seeds, train_member
+from graphslice.training.train_run import _describe_members, train_member
 
 
 @pytest.fixture(scope="module")
@@ -91,25 +88,6 @@ def test_validation_split_is_rejected_if_other_members_trained_on_it(ensemble, c
     assert cli("evaluate", ensemble / "member-1", "--split", "valid")[0] == 0
 
 
-def test_document_has_the_scores_of_the_members(ensemble, cli, tmp_path):
-    shutil.copytree(ensemble, tmp_path / "e")
-    document = document_of("train", cli("train", "--resume", tmp_path / "e", "--json")[1])
-    assert document["training"]["members"] == 2 == len(document["metrics"]["members"])
-
-
-def test_predictions_file_has_the_standard_deviation(ensemble, cli, tmp_path):
-    pd.DataFrame({"smiles": ["CCO", "oops"]}).to_csv(tmp_path / "in.csv", index=False)
-    assert cli("predict", ensemble, tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
-    found = pd.read_csv(tmp_path / "out.csv")
-    assert list(found) == ["smiles", "gap_ev_pred", "gap_ev_std", "error"]
-    assert found["gap_ev_std"][0] > 0 and np.isnan(found["gap_ev_std"][1])
-
-
-def test_inspection_of_an_ensemble_uses_the_mean(ensemble, cli, tmp_path):
-    code, out, _ = cli("inspect", ensemble, "CCO", "-o", tmp_path / "maps")
-    assert code == 0 and "mean of 2 networks" in out and (tmp_path / "maps" / "atoms-1.svg").exists()
-
-
 def test_stopped_ensemble_is_resumed(ensemble, tmp_path, monkeypatch):
     """An available GPU that was not selected is not used for the evaluation."""
     monkeypatch.setattr("graphslice.inference.predictor.default_device", lambda: "cuda")
@@ -124,18 +102,6 @@ def test_stopped_ensemble_is_resumed(ensemble, tmp_path, monkeypatch):
     assert again.metrics["test"]["mae"] == pytest.approx(expected["test"]["mae"], rel=1e-6)
 
 
-def test_foreign_members_are_rejected_on_resume(ensemble, demo_rows, tiny_config, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(ensemble, folder)
-    demo_rows[["smiles", "gap_ev"]][:30].to_csv(tmp_path / "other.csv", index=False)
-    train(tiny_config(tmp_path / "other.csv", trainer={"max_epochs": 1}), tmp_path / "other")
-    shutil.rmtree(folder / "member-2")
-    shutil.copytree(tmp_path / "other", folder / "member-2")
-    (folder / "metrics.json").unlink()
-    with pytest.raises(InputError, match=r"member-2 and .*member-1 were trained on other data"):
-        resume(folder)
-
-
 def test_resuming_a_finished_ensemble_changes_nothing(ensemble, tmp_path):
     shutil.copytree(ensemble, tmp_path / "run")
     before = (tmp_path / "run" / "calibration.safetensors").stat().st_mtime_ns
@@ -144,21 +110,17 @@ def test_resuming_a_finished_ensemble_changes_nothing(ensemble, tmp_path):
     assert again.metrics == json.loads((ensemble / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize("other", ["mae", "loss"])
-def test_baselines_with_different_metrics_are_not_averaged(other, ensemble, tmp_path):
+def test_baselines_with_different_metrics_are_not_averaged(ensemble, tmp_path):
     """This occurs if the validation set of one member has a single class, for which AUROC is undefined."""
-    folder = tmp_path / "run"
-    shutil.copytree(ensemble, folder)
-    (folder / "metrics.json").unlink()
-    for member, metric in (("member-1", "mae"), ("member-2", other)):
-        found = json.loads((folder / member / "metrics.json").read_text())
-        found |= {"metric": metric, "baselines": {"test": {"network": 0.5, "forest": 0.7, "stacking": 0.6}}}
-        (folder / member / "metrics.json").write_text(json.dumps(found))
-    screen = io.StringIO()
-    result = resume(folder, console=Console(file=screen, width=500))
-    assert ("network 0.5000 ± 0.0000, random forest" in screen.getvalue()) == (other == "mae")
-    page = write_report(result.folder, result.data).read_text()
-    assert "Network and base models" in page and ("over 2 models, each evaluated alone" in page) == (other == "mae")
+    for other in ("mae", "loss"):
+        folders = [shutil.copytree(ensemble / name, tmp_path / other / name) for name in ("member-1", "member-2")]
+        for folder, metric in zip(folders, ("mae", other), strict=True):
+            found = json.loads((folder / "metrics.json").read_text())
+            found |= {"metric": metric, "baselines": {"test": {"network": 0.5, "forest": 0.7, "stack": 0.6}}}
+            (folder / "metrics.json").write_text(json.dumps(found))
+        screen = io.StringIO()
+        _describe_members(folders, {"a": {"test": 0.5}, "b": {"test": 0.5}}, "mae", 0, Console(file=screen, width=500))
+        assert ("network 0.5000 ± 0.0000, random forest" in screen.getvalue()) == (other == "mae")
 
 
 def test_saved_configurations_of_members_are_those_of_the_ensemble(ensemble):
@@ -184,18 +146,6 @@ def test_cross_validation_tests_each_molecule_once(table, tiny_config, tmp_path)
         load_evaluation_data(gs.load(tmp_path / "run", "cpu"), tmp_path / "run", {})
     first = gs.load(tmp_path / "run" / "member-1", "cpu").predict(found["smiles"][tests[0]])[:, 0]
     np.testing.assert_allclose(found["gap_ev_pred"][tests[0]], first, rtol=1e-5)
-
-
-def test_ensemble_of_one_fold(table, tiny_config, tmp_path):
-    """The members share the test set, and none was trained on it."""
-    one = tiny_config(table, data={"folds": "3", "fold": 0}, trainer={"max_epochs": 1, "ensemble": 2})
-    result = train(one, tmp_path / "run")
-    assert not (tmp_path / "run" / "out_of_fold.csv").exists() and result.metrics["test"]["molecules"] == 20
-    assert "coverage_90" in result.metrics["test"]["targets"]["gap_ev"]
-    model = gs.load(tmp_path / "run", "cpu")
-    assert model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
-    model.save(tmp_path / "kept")
-    assert gs.load(tmp_path / "kept", "cpu").evaluate()["mae"] == pytest.approx(model.evaluate()["mae"], rel=1e-6)
 
 
 def test_cross_validation_with_an_untrainable_fold_is_not_started(demo_rows, tiny_config, tmp_path):
@@ -239,37 +189,6 @@ def test_member_configurations(tiny_config):
 def test_ensembles_of_cross_validations_are_rejected(tiny_config):
     with pytest.raises(InputError, match=r"leave out trainer.ensemble"):
         member_configs(tiny_config(data={"folds": "2"}, trainer={"ensemble": 2}))
-
-
-CLEAR, UNCLEAR = ([0.5, 0.52, 0.54], [0.8, 0.81, 0.87]), ([0.5, 0.9, 0.7], [0.6, 0.61, 0.62])
-
-
-@pytest.mark.parametrize(
-    ("network", "forest", "metric", "expected"),
-    [
-        (*CLEAR, "mae", "network is better than random forest by 0.307"),
-        (*CLEAR, "auroc", "random forest is better than network by 0.307"),
-        (*UNCLEAR, "mae", "random forest is better than network by 0.09"),
-        ([0.5, 0.52], [0.8, 0.82], "mae", "network is better than random forest by 0.3; 2 models are too few"),
-    ],
-)
-def test_significance_of_the_difference_over_seeds(network, forest, metric, expected):
-    found = [{"network": n, "forest": f, "stacking": 0.4} for n, f in zip(network, forest, strict=True)]
-    lines = describe_seeds("test", found, metric)
-    assert "weighted ensemble 0.4000 ± 0.0000" in lines[0] and lines[1].startswith(expected)
-    assert describe_seeds("test", found[:1], metric) == []
-    if len(network) > 2:  # by Student's t
-        gains = np.subtract(forest, network)
-        low, high = ttest_1samp(gains * np.sign(gains.mean()), 0).confidence_interval()
-        verdict = ", not significant given the" if low < 0 else ", significant given the"
-        assert f"{low:.3g} to {high:.3g})" + verdict in lines[1]
-
-
-def test_metric_undefined_for_one_seed_is_omitted():
-    found = [{"network": None, "forest": 0.8, "stacking": None}, {"network": 0.6, "forest": 0.8, "stacking": 0.7}]
-    assert describe_seeds("test", found, "auroc") == []
-    (line,) = describe_seeds("test", [{**each, "forest": None, "network": 0.6} for each in found], "auroc")
-    assert "network 0.6000 ± 0.0000" in line
 
 
 def test_a_member_is_not_trained_on_a_table_that_has_changed(demo_rows, tiny_config, tmp_path):

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from graphslice.config import quote_item, quote_setting, split_words
-from graphslice.errors import InputError, nearest, shown
+from graphslice.config import split_words
+from graphslice.errors import InputError, check_choice, check_known
 
 REGRESSION, BINARY, MULTICLASS = TASK_KINDS = ("regression", "binary", "multiclass")
 #: Transformations of a regression target before training: none, the natural logarithm.
@@ -212,16 +212,8 @@ def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[s
     values: dict[str, str] = {}
     for part in split_words(text):
         name, equals, value = (word.strip() for word in part.rpartition("="))
-        if value not in choices:
-            single = quote_setting(names[0], choices[-1]) if len(names) else f"TARGET={choices[-1]}"
-            raise InputError(
-                f"{option} cannot be {shown(value)}{nearest(value, choices)}: choose from {', '.join(choices)}, or set "
-                f"it for single targets, such as {single}"
-            )
-        if not equals or name not in names:
-            raise InputError(
-                f"{option} names {shown(name)}{nearest(name, names, quote_item)}, which is not a predicted target"
-            )
+        check_choice(option, value if equals else part, choices)
+        check_known("target", name, names, option)
         values[name] = value
     return values
 

@@ -142,9 +142,7 @@ def fit_calibration(
     domain: ApplicabilityDomain,  # of the training molecules
     weights: np.ndarray | None = None,  # float64 [R], of each row in the quantiles of errors
 ) -> Calibration:
-    """Calibrate a model on held-out molecules; raises InputError if predictions and labels differ in length."""
-    if len(predictions) != len(labels):
-        raise InputError(f"{len(predictions)} predictions do not match {len(labels)} labels")
+    """Calibrate a model on held-out molecules."""
     targets = []
     for t, task, where in each_target(tasks):
         known = np.isfinite(labels[:, t]) & np.isfinite(predictions[:, where]).all(axis=1)

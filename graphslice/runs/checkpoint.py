@@ -13,7 +13,7 @@ from graphslice._version import __version__
 from graphslice.calibration import Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.runs.checkpoint_file import read_values, write_values
 from graphslice.runs.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, check_folder, find_checkpoint, write_start
 from graphslice.stacking import Stacking
@@ -50,14 +50,13 @@ class Checkpoint:
 
         try:
             if not self.fits():
-                raise RuntimeError
+                raise RuntimeError("its weights do not fit its configuration")
             return build_network(self.config.model, self.weights)
-        except InputError as error:
+        except (InputError, RuntimeError, TypeError) as error:  # TypeError: a dtype that torch does not have
             raise InputError(
-                f"cannot build the network: {error}; its mixer may be in a file that GRAPHSLICE_MIXERS does not name"
+                f"cannot build the network: {first_line(error)}; a mixer may be in a file that GRAPHSLICE_MIXERS does "
+                "not name"
             ) from None
-        except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
-            raise InputError("the weights of the model do not fit its configuration") from None
 
     def fits(self) -> bool:
         """True if the weights that have the sizes of the configuration have these; checked before a model is made."""

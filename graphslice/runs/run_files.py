@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -49,18 +50,8 @@ REJECTED, REPORT = "rejected.csv", "report.html"
 TEST_PLOT, TEST_PREDICTIONS, OUT_OF_FOLD = "test.png", "test_predictions.csv", "out_of_fold.csv"
 #: Files of a run in addition to its checkpoints and configuration.
 RUN_FILES = (
-    METRICS,
-    TRAINING,
-    SPLIT_FILE,
-    REJECTED,
-    TEST_PLOT,
-    TEST_PREDICTIONS,
-    OUT_OF_FOLD,
-    START_FILE,
-    REPORT,
-    MOLECULES,
-    CORPUS,
-    ENSEMBLE_CALIBRATION,
+    *(METRICS, TRAINING, SPLIT_FILE, REJECTED, TEST_PLOT, TEST_PREDICTIONS, OUT_OF_FOLD, START_FILE, REPORT),
+    *(MOLECULES, CORPUS, ENSEMBLE_CALIBRATION),
 )
 
 _MEMBER = re.compile(rf"{MEMBER}([1-9][0-9]*)", re.ASCII)
@@ -111,12 +102,10 @@ def read_metric_logs(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def is_finished(folder: Path) -> bool:
-    """True if a run is trained and evaluated."""
     return (folder / METRICS).exists()
 
 
 def resume_command(folder: Path) -> str:
-    """Return the command that continues a run."""
     return shell_command(["graphslice", "train", "--resume", str(folder)])
 
 
@@ -144,10 +133,8 @@ def read_training(folder: Path) -> dict:
 
 def _read_json(path: Path) -> dict:
     """Read a JSON file of a run; raises InputError if it is missing or damaged."""
-    try:
+    with _damage_reported(path):
         return json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise InputError(f"{path} is missing or damaged: copy it again") from None
 
 
 def contains_run(folder: Path) -> bool:
@@ -162,7 +149,6 @@ def find_members(path: str | Path) -> list[Path]:
 
 
 def member_number(folder: Path) -> int:
-    """Return the number of an ensemble member from the name of its run directory."""
     return int(folder.name.removeprefix(MEMBER))
 
 
@@ -201,14 +187,16 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
 
 def _read_column(path: Path, column: str) -> list[tuple[int, str]]:
     """Read pairs of a row (from 0) and a text from a CSV file of a run."""
+    with _damage_reported(path), path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return [(int(line["row"]) - 1, line[column]) for line in csv.DictReader(file)]
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
     try:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            pairs = [(int(line["row"]) - 1, line[column]) for line in csv.DictReader(file)]
-    except (ValueError, KeyError, TypeError, csv.Error):
-        pairs = []
-    if not pairs:
-        raise InputError(f"{path} is damaged: copy it again")
-    return pairs
+        yield
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        raise InputError(f"{path} is missing or damaged: copy it again") from None
 
 
 def default_run_directory(config: DataConfig) -> Path:

@@ -25,12 +25,9 @@ def load_weights(path: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice to developers
-            contents = torch.load(path, map_location="cpu", weights_only=True)
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception:  # a damaged file can raise almost any error
         raise InputError(
             f"cannot read {path}: it is truncated or damaged, or holds objects other than weights and plain values, "
             "which would run code"
         ) from None
-    if not isinstance(contents, dict):
-        raise InputError(f"cannot read {path}: it does not hold a checkpoint")
-    return contents

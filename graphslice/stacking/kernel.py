@@ -18,10 +18,10 @@ import numpy as np
 from numba import njit
 
 from graphslice.chem.fingerprints import FINGERPRINT_BITS
-from graphslice.errors import InputError
 from graphslice.stacking.trees import (
     LOGISTIC,
     NUMBER,
+    as_inputs,
     check_arrays,
     form,
     label_scores,
@@ -50,10 +50,7 @@ _SMALLER = {"ptr": "int32", "vectors": "int16", "sizes": "float32", "descriptors
 
 @dataclass(frozen=True, eq=False)
 class KernelMachine:
-    """Support vector machine with S support vectors. Raises :class:`InputError` if the arrays are not valid.
-
-    An input has C counts, then D descriptors. The counts of the support vectors are stored by column.
-    """
+    """Support vector machine with S support vectors; an input has C counts, then D descriptors."""
 
     ptr: np.ndarray = field(metadata=form("C+1", "int64"))  # entries of count c: ptr[c]:ptr[c + 1]
     vectors: np.ndarray = field(metadata=form("Z", "int32"))  # of each entry, ascending within a count
@@ -70,12 +67,14 @@ class KernelMachine:
     classes, normalised."""
 
     def __post_init__(self) -> None:
-        check_arrays(self)
+        check_arrays(self, self._index_error)
+
+    def _index_error(self) -> str:
+        """Check the assumptions of the compiled code."""
         ptr, vectors = self.ptr, self.vectors
         if ptr[0] != 0 or ptr[-1] != len(vectors) or (np.diff(ptr) < 0).any():
-            raise InputError("the arrays are not a kernel machine: ptr is not ascending")
-        if ((vectors < 0) | (vectors >= len(self.sizes))).any():
-            raise InputError("the arrays are not a kernel machine: a count of no support vector")
+            return "ptr is not ascending"
+        return "a count of no support vector" if ((vectors < 0) | (vectors >= len(self.sizes))).any() else ""
 
     @property
     def width(self) -> int:
@@ -93,14 +92,9 @@ class KernelMachine:
         return int(self.link[0]) == NUMBER
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Predict each row ``float32 [R, C + D]`` independently, bitwise the same in any batch: ``float64 [R, W]``.
-
-        A row is a number, the probability of class 1 (W = 1), or those of all classes, summing to 1. Counts are rounded
-        down and limited to 0 to 255, nan counts as 0. Another number of columns is an :class:`InputError`.
-        """
-        if x.ndim != 2 or x.shape[1] != self.features:
-            raise InputError(f"inputs of shape {list(x.shape)} do not match a kernel of {self.features} features")
-        x = np.ascontiguousarray(x, np.float32)
+        """Predict each row ``float32 [R, C + D]`` as :meth:`Trees.predict`: ``float64 [R, W]``. Counts are rounded down
+        and limited to 0 to 255, nan counts as 0."""
+        x = as_inputs(x, self.features)
         values = np.zeros((len(x), self.width))
         support = self.ptr, self.vectors, self.counts, self.sizes, self.descriptors
 
@@ -139,13 +133,9 @@ def fit_kernel(
     weights: np.ndarray | None = None,
     counts: int = FINGERPRINT_BITS,
 ) -> KernelMachine:
-    """Fit a support vector machine by scikit-learn; arguments and errors are those of :func:`fit_forest`.
-
-    Regression labels are transformed to normal scores of their ranks, as by :func:`~graphslice.stacking.fit_forest`.
-    Decision values of classes become probabilities by a logistic function (Platt 1999), fitted to decision values of
-    three inner folds; of more than two classes, each has a machine against the rest. The first ``counts`` columns are
-    counts. The seed is that of the folds, and of the sample of more than :data:`MAX_ROWS` rows, stratified by class.
-    """
+    """Fit a support vector machine by scikit-learn; arguments and errors as of :func:`~graphslice.stacking.fit_forest`,
+    and the first ``counts`` columns are counts. Decision values of classes become probabilities by a logistic function
+    (Platt 1999), fitted to three inner folds; of more than two classes, each has a machine against the rest."""
     from sklearn.svm import SVC
 
     x, y, weights = labelled_rows(x, y, kind, classes, weights)

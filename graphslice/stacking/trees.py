@@ -8,6 +8,7 @@ on small datasets of ADMET properties.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from graphslice._version import __version__
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_number
 from graphslice.system.threads import cores, parallel_for
 from graphslice.tasks import fit_knots, interpolate, to_scores
 
@@ -35,9 +36,9 @@ def form(shape: str, *dtypes: str) -> dict[str, Any]:
     return {"shape": shape.split(), "dtypes": dtypes}
 
 
-def check_arrays(owner: Any) -> None:
-    """Raise :class:`InputError` unless the arrays of a dataclass are as declared (a letter is one size in all arrays),
-    so that compiled code may use them."""
+def check_arrays(owner: Any, index_error: Callable[[], str] | None = None) -> None:
+    """Raise :class:`InputError` unless the arrays of a dataclass are as declared (a letter is one size in all arrays)
+    and their values have no ``index_error()``, so that compiled code may use them."""
     sizes: dict[str, int] = {}
     for each in fields(owner):
         if each.metadata:
@@ -49,15 +50,21 @@ def check_arrays(owner: Any) -> None:
                 valid = valid and length == known + int(more or 0)
             if not valid or not found.flags.c_contiguous:
                 raise InputError(f"{each.name} is not an array [{', '.join(shape)}] of {' or '.join(dtypes)}")
+    if index_error is not None and (error := index_error()):
+        raise InputError(f"the arrays of a base model do not fit: {error}")
+
+
+def as_inputs(x: np.ndarray, features: int) -> np.ndarray:
+    """Return inputs ``[R, F]`` for compiled code; raises :class:`InputError` for another number of columns."""
+    if x.ndim != 2 or x.shape[1] != features:
+        raise InputError(f"inputs of shape {list(x.shape)} do not match a model of {features} features")
+    return np.ascontiguousarray(x, np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Random forest or gradient boosting with K decision trees. Raises :class:`InputError` if the arrays are not valid.
-
-    The nodes of a tree are contiguous and in pre-order: the left child of a node directly follows it. A row goes right
-    if its feature is greater than the threshold, else left (also with nan).
-    """
+    """Random forest or gradient boosting with K decision trees, whose nodes are in pre-order: the left child of a node
+    directly follows it. A row goes right if its feature is greater than the threshold, else left (also with nan)."""
 
     feature: np.ndarray = field(metadata=form("N", "int16", "int32"))  # that a node compares; -1 for a leaf
     threshold: np.ndarray = field(metadata=form("N", "float32"))
@@ -73,9 +80,26 @@ class Trees:
     settings: np.ndarray = field(metadata=form("2", "int64"))  # number of features F, and the link (NUMBER, ...)
 
     def __post_init__(self) -> None:
-        check_arrays(self)
-        if error := _index_error(self):
-            raise InputError(f"the arrays are not trees: {error}")
+        check_arrays(self, self._index_error)
+
+    def _index_error(self) -> str:
+        """Check what the compiled loop assumes: valid indices, and children with larger indices than their node."""
+        feature, child, roots, nodes = self.feature, self.child.astype(np.int64), self.roots, len(self.feature)
+        if roots[0] != 0 or roots[-1] != nodes or (roots[1:] <= roots[:-1]).any():
+            return "roots are not ascending indices of nodes"
+        if ((feature < -1) | (feature >= self.features)).any():
+            return "a node compares no feature"
+        leaf = feature < 0
+        if (leaf & ((child < 0) | (child >= len(self.values)))).any():
+            return "a leaf has no value"
+        node = np.arange(nodes)
+        end = np.repeat(roots[1:], np.diff(roots))
+        if (~leaf & ((child <= node + 1) | (child >= end))).any():  # then the left child, node + 1, is in the tree too
+            return "a node does not have two children after it"
+        columns = self.columns.astype(np.int64)
+        if ((columns < 0) | (columns + self.values.shape[1] > self.width)).any():
+            return "a tree adds to no column of the prediction"
+        return ""
 
     @property
     def width(self) -> int:
@@ -93,18 +117,13 @@ class Trees:
         return int(self.settings[1]) == NUMBER
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Predict each row ``float32 [R, F]`` independently, bitwise the same in any batch: ``float64 [R, W]``.
-
-        A row is a number, the probability of class 1 (W = 1), or those of all classes, summing to 1. Features may be
-        nan and infinite; another number of columns than F is an :class:`InputError`.
-        """
+        """Predict each row ``float32 [R, F]`` independently, bitwise the same in any batch: a number, the probability
+        of class 1 (W = 1), or those of all classes, ``float64 [R, W]``. Features may be nan and infinite."""
         return self._inverse_link(self.sums(x))
 
     def sums(self, x: np.ndarray) -> np.ndarray:
         """Return the sums of the leaves of each row, before the link: float64 ``[R, W]``; see :meth:`predict`."""
-        if x.ndim != 2 or x.shape[1] != self.features:
-            raise InputError(f"inputs of shape {list(x.shape)} do not match trees of {self.features} features")
-        x = np.ascontiguousarray(x, np.float32)
+        x = as_inputs(x, self.features)
         leaves = np.zeros((len(x), self.width))
         arrays = self.feature, self.threshold, self.child, self.roots, self.columns, self.values
 
@@ -162,26 +181,6 @@ def shares(values: np.ndarray) -> np.ndarray:
     return values / totals[:, None]
 
 
-def _index_error(trees: Trees) -> str:
-    """Check the assumptions of the compiled loop: valid indices, and children with larger indices than their node."""
-    feature, child, roots, nodes = trees.feature, trees.child.astype(np.int64), trees.roots, len(trees.feature)
-    if roots[0] != 0 or roots[-1] != nodes or (roots[1:] <= roots[:-1]).any():
-        return "roots are not ascending indices of nodes"
-    if ((feature < -1) | (feature >= trees.features)).any():
-        return "a node compares no feature"
-    leaf = feature < 0
-    if (leaf & ((child < 0) | (child >= len(trees.values)))).any():
-        return "a leaf has no value"
-    node = np.arange(nodes)
-    end = np.repeat(roots[1:], np.diff(roots))
-    if (~leaf & ((child <= node + 1) | (child >= end))).any():  # then the left child, node + 1, is in the tree too
-        return "a node does not have two children after it"
-    columns = trees.columns.astype(np.int64)
-    if ((columns < 0) | (columns + trees.values.shape[1] > trees.width)).any():
-        return "a tree adds to no column of the prediction"
-    return ""
-
-
 # Logit of a class without training rows: its probability becomes 0.
 _ABSENT_CLASS_LOGIT = -1e9
 # LightGBM treats numbers up to this size as zero.
@@ -205,14 +204,9 @@ def fit_forest(
     seed: int,
     weights: np.ndarray | None = None,  # float64 [R], above 0
 ) -> Trees:
-    """Fit a random forest: extremely randomised trees (Geurts et al. 2006, doi:10.1007/s10994-006-6226-1).
-
-    Regression labels are transformed to normal scores of their ranks, and predictions are transformed back, so that a
-    few large values do not dominate the splits. Predictions are within the range of the labels, and closer to a median
-    than to a mean. There are 150 trees for up to 6,666 rows, then fewer, 75 from 13,333 rows, with larger leaves; they
-    do not depend on the number of threads. If all labels are equal, the prediction is constant, without trees. An
-    :class:`InputError` if shapes or labels are invalid, or no row has a label.
-    """
+    """Fit a random forest: extremely randomised trees (Geurts et al. 2006, doi:10.1007/s10994-006-6226-1), to normal
+    scores of the ranks of regression labels, so that a few large values do not dominate the splits. The trees do not
+    depend on the number of threads. Raises :class:`InputError` for invalid labels, or if no row has one."""
     import sklearn
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
@@ -242,12 +236,8 @@ def fit_forest(
 def fit_boosting(
     x: np.ndarray, y: np.ndarray, kind: str, classes: int, seed: int, weights: np.ndarray | None = None
 ) -> Trees:
-    """Fit gradient boosting by LightGBM; the loss is the squared error of normal scores, or log loss.
-
-    Arguments and errors: as :func:`fit_forest`. There are 200 trees (per class for more than two classes) of at most 16
-    leaves, or 31 from 1,500 rows. One thread is used: several threads of OpenMP wait for each other, which takes
-    minutes instead of a second where other programs use the cores.
-    """
+    """Fit gradient boosting by LightGBM, with the squared error of normal scores, or log loss; arguments and errors as
+    of :func:`fit_forest`. Several threads of OpenMP would wait for each other where other programs use the cores."""
     lightgbm = _import_lightgbm()
     x, y, weights = labelled_rows(x, y, kind, classes, weights)
     if (y == y[0]).all():
@@ -293,19 +283,16 @@ def labelled_rows(
     x: np.ndarray, y: np.ndarray, kind: str, classes: int, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Select the rows with a label, replace nan and infinities in ``x``, and scale ``weights`` to a mean of 1."""
-    if kind not in ("regression", "binary", "multiclass"):
-        raise InputError(f"unknown kind of labels {kind!r}: choose regression, binary or multiclass")
-    if x.ndim != 2 or x.shape[1] == 0 or np.shape(y) != x.shape[:1]:
-        raise InputError(f"inputs of shape {list(x.shape)} do not match labels of shape {list(np.shape(y))}")
     y = np.asarray(y, np.float64)
     known = ~np.isnan(y)
     x, y = np.asarray(x[known], np.float32), y[known]
     if len(y) == 0:
         raise InputError("no row has a label: a base model needs at least one")
-    if kind == "regression" and (np.abs(y) > MAX_LABEL).any():
-        raise InputError(f"a label is infinite or exceeds {MAX_LABEL:g}: remove its row")
-    if kind != "regression" and not np.isin(y, np.arange(2 if kind == "binary" else classes)).all():
-        raise InputError(f"{kind} labels must be class indices from 0 to {classes - 1}")
+    if kind == "regression":
+        check_number("the size of a label", float(np.abs(y).max()), 0, MAX_LABEL)
+    else:
+        for label in (y.min(), y.max()):
+            check_number("a class index", label, 0, 1 if kind == "binary" else classes - 1)
     finite = np.isfinite(x)
     low = np.where(finite, x, np.float32(np.inf)).min(axis=0)
     high = np.where(finite, x, np.float32(-np.inf)).max(axis=0)

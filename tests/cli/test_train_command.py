@@ -73,7 +73,7 @@ def test_short_options_set_the_settings_that_they_name(cli, training_of, demo_cs
     ("options", "message"),
     [
         (["--targets", "gap"], "has no column 'gap' (did you mean 'gap_ev'?)"),
-        (["--targets", "gap_ev", "--transform", "gap_ev=exp"], "data.transform cannot be 'exp'"),
+        (["--targets", "gap_ev", "--transform", "gap_ev=exp"], "data.transform must be none or log, not 'exp'"),
         ([], "holds a run already: choose another --out"),
     ],
 )

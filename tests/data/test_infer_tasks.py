@@ -84,8 +84,8 @@ def test_configured_task_overrides_inference(cells, task, kind, classes):
         (["3"] * 9 + ["1,5"], {}, "row 10 is '1,5'.: give data.decimal comma"),
         (["[1, 2]", "[3]"], {}, "row 1 is '.1, 2.'.: for targets of atoms give data.level atom"),
         (["yes", "no", "no"], {"transform": "y=log"}, "'y' is binary, not regression"),
-        (["1", "2"], {"transform": "exp"}, "data.transform cannot be 'exp'"),
-        (["1", "2"], {"task": "z=binary"}, "data.task names 'z'"),
+        (["1", "2"], {"transform": "exp"}, "data.transform must be none or log"),
+        (["1", "2"], {"task": "z=binary"}, "data.task has no target 'z'"),
     ],
 )
 def test_unusable_columns_are_rejected(cells, config, reason):

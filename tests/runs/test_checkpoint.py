@@ -94,14 +94,6 @@ def test_import_of_other_names_and_dtypes(change, saved):
     np.testing.assert_allclose(predictions(checkpoint, smiles), expected, atol=1e-4)
 
 
-def test_import_creates_a_run_directory(saved, tmp_path):
-    state, smiles, expected = original()
-    write_run_directory(import_checkpoint(saved(state), target="gap"), tmp_path / "run")
-    back = read_checkpoint(tmp_path / "run")
-    assert back.targets == ["gap"]
-    np.testing.assert_allclose(predictions(back, smiles), expected, atol=1e-4)
-
-
 FOREIGN = """
 import argparse, pathlib
 import numpy as np
@@ -201,14 +193,6 @@ def test_builtins_are_never_called(function, saved, tmp_path):
     assert not marker.exists() and "antigravity" not in sys.modules
 
 
-def test_import_restores_the_safe_globals_of_torch(foreign, saved, monkeypatch):
-    path = saved({"state_dict": original()[0], "x": foreign["settings"]})
-    monkeypatch.delitem(sys.modules, "foreign_project")
-    before = set(torch.serialization.get_safe_globals())  # a set, since the order is random
-    import_checkpoint(path)
-    assert set(torch.serialization.get_safe_globals()) == before
-
-
 @pytest.mark.parametrize("share", [0, 0.5, 0.999])
 def test_truncated_files_are_rejected(share, own, tmp_path):
     save_checkpoint(own, tmp_path / "model.safetensors")
@@ -221,27 +205,21 @@ def test_truncated_files_are_rejected(share, own, tmp_path):
             reader(path)
 
 
-@pytest.mark.parametrize(
-    "contents",
-    [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, [1, 2]],
-    ids=repr,
-)
+@pytest.mark.parametrize("contents", [{"weights": torch.ones(2)}, {"state_dict": {"fc.weight": torch.ones(2, 2)}}, [1]])
 def test_files_of_other_programs_are_rejected(contents, saved):
-    with pytest.raises(InputError, match=r"unknown names|does not hold"):
+    with pytest.raises(InputError, match=r"is not a Graphormer|unknown names|does not hold|damaged"):
         import_checkpoint(saved(contents))
     with pytest.raises(InputError, match=r"not a model of GraphSlice"):
         read_checkpoint(saved(contents))
 
 
 @pytest.mark.parametrize("reader", [read_checkpoint, import_checkpoint])
-@pytest.mark.parametrize("content", [b"", b"smiles,gap\nCCO,1\n", b"\x80\x02}q\x00.", b"PK\x03\x04" + bytes(100)])
+@pytest.mark.parametrize("content", [b"", b"smiles,gap\nCCO,1\n", b"PK\x03\x04" + bytes(100)])
 def test_files_that_are_not_checkpoints_are_rejected(reader, content, tmp_path):
-    path = tmp_path / "table.ckpt"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"table.ckpt"):
-        reader(path)
-    with pytest.raises(InputError, match=r"absent.ckpt"):
-        reader(tmp_path / "absent.ckpt")
+    (tmp_path / "table.ckpt").write_bytes(content)
+    for name in ("table.ckpt", "absent.ckpt"):
+        with pytest.raises(InputError, match=name):
+            reader(tmp_path / name)
 
 
 def with_change(checkpoint: Checkpoint, change, folder: Path) -> Path:
@@ -303,12 +281,14 @@ def test_building_a_model_draws_no_random_numbers(own):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_run_directory_is_written_and_not_overwritten(own, tmp_path):
-    folder = tmp_path / "deep" / "run"
-    write_run_directory(own, folder)
-    assert read_checkpoint(folder).targets == own.targets
+def test_run_directory_is_written_and_not_overwritten(saved, tmp_path):
+    (state, smiles, expected), folder = original(), tmp_path / "deep" / "run"
+    write_run_directory(import_checkpoint(saved(state), target="gap"), folder)
+    back = read_checkpoint(folder)
+    assert back.targets == ["gap"]
+    np.testing.assert_allclose(predictions(back, smiles), expected, atol=1e-4)
     with pytest.raises(InputError, match="holds a run already"):
-        write_run_directory(own, folder)
+        write_run_directory(back, folder)
 
 
 @pytest.mark.parametrize("size", [{"layers": 2**62}, {"dim": 2**40}, {"num_distances": 10**30}, {"layers": 1}])
@@ -316,12 +296,6 @@ def test_no_memory_is_allocated_for_a_model_without_weights(size, own):
     config = RunConfig(model=ModelConfig(**{"layers": 2, "dim": 16, "heads": 4, "ffn_dim": 16, "tasks": 2, **size}))
     with pytest.raises(InputError, match="do not fit its configuration"):
         Checkpoint(config, own.tasks, own.weights).model()
-
-
-def test_weights_must_fit_the_configuration(own):
-    own.config.model.dim = 32
-    with pytest.raises(InputError, match="do not fit its configuration"):
-        own.model()
 
 
 CHANGES = [

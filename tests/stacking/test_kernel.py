@@ -145,7 +145,7 @@ def test_unusual_inputs_get_finite_predictions():
     x[1], x[2], x[3], x[4], x[5, COUNTS:], x[6, 0] = np.nan, np.inf, -np.inf, -3, 1e30, 1e9
     with np.errstate(invalid="ignore", over="ignore"):
         assert np.isfinite(machine.predict(x)).all()
-    with pytest.raises(InputError, match="do not match a kernel of 46 features"):
+    with pytest.raises(InputError, match="a model of 46 features"):
         machine.predict(x[:, 1:])
 
 
@@ -161,11 +161,6 @@ def test_few_or_equal_labels_are_predicted(kind):
     assert len(constant.sizes) == 0
     with pytest.raises(InputError, match="no row has a label"):
         fitted(kind, X, np.full(90, np.nan))
-
-
-def test_huge_labels_do_not_overflow():
-    machine = fitted("regression", y=np.where(Y > 0, 1e300, -1e300))
-    assert np.isfinite(machine.predict(X)).all()
 
 
 def test_of_many_rows_a_sample_is_used(monkeypatch):
@@ -203,7 +198,7 @@ DAMAGE = [
 def test_indices_out_of_bounds_are_rejected(damage):
     arrays = dict(fitted("regression").to_arrays())
     damage(arrays)
-    with pytest.raises(InputError, match=r"not a kernel machine|is not an array \["):
+    with pytest.raises(InputError, match=r"ptr is not|no support vector|is not an array \["):
         KernelMachine.from_arrays(arrays)
 
 

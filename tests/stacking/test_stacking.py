@@ -65,22 +65,6 @@ def test_stacked_prediction_is_the_weighted_sum(trees, stacking):
     np.testing.assert_allclose(predictions[:, 4], expected, rtol=1e-5)
 
 
-def test_prediction_does_not_depend_on_the_batch(stacking):
-    network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
-    batch = stacked_predictions(stacking, network, X, TASKS)
-    alone = [stacked_predictions(stacking, network[i : i + 1], X[i : i + 1], TASKS) for i in range(60)]
-    np.testing.assert_array_equal(batch, np.concatenate(alone))
-
-
-def test_weights_favour_the_accurate_model():
-    good = np.stack([LABELS[:, 0], *np.eye(3)[LABELS[:, 1].astype(int)].T, LABELS[:, 2]], axis=1)
-    bad = RANDOM.uniform(size=good.shape)
-    bad[:, 1:4] /= bad[:, 1:4].sum(axis=1, keepdims=True)
-    weights = fit_weights([bad, 0.98 * good + 0.005], LABELS, TASKS)
-    assert weights.shape == (2, 3) and (weights[1] > 0.9).all()
-    np.testing.assert_allclose(weights.sum(axis=0), 1)
-
-
 def test_a_base_model_without_weight_is_not_evaluated(trees):
     stacking = Stacking(trees, np.array([[1.0] * 3, *[[0.0] * 3] * (len(trees))]))
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)

@@ -9,7 +9,8 @@ import numpy as np
 
 from graphslice.errors import pluralize, quoted_list
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
-from graphslice.evaluation.metrics import METRICS, mean_of_defined, prediction_count
+from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, mean_interval, mean_of_defined, prediction_count
+from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION
 
 #: Typographic minus sign, and the placeholder for a missing number.
@@ -150,3 +151,37 @@ def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> st
             form = f".{digits}f" if not 0 < abs(scores[name]) < 0.01 else f".{digits - 1}g"
             texts.append(f"{METRICS[name].label} {scores[name]:{form}}")
     return ", ".join(texts)
+
+
+def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
+    """Describe the scores of the network over several seeds or folds (each the metric by model), and compare it with
+    base models if there are any; no lines for fewer than two, or if the network's metric is undefined."""
+    if len(scores) < 2:
+        return []
+    # Undefined scores were read as None, which becomes nan.
+    values = {name: np.array([member[name] for member in scores], np.float64) for name in scores[0]}
+    means = {name: float(column.mean()) for name, column in values.items() if np.isfinite(column).all()}
+    if NETWORK not in means:
+        return []
+    named = [f"{NAMES[name]} {mean_and_std(values[name])}" for name in means]
+    summary = ", ".join(named) if len(scores[0]) > 1 else mean_and_std(values[NETWORK])
+    lines = [
+        f"{split} {METRICS[metric].label} of the {len(scores)} individual models (mean ± standard deviation): {summary}"
+    ]
+    rivals = [name for name in means if name not in (NETWORK, STACK)]
+    if rivals:
+        loss = METRICS[metric].loss
+        rival = min(rivals, key=lambda name: loss(means[name]))
+        winner, loser = sorted((NETWORK, rival), key=lambda name: loss(means[name]))
+        gains = (values[loser] - values[winner]) * loss(1.0)
+        summary = f"{NAMES[winner]} is better than {NAMES[loser]} by {gains.mean():.3g}"
+        kind = "folds" if folds else "seeds"
+        if len(scores) < MIN_SEEDS:
+            return [*lines, f"{summary}; {len(scores)} models are too few to estimate the variation between {kind}"]
+        low, high = mean_interval(gains, folds)
+        significant = "significant" if low > 0 else "not significant"
+        lines.append(
+            f"{summary} (95% confidence interval: {low:.3g} to {high:.3g}), {significant} given the variation "
+            f"between {kind}"
+        )
+    return lines

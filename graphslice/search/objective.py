@@ -31,9 +31,9 @@ from graphslice.runs.checkpoint import Checkpoint
 from graphslice.stacking.stacking import NETWORK
 from graphslice.system.console import status
 from graphslice.training.devices import quiet_lightning
-from graphslice.training.loop import Part, TrainingLoop
-from graphslice.training.network import fold_steps, train_without
+from graphslice.training.loop import TrainingLoop
 from graphslice.training.resolve import complete_config, is_defined
+from graphslice.training.run import fold_steps, train_without
 from graphslice.training.stack import FOLDS, cross_fit, fit_to_rows, num_held_out, predict_rows
 
 #: Scores of the network are reported after each of these shares of a training, in fifths.
@@ -83,7 +83,7 @@ class Objective:
             rows = self.folds[fold]
             reports = None if report is None else self._reporter(report, rows, number * len(_REPORTS))
             with tempfile.TemporaryDirectory() as folder, quiet_lightning():
-                network = train_without(rows, complete, data, Path(folder), Part(), Console(quiet=True), reports)
+                network = train_without(rows, complete, data, Path(folder), "", Console(quiet=True), reports)
             predictions = {NETWORK: network.predict_store(data.store, rows)}
             if not np.isfinite(predictions[NETWORK]).all():
                 raise InputError("the training diverged: its predictions are not finite")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -14,14 +13,11 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import UNLABELLED, describe_reasons
 from graphslice.data.splits import SPLIT_NAMES
 from graphslice.errors import pluralize, quoted_list
-from graphslice.runs.run_files import CORPUS, REJECTED
+from graphslice.runs.run_files import REJECTED
 from graphslice.tasks import BINARY, REGRESSION, TASK_KINDS, Task, is_bounded
 
 # At most this many names are listed; integer targets with at most this many distinct values may be classes.
 _MOST_NAMES, _FEW_VALUES = 6, 10
-
-# A standard deviation below this share of the mean is close to the resolution of float32 (7 digits).
-_MIN_RELATIVE_STD = 1e-6
 
 # With fewer molecules for training and validation than this, a warning is printed.
 _FEW_MOLECULES = 50
@@ -39,20 +35,15 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         molecules = f"{len(data.usable_rows):,} molecules"
         lines.insert(0, f"{level}-level targets of {len(labels):,} {level}s in {molecules}:")
     lines += describe_bounded(tasks, data.dataset.bounds(data.usable_rows))
-    for auxiliary_level, auxiliary in data.dataset.auxiliary.items():
-        names = ", ".join(auxiliary.names)
-        count = int(auxiliary.counts_of(data.usable_rows).sum())
-        lines.append(f"auxiliary targets (trained on, not predicted): {names} of {count:,} {auxiliary_level}s")
     for line in lines:
         console.out(line, highlight=False)
-    pretraining = Path(data.config.data.dataset).name == CORPUS  # which has no cross-validation
     parts = {split: data.dataset.labels(rows) for split, rows in data.splits.items() if len(rows)}
     invalid = data.invalid_labels()
     for line in [
         *data.dataset.notes,
         *([describe_reasons(invalid, f"used without an invalid label (see {REJECTED})")] if invalid else []),
         *data_warnings(tasks, labels),
-        *split_warnings(tasks, parts, folds=not pretraining),
+        *split_warnings(tasks, parts),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
     sizes = {split: len(rows) for split, rows in data.splits.items() if len(rows) or split == "test"}
@@ -111,16 +102,15 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
     return [f"{quoted_list(names, _MOST_NAMES, str)} {reason}" for reason, names in targets_by_reason.items()]
 
 
-def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray], *, folds: bool = True) -> list[str]:
-    """Name classification targets with a single class in the validation or test set; ``folds``: suggest folds."""
+def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray]) -> list[str]:
+    """Name classification targets with a single class in the validation or test set."""
     lines = []
     for split, labels in parts.items():
         known = [np.unique(labels[~np.isnan(labels[:, t]), t]) for t in range(len(tasks))]
         one = [task.name for task, classes in zip(tasks, known, strict=True) if task.classes and len(classes) == 1]
         if split in ("valid", "test") and one:
-            advice = ": data.folds evaluates on all molecules" if folds else ""
-            name = SPLIT_NAMES.get(split, split)
-            lines.append(f"the {name} set has only one class of {quoted_list(one, _MOST_NAMES, str)}{advice}")
+            names = quoted_list(one, _MOST_NAMES, str)
+            lines.append(f"the {SPLIT_NAMES.get(split, split)} set has only one class of {names}: see data.folds")
     return lines
 
 
@@ -129,11 +119,6 @@ def _target_warning(known: np.ndarray) -> str | None:
     distinct = np.unique(known)
     if len(distinct) == 1:
         return "has a single value: there is nothing to learn"
-    if known.std() < _MIN_RELATIVE_STD * np.abs(known.mean()):
-        return (
-            "has a standard deviation of less than a millionth of its mean, near the resolution of float32: "
-            "subtract a constant first"
-        )
     if len(distinct) <= _FEW_VALUES and len(known) > 5 * len(distinct) and (distinct % 1 == 0).all():
         return f"has {len(distinct)} distinct values and is treated as regression: use data.task multiclass for classes"
     return None

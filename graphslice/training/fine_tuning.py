@@ -79,9 +79,8 @@ def seen_in_pretraining(origin: Checkpoint, data: MoleculeData) -> str | None:
 
 
 def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | None:
-    """Return a note on molecules for validation and test that the checkpoint ``name`` was trained on; None without any.
-    Without a validation set the scores are those of held-out folds of the training set. Molecules are recognised by
-    their Morgan fingerprints, of which a checkpoint keeps at most 10,000."""
+    """Return a note on molecules to be scored that the checkpoint ``name`` was trained on, by their fingerprints, of
+    which a checkpoint keeps at most 10,000; None without any."""
     if origin.calibration is None:
         return None
     counts = {}
@@ -101,13 +100,9 @@ def known_molecules(origin: Checkpoint, name: str, data: MoleculeData) -> str | 
 def load_pretrained_weights(
     model: GraphTransformer, origin: Checkpoint, tasks: Sequence[Task], descriptors: Sequence[str] = ()
 ) -> tuple[str, bool]:
-    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all.
-
-    With the same targets, head, mean and standard deviation are copied too, so training starts from the predictions
-    of the checkpoint. Newly initialised are the output layer for other targets, the first layer of the head for
-    another readout or descriptors, and the whole head between molecule-level and atom- or bond-level targets. Raises
-    :class:`InputError` if the weights do not fit; the message names the option that differs.
-    """
+    """Copy the weights of a pretrained checkpoint into a model; return what was copied, and whether that is all. Newly
+    initialised are the output layer for other targets, the first layer of the head for another readout or descriptors,
+    and the whole head between levels. Raises :class:`InputError` if weights of another architecture do not fit."""
     same_level = model.config.level == origin.config.model.level
     same_outputs = model.config.tasks == origin.config.model.tasks  # a Gaussian loss also has standard deviations
     same_targets = [*map(_trained_on, tasks)] == [*map(_trained_on, origin.tasks)] and same_outputs and same_level
@@ -159,9 +154,7 @@ def _differences(model: GraphTransformer, origin: Checkpoint) -> list[str]:
 
 def fit_linear_probe(model: GraphTransformer, data: MoleculeData) -> bool:
     """Fit a linear probe: the output layer by ridge regression on the training embeddings; True if any was fitted. The
-    penalty of each output is chosen on the validation set, or else on a tenth of the training set. Nothing is fitted
-    for an MLP head, atoms, bonds or a head with descriptors, nor for regression targets of which the fit explains
-    little variance."""
+    penalty of each output is chosen on the validation set, or else on a tenth of the training set."""
     config, head = model.config, model.head
     if not isinstance(head, nn.Linear) or config.level != MOLECULE or config.descriptors:
         return False

@@ -27,7 +27,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import OptimizerConfig
 from graphslice.data.batches import extreme_batches
 from graphslice.data.datamodule import MoleculeData
-from graphslice.errors import InputError
+from graphslice.errors import check_number
 from graphslice.evaluation.metrics import METRICS
 from graphslice.nn import GraphTransformer
 from graphslice.nn.agreement import compile_checked, faulty_backends
@@ -107,7 +107,7 @@ class TrainingLoop:
         steps: int,  # length of the run in optimiser steps
         console: Console,
         *,
-        part: Part | None = None,  # of the whole work, for the progress bar
+        name: str = "",  # of the network, for the progress bar
         after_epoch: Callable[[TrainingLoop], object] | None = None,
     ) -> None:
         self.after_epoch = after_epoch
@@ -116,7 +116,7 @@ class TrainingLoop:
         self.budget = budget = TimeBudget(self.settings.max_minutes)
         self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
         self.progress = RunProgress(
-            steps, self.settings.batch_size, module.metric, console, lambda: budget.fraction, part or Part()
+            steps, self.settings.batch_size, module.metric, console, lambda: budget.fraction, name
         )
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
@@ -251,10 +251,8 @@ class TrainingLoop:
             self.budget.update(self.fabric.broadcast(self.budget.seconds))
 
     def _receive_signal(self, number: int, frame: object) -> None:
-        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once. An exception
-        that a signal raises anywhere could leave a file half-written, or strike compiled code. A signal after
-        SIGTERM is no wish of a person: systemd and Slurm send it to all processes, and an ensemble then interrupts
-        its members."""
+        """Note Ctrl-C or SIGTERM, which stops the run between two steps; a second Ctrl-C stops it at once. Ctrl-C after
+        SIGTERM is no wish of a person: systemd and Slurm send both to all processes."""
         if number == signal.SIGINT and signal.SIGINT in self._signals:
             raise KeyboardInterrupt
         self._signals.append(number)
@@ -325,10 +323,7 @@ def linear_schedule(config: OptimizerConfig, steps: int) -> Callable[[float], fl
     """Return the factor of ``peak_lr`` by step: linear warm-up, then linear decay to ``end_lr`` (Ying et al. 2021, B).
     Raises :class:`InputError` if the warm-up is longer than the run, whose learning rate would not decay."""
     total = config.total_steps or steps
-    if config.warmup_steps is not None and config.warmup_steps > total:
-        raise InputError(
-            f"optimizer.warmup_steps {config.warmup_steps:,} must not be more than the {total:,} steps in total"
-        )
+    check_number("optimizer.warmup_steps", config.warmup_steps, 0, total)
     warmup = config.warmup_steps if config.warmup_steps is not None else max(1, round(0.05 * total))
     end = config.end_lr / config.max_lr
 
@@ -366,8 +361,7 @@ def freeze(model: GraphTransformer, frozen: str) -> None:
     if frozen == "none":
         return
     count = int(frozen.removeprefix("blocks:")) if frozen.startswith("blocks:") else 0
-    if count > len(model.blocks):
-        raise InputError(f"trainer.freeze blocks:{count}: the model has only {len(model.blocks)} blocks")
+    check_number("trainer.freeze blocks", count, 0, len(model.blocks))
     for name, parameter in model.named_parameters():
         block = _block_index(name)
         if name.startswith(_EMBEDDINGS) or (block is not None and block < count):
@@ -379,26 +373,17 @@ def _block_index(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-@dataclass(frozen=True)
-class Part:
-    """A training as a part of the whole work."""
-
-    name: str = "training"  # what is trained
-    before: int = 0  # optimiser steps of the trainings before it
-    after: int = 0  # optimiser steps of the trainings after it
-
-
 class RunProgress:
-    """Progress bar of the whole work: steps, molecules per second, validation metric and remaining time. ``bar`` is a
-    context manager; without a terminal, a line is printed at every 5% of the run instead."""
+    """Progress bar of a network: steps, molecules per second, validation metric, time left. ``bar`` is a context
+    manager; without a terminal, a line is printed at every 5% of the training instead."""
 
     def __init__(
-        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float], part: Part
+        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float], name: str
     ) -> None:
-        self.steps, self.batch_size, self.console, self.elapsed, self.part = steps, batch_size, console, elapsed, part
+        self.steps, self.batch_size, self.console, self.elapsed, self.name = steps, batch_size, console, elapsed, name
         self.logged, self.label = f"val_{metric}", f"validation {METRICS[metric].label}"
         self.bar = Progress(
-            TextColumn(part.name),
+            TextColumn(name or "training"),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TextColumn("{task.fields[status]}"),
@@ -408,7 +393,7 @@ class RunProgress:
             console=console,
             disable=not console.is_terminal or console.quiet,
         )
-        self._printed = part.before / max(1, part.before + steps + part.after)
+        self._printed = 0.0
         self._score = ""
 
     def begin(self, step: int) -> None:
@@ -433,14 +418,13 @@ class RunProgress:
             passed = time.monotonic() - self._begin
             left = passed / max(1e-9, share - self._from) * (1 - share)
             where = f"epoch {-(-step // steps_per_epoch)}, step {step:,}, {100 * share:.0f}%"
-            name = "" if self.part == Part() else f"{self.part.name}, "
+            name = f"{self.name}, " if self.name else ""
             text = f"{name}{where}: {score}{passed:.0f} s elapsed, {left:.0f} s remaining"
             self.console.print(text, highlight=False)
 
     def _fraction_done(self, step: int) -> float:
-        """Return the completed fraction of the whole work, by steps or time, whichever is larger."""
-        part = self.part
-        return max((part.before + step) / (part.before + self.steps + part.after), self.elapsed())
+        """Return the completed fraction of the training, by steps or time, whichever is larger."""
+        return max(step / max(1, self.steps), self.elapsed())
 
 
 # Seconds of torch.compile per batch width (number of rows), forward and backward with CUDA graphs, on two cores: about
@@ -462,13 +446,9 @@ def is_worth_compiling(seconds_left: float, layers: int, lengths: int) -> bool:
 
 
 class FastSteps:
-    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off.
-
-    The blocks are compiled from the first step, never, or on a GPU if timing the first steps shows that it will pay
-    off; these are synchronised one by one, and the first device decides for all. Compilation counts as training
-    time. Compiled steps must equal eager ones up to rounding, on the smallest and the largest molecules. A resumed
-    run decides anew.
-    """
+    """Fast backends and compiled steps, as far as they compute the right values and compilation pays off: on a GPU, by
+    timing the first steps, for which the first device decides. Compiled steps must equal eager ones up to rounding, on
+    the smallest and the largest molecules."""
 
     def __init__(
         self,

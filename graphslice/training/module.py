@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphslice.batch import GraphBatch
-from graphslice.config import LOSSES, RunConfig, TrainerConfig, quote_item, split_words
+from graphslice.config import LOSSES, RunConfig, TrainerConfig, split_words
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels, pointers, ragged_indices
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, check_known, check_number
 from graphslice.evaluation.metrics import METRICS, selection_score
 from graphslice.nn import GraphTransformer
 from graphslice.nn.block import AtomBondReadout
@@ -179,13 +179,11 @@ _DEFAULTS = {REGRESSION: "mae", BINARY: "bce", MULTICLASS: "cross-entropy"}
 
 
 class Loss(nn.Module):
-    """Weighted mean loss over the known labels, each with the weight of its target and class; ``labels``:
-    ``float64 [R, T]``, by which classes are balanced. Raises :class:`InputError` if the loss suits no target, class
-    weights have no target of classes, or a weight is given for an unknown target."""
+    """Weighted mean loss over the known labels, each with the weight of its target and class; classes are balanced by
+    the ``labels``, ``float64 [R, T]``."""
 
     def __init__(self, tasks: Sequence[Task], config: TrainerConfig, labels: np.ndarray) -> None:
         super().__init__()
-        check_losses(config, tasks)
         names, weights = _loss_names(config.loss, tasks), _target_weights(config.target_weights, tasks)
         balanced = config.class_weights == "balanced"
         slices = output_slices(tasks)
@@ -212,17 +210,16 @@ class Loss(nn.Module):
             self._groups.append((name, prefix))
 
     def forward(
-        self, outputs: Tensor, labels: Tensor, bounds: Tensor | None = None, row_weights: Tensor | None = None
+        self,
+        outputs: Tensor,  # float [B, W]
+        labels: Tensor,  # float [B, T], standardised or class indices, nan where missing
+        bounds: Tensor | None = None,  # float [B, T, 2], of regression labels that are nan
+        row_weights: Tensor | None = None,  # float [B]
     ) -> tuple[Tensor, Tensor]:
         """Return the sum of the weighted losses, and the number of labels times the weights of their targets: their
-        quotient is the loss.
-
-        The weights of classes and rows, whose mean over the training set is 1, are not in the divisor, so that a
-        label has the same influence in every batch. ``outputs`` are ``float [B, W]``, ``labels`` ``float [B, T]``,
-        standardised or class indices, nan where missing; ``bounds`` ``float [B, T, 2]``, those of regression labels
-        that are nan. The loss of a bound is that of the nearest label that it allows; with the loss ``gaussian`` it
-        is the negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382).
-        """
+        quotient is the loss. The weights of classes and rows, whose mean over the training set is 1, are not in the
+        divisor, so that a label has the same influence in every batch. The loss of a bound is that of the nearest label
+        that it allows, or the negative logarithm of the probability beyond it (Tobin 1958, doi:10.2307/1907382)."""
         total, count = outputs.new_zeros(()), outputs.new_zeros(())
         for name, prefix in self._groups:
             targets, columns, table, counts = (
@@ -279,14 +276,12 @@ def _target_weights(text: str | None, tasks: Sequence[Task]) -> list[float]:
     weights = {task.name: 1.0 for task in tasks}
     for part in split_words(text or ""):
         name, _, value = (word.strip() for word in part.rpartition("="))
+        check_known("target", name, weights, "trainer.target_weights")
         try:
-            weight = float(value)
+            weights[name] = float(value)
         except ValueError:
-            weight = -1.0
-        if name not in weights or not 0 <= weight < float("inf"):
-            hint = nearest(name, weights, quote_item)
-            raise InputError(f"trainer.target_weights {part!r} is no target{hint} with a non-negative weight")
-        weights[name] = weight
+            weights[name] = math.nan
+        check_number(f"trainer.target_weights {name}", weights[name], 0)
     return list(weights.values())
 
 

@@ -188,16 +188,18 @@ def first_member(config: RunConfig) -> RunConfig:
 
 def _fit_data(data: DataConfig, dataset: LabelledDataset, out: Path) -> DataConfig:
     """Return where the dataset can be loaded again, with all names; paths are absolute."""
-    if data.weight_column and dataset.all_labels.weights is None:
-        raise InputError(f"data.weight_column names a column of a table, and {dataset.name} is none: leave it out")
+    is_pyg = dataset.name == "pyg"
+    of_tables = {
+        "weight_column": data.weight_column and dataset.all_labels.weights is None,
+        "valid_file": data.valid_file and is_pyg,
+        "test_file": data.test_file and is_pyg,
+    }
+    if option := next((name for name, is_wrong in of_tables.items() if is_wrong), None):
+        raise InputError(f"data.{option} needs a table of molecules, which {dataset.name} is not: leave it out")
     valid_file, test_file = (file and absolute_dataset(file) for file in (data.valid_file, data.test_file))
-    path = absolute_dataset(data.dataset)
+    path = "pyg" if is_pyg else absolute_dataset(data.dataset)
     if dataset.table is not None:  # a copy of the data frame is saved in the run directory
         path = str(out.resolve() / MOLECULES)
-    elif dataset.name == "pyg":
-        path = "pyg"
-        if valid_file or test_file:
-            raise InputError("valid_file and test_file need tables of labelled molecules, not PyG data")
     return replace(
         data,
         dataset=path,

@@ -1,20 +1,24 @@
-"""Train a single model: from a labelled dataset to a run directory."""
+"""Training of a single model: from its complete configuration to a run directory, and of each of its networks."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
 from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
-from graphslice.errors import InputError
+from graphslice.errors import file_errors
+from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import (
     BEST,
@@ -37,13 +41,13 @@ from graphslice.runs.run_files import (
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
 from graphslice.system.processes import is_first_process
+from graphslice.system.threads import single_threaded_torch
 from graphslice.training.data_summary import print_data_summary
 from graphslice.training.devices import device_share, make_fabric, quiet_lightning
-from graphslice.training.fine_tuning import load_pretrained_weights
-from graphslice.training.loop import Part, TrainingLoop
+from graphslice.training.fine_tuning import fit_linear_probe, load_pretrained_weights, print_known
+from graphslice.training.loop import Interrupted, TrainingLoop, freeze
 from graphslice.training.module import PropertyModule
-from graphslice.training.network import fold_steps, initialise_weights, new_module, run_loop, train_without
-from graphslice.training.resolve import NO_STEP_LIMIT, CompleteConfig
+from graphslice.training.resolve import NO_STEP_LIMIT, CompleteConfig, run_steps
 from graphslice.training.stack import FOLDS, Stack, evaluate_run, num_held_out
 
 
@@ -91,15 +95,14 @@ def run(
         _describe_run(console, module, complete, fabric)
         folds = data.inner_folds(FOLDS)[: num_held_out(data)] if config.trainer.refit == "on" else []
         stack = Stack(data, folds, console) if config.trainer.baselines == "on" and is_first_process() else None
-        parts = _parts(complete, data, folds)
         networks = [
-            train_without(fold, complete, data, out / f"{HELD_OUT}{number}", part, console)
-            for number, (fold, part) in enumerate(zip(folds, parts, strict=False), 1)
+            train_without(fold, complete, data, out / f"{HELD_OUT}{number}", f"network without fold {number}", console)
+            for number, fold in enumerate(folds, 1)
         ]
         if networks and last is None:  # a warm restart (Loshchilov and Hutter 2017) on all rows
             first = read_checkpoint(out / f"{HELD_OUT}1")
             load_pretrained_weights(module.model, first, module.tasks, config.data.descriptors)
-        loop = run_loop(last, fabric, module, data, out, complete.steps, console, part=parts[-1])
+        loop = run_loop(last, fabric, module, data, out, complete.steps, console, name="network" if folds else "")
     if not fabric.is_global_zero:
         return RunResult(out, {}, {})
     training = _training_summary(module, fabric, loop)
@@ -111,23 +114,11 @@ def run(
     return RunResult(out, metrics, training, data)
 
 
-def _parts(complete: CompleteConfig, data: MoleculeData, folds: Sequence[np.ndarray]) -> list[Part]:
-    if not folds:
-        return [Part()]
-    steps = [fold_steps(complete, data.without(fold)) for fold in folds]
-    total, before = sum(steps) + complete.steps, np.cumsum([0, *steps]).tolist()
-    parts = [
-        Part(f"network without fold {number} of {FOLDS}", done, total - done - count)
-        for number, (done, count) in enumerate(zip(before, steps, strict=False), 1)
-    ]
-    return [*parts, Part("network", before[-1])]
-
-
 def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, command: str | None = None) -> None:
     """Create a run directory with everything known before training, and remove a previous run in it; raises
     :class:`InputError` if it cannot be written."""
     dataset, settings = data.dataset, config.to_yaml()
-    try:
+    with file_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_run(folder.resolve(), config.data.dataset if dataset.table is None else None)
         write_start(folder, command)
@@ -145,8 +136,6 @@ def init_run_directory(folder: Path, config: RunConfig, data: MoleculeData, comm
         write_csv(folder / REJECTED, ["row", "smiles", "reason", *identifiers], rejected)
         with atomic_write(folder / CONFIG) as new:
             new.write_text(settings)
-    except OSError as error:
-        raise InputError(f"cannot write the run directory {folder}: {error.strerror}") from None
 
 
 def finished_result(out: Path, data: MoleculeData, console: Console) -> RunResult:
@@ -183,3 +172,86 @@ def _describe_run(console: Console, module: PropertyModule, complete: CompleteCo
         f"on {count}{device_name(fabric.device)}, precision {device_share(fabric).precision}",
     ]
     console.print("\n".join(filter(None, [*lines, devices.note])), highlight=False)
+
+
+def new_module(complete: CompleteConfig, data: MoleculeData) -> PropertyModule:
+    """Make the training module of a run, with random weights."""
+    labels, tasks = data.train_auxiliary_labels(), data.dataset.tasks
+    return PropertyModule(complete.config, tasks, data.train_labels, complete.metric, labels, complete.devices.total)
+
+
+def fold_steps(complete: CompleteConfig, rest: MoleculeData) -> int:
+    """Number of steps of the training without a fold; ``rest``: the other molecules."""
+    return run_steps(complete.config, rest.dataset.tasks, len(rest.splits["train"]))
+
+
+def train_without(
+    fold: np.ndarray,
+    complete: CompleteConfig,
+    data: MoleculeData,
+    folder: Path,
+    name: str,  # for the progress bar
+    console: Console,
+    after_epoch: Callable[[TrainingLoop], object] | None = None,
+) -> Predictor:
+    """Train the network without the rows of a fold, or continue its training in a folder; return its predictor."""
+    rest = data.without(fold)
+    fabric = make_fabric(complete.devices, folder, fresh=True, log=False)
+    if not (folder / BEST).exists():
+        folder.mkdir(exist_ok=True)
+        last = folder / LAST if (folder / LAST).exists() else None
+        module = new_module(complete, rest)
+        initialise_weights(module, rest, last is None, Console(quiet=True))
+        steps = fold_steps(complete, rest)
+        run_loop(last, fabric, module, rest, folder, steps, console, name=name, after_epoch=after_epoch)
+    return Predictor(read_checkpoint(folder / BEST), fabric.device)
+
+
+def run_loop(last: Path | None, fabric: Fabric, *arguments: Any, **options: Any) -> TrainingLoop:
+    """Make and run a :class:`TrainingLoop` on all devices, from scratch or from the checkpoint ``last``; return it."""
+    on_cpu = fabric.device.type == "cpu"
+    with _all_devices(fabric), single_threaded_torch() if on_cpu else nullcontext():
+        loop = TrainingLoop(fabric, *arguments, **options)
+        loop.run(last)
+    return loop
+
+
+@contextmanager
+def _all_devices(fabric: Fabric) -> Iterator[None]:
+    """Launch a process for every other device, and stop all of them if one is stopped or fails."""
+    try:
+        fabric.launch()
+        yield
+    except Interrupted:  # all devices have stopped; the first one reports it
+        if fabric.is_global_zero:
+            raise
+    except BaseException as error:
+        for process in getattr(fabric.strategy.launcher, "procs", []):  # those that this one launched
+            process.kill()  # they may wait for it forever
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted from None
+        raise
+
+
+def initialise_weights(module: PropertyModule, data: MoleculeData, fresh: bool, console: Console) -> None:
+    """Initialise a new run from its pretrained checkpoint, if it has one, and freeze the configured parameters."""
+    config = module.config
+    reads_graph = any(block.mixer.reads for block in module.model.blocks)
+    if module.world > 1 and not reads_graph:  # DDP expects a gradient of every parameter
+        module.model.pairs.requires_grad_(False)
+    if module.model.descriptors is not None:
+        module.model.descriptors.fit(torch.from_numpy(data.train_descriptors()))
+    if config.origin is None:
+        return
+    if fresh:
+        origin = read_checkpoint(config.origin)
+        message, is_all = load_pretrained_weights(module.model, origin, module.tasks, config.data.descriptors)
+        if not is_all and fit_linear_probe(module.model, data):
+            message += "; a linear probe initialises the output layer"
+        message = f"fine-tuning from {config.init_from}: {message}; peak learning rate {config.optimizer.max_lr:g}"
+        console.out(message, highlight=False)
+        print_known(origin, str(config.init_from), data, console)
+    freeze(module.model, config.trainer.freeze)
+    if config.trainer.freeze != "none":
+        trainable = sum(p.numel() for p in module.model.parameters() if p.requires_grad)
+        console.print(f"frozen: {config.trainer.freeze}; {trainable:,} trainable parameters", highlight=False)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 
 from graphslice.config import DataConfig, RunConfig, join_names
@@ -19,8 +18,8 @@ from graphslice.data.loaders import dataset_from_frame, dataset_from_pyg, is_dat
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import as_predictions
-from graphslice.evaluation.format_scores import mean_and_std
-from graphslice.evaluation.metrics import METRICS, MIN_SEEDS, mean_interval
+from graphslice.evaluation.format_scores import describe_seeds
+from graphslice.evaluation.metrics import METRICS
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictor import Predictor, load
 from graphslice.runs.checkpoint import read_checkpoint
@@ -40,7 +39,7 @@ from graphslice.runs.run_files import (
     write_json,
     write_metrics,
 )
-from graphslice.stacking.stacking import NAMES, NETWORK, STACK
+from graphslice.stacking.stacking import NETWORK
 from graphslice.system.files import ENDING, locked
 from graphslice.system.machine import cores, visible_gpus
 from graphslice.system.processes import in_processes, is_first_process
@@ -230,8 +229,7 @@ def read_metric(folder: Path, metric: str) -> dict[str, float]:
 
 def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Console) -> dict:
     """Calibrate and evaluate the ensemble, predicting each molecule only with members that held it out in that split;
-    in a cross-validation, with the model (one per repeat) whose test fold holds it. Returns the contents of
-    ``metrics.json``: those of a single model, and ``members``, the scores of each."""
+    return the contents of ``metrics.json``."""
     config, dataset = read_config(out), data.dataset
     folders, metrics = [out / name for name in member_configs(config)], dict[str, Any](metric=metric)
     splits = [read_splits(folder) or data.splits for folder in folders]  # OGB's split is not saved
@@ -283,40 +281,6 @@ def _describe_members(
             console.print(line, highlight=False, soft_wrap=True)
 
 
-def describe_seeds(split: str, scores: Sequence[dict[str, float]], metric: str, folds: int = 0) -> list[str]:
-    """Describe the scores of the network over several seeds or folds (each the metric by model), and compare it with
-    base models if there are any; no lines for fewer than two, or if the network's metric is undefined."""
-    if len(scores) < 2:
-        return []
-    # Undefined scores were read as None, which becomes nan.
-    values = {name: np.array([member[name] for member in scores], np.float64) for name in scores[0]}
-    means = {name: float(column.mean()) for name, column in values.items() if np.isfinite(column).all()}
-    if NETWORK not in means:
-        return []
-    named = [f"{NAMES[name]} {mean_and_std(values[name])}" for name in means]
-    summary = ", ".join(named) if len(scores[0]) > 1 else mean_and_std(values[NETWORK])
-    lines = [
-        f"{split} {METRICS[metric].label} of the {len(scores)} individual models (mean ± standard deviation): {summary}"
-    ]
-    rivals = [name for name in means if name not in (NETWORK, STACK)]
-    if rivals:
-        loss = METRICS[metric].loss
-        rival = min(rivals, key=lambda name: loss(means[name]))
-        winner, loser = sorted((NETWORK, rival), key=lambda name: loss(means[name]))
-        gains = (values[loser] - values[winner]) * loss(1.0)
-        summary = f"{NAMES[winner]} is better than {NAMES[loser]} by {gains.mean():.3g}"
-        kind = "folds" if folds else "seeds"
-        if len(scores) < MIN_SEEDS:
-            return [*lines, f"{summary}; {len(scores)} models are too few to estimate the variation between {kind}"]
-        low, high = mean_interval(gains, folds)
-        significant = "significant" if low > 0 else "not significant"
-        lines.append(
-            f"{summary} (95% confidence interval: {low:.3g} to {high:.3g}), {significant} given the variation "
-            f"between {kind}"
-        )
-    return lines
-
-
 def _training_totals(folders: Sequence[Path]) -> dict:
     summaries = [read_training(folder) for folder in folders]
     sums = {name: sum(summary[name] for summary in summaries) for name in ("steps", "seconds")}
@@ -324,9 +288,4 @@ def _training_totals(folders: Sequence[Path]) -> dict:
     rate = {"molecules_per_second": round(molecules / max(sums["seconds"], 1e-9), 3)}
     peak = max((summary["peak_memory_bytes"] or 0) for summary in summaries)
     common = {name: summaries[0][name] for name in ("parameters", "device", "devices", "precision", "compiled")}
-    # Targets without validation labels are missing.
-    member_errors = [summary.get("auxiliary_mae", {}) for summary in summaries]
-    names = [name for name in member_errors[0] if all(name in errors for errors in member_errors)]
-    means = {name: float(np.mean([errors[name] for errors in member_errors])) for name in names}
-    auxiliary = {"auxiliary_mae": means} if means else {}
-    return {**sums, **rate, **auxiliary, "peak_memory_bytes": peak, **common, "members": len(summaries)}
+    return {**sums, **rate, "peak_memory_bytes": peak, **common, "members": len(summaries)}

@@ -91,8 +91,8 @@ def test_metric_is_the_loss_where_a_fold_lacks_a_class(demo_rows, tiny_config, t
 
 
 def test_rows_of_one_family_raise(tiny_config, tmp_path):
-    table = pd.DataFrame({"smiles": ["CCO"] * 8 + ["CCN", "CCC"], "y": range(10)})
-    table["split"] = ["train"] * 8 + ["valid", "test"]
+    table = pd.DataFrame({"smiles": ["CCO"] * 9 + ["CCN", "CCC"], "y": range(11)})
+    table["split"] = ["train"] * 9 + ["valid", "test"]
     table.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match="no fold can be held out: tuning needs more molecules"):
         prepare(tiny_config(tmp_path / "t.csv", data={"targets": "y"}), (), QUIET)

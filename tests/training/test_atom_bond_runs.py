@@ -13,7 +13,6 @@ from rdkit import Chem
 from rdkit.Chem import AllChem
 
 import graphslice as gs
-from graphslice.errors import InputError
 from graphslice.report.write import write_report
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import read_splits
@@ -55,7 +54,7 @@ def config_of(tiny_config):
         data = {"targets": targets, "level": level}
         model = {"mixer": "slice-quantile", "dim": 32, "heads": 4, "ffn_dim": 32, "layers": 2, "dropout": 0.0}
         model |= {"init": "balanced"}
-        settings = {"max_epochs": 25, **trainer}
+        settings = {"max_epochs": 20, **trainer}
         return tiny_config(table, data=data, model=model, trainer=settings, optimizer={"peak_lr": 4e-3})
 
     return make
@@ -77,6 +76,9 @@ def test_atom_charges_are_predicted(runs, table):
     assert metrics["molecules"] == 20 and metrics["atoms"] == metrics["targets"]["charge"]["atoms"] > 100
     model = gs.load(runs / "atom")
     found = model.predict(["CC(=O)[O-].[Na+]", "c1ccccc1"])
+    rejected = pd.read_csv(runs / "atom" / "rejected.csv")
+    assert list(rejected.row) == [201, 202, 203, 204]
+    assert list(rejected.reason[:2]) == ["target 'charge' has 2 numbers for 3 atoms", "no target value"]
     assert [one.shape for one in found] == [(5, 1), (6, 1)] and np.ptp(found[1]) < 1e-5
     scores = model.evaluate(pd.DataFrame({"smiles": ["CCO", "CC"], "charge": ["[0.1, null, 0]", "[null, 0.3]"]}))
     assert scores["atoms"] == scores["targets"]["charge"]["atoms"] == 3 and scores["molecules"] == 2
@@ -91,14 +93,7 @@ def test_bond_targets_are_predicted(runs):
     assert found[:3, 1].max() < 0.5 < found[3:, 1].min()  # the probability of a ring
 
 
-def test_rejected_rows_are_listed(runs):
-    rejected = pd.read_csv(runs / "atom" / "rejected.csv")
-    assert list(rejected.row) == [201, 202, 203, 204]
-    assert list(rejected.reason[:2]) == ["target 'charge' has 2 numbers for 3 atoms", "no target value"]
-    assert "not a valid SMILES" in rejected.reason[2] and "not a list of numbers: '0.5'" in rejected.reason[3]
-
-
-def test_commands_with_atom_and_bond_level_models(runs, table, cli, tmp_path):
+def test_commands_with_atom_and_bond_level_models(runs, cli):
     code, out, _ = cli("evaluate", runs / "atom", "-o", runs / "evaluated.csv")
     written, trained = (pd.read_csv(runs / name) for name in ("evaluated.csv", "atom/test_predictions.csv"))
     assert written["row"].tolist() == trained["row"].tolist() and list(written) == list(trained)
@@ -106,14 +101,8 @@ def test_commands_with_atom_and_bond_level_models(runs, table, cli, tmp_path):
         for one, other in zip(written[name], trained[name], strict=True):
             np.testing.assert_allclose(json.loads(one), json.loads(other), rtol=1e-3, atol=1e-5)
     assert code == 0 and "atoms of 20 molecules" in out
-    code, out, _ = cli("evaluate", runs / "bond", "--dataset", table, "--split", "all")
-    assert code == 0 and "bonds of 200 molecules" in out
     code, out, _ = cli("predict", runs / "atom", "CCO")
     assert code == 0 and len(json.loads(out.splitlines()[1].split('"')[1])) == 3
-    assert cli("fingerprint", runs / "atom", table, "-o", tmp_path / "e.npy")[0] == 0
-    assert np.load(tmp_path / "e.npy").shape == (204, 32 * 1)
-    code, _, err = cli("inspect", runs / "atom", "CCO")
-    assert code == 2 and "predicts atom-level targets" in err
     text = write_report(runs / "bond").read_text()
     assert "the targets are bond-level" in text and "share of labels of a molecule&#39;s bonds covered" in text
 
@@ -203,17 +192,12 @@ def test_too_few_molecules_give_unbounded_intervals(ensemble_runs, cli, tmp_path
         found = model.predict(["CCO", "C", "c1ccccc1"], interval=level).interval
         assert len(found.low) == 8 and ends(found.low[:, 0]).all() and ends(found.high[:, 0]).all()
     assert found.sets["ring"].all()
-    code, _, _ = cli(
-        "predict", ensemble_runs / "ensemble", "CCO", "C", "--interval", 95, "--nearest", "-o", tmp_path / "o.csv"
-    )
+    arguments = ["predict", ensemble_runs / "ensemble", "CCO", "C", "--interval", 95, "--nearest"]
+    assert cli(*arguments, "-o", tmp_path / "o.csv")[0] == 0
     table = pd.read_csv(tmp_path / "o.csv", dtype={"nearest": str})
-    assert code == 0 and table.order_low[0] == "[-Infinity, -Infinity]" and json.loads(table.order_high[1]) == []
+    assert table.order_low[0] == "[-Infinity, -Infinity]" and json.loads(table.order_high[1]) == []
     assert json.loads(table.ring_set[0]) == ["0|1", "0|1"] and json.loads(table.order_high[0]) == [np.inf, np.inf]
-    assert (
-        table.nearest.notna().all() and (table.similarity[0] > 0) and table.in_domain.dtype == bool
-    )  # of the molecules
-    code, out, _ = cli("evaluate", ensemble_runs / "ensemble")
-    assert code == 0 and re.search(r"90% prediction intervals cover \d+% of the labels of a molecule's bonds", out)
+    assert table.nearest.notna().all() and table.similarity[0] > 0  # of the molecules
 
 
 def test_out_of_fold_predictions(ensemble_runs, small):
@@ -242,7 +226,7 @@ def test_out_of_fold_predictions(ensemble_runs, small):
 
 def test_resumed_run_matches_uninterrupted_run(table, config_of, tmp_path, monkeypatch):
     """A run stopped after its first epoch ends with the same weights."""
-    config = config_of(table, "bond", "order", max_epochs=3)
+    config = config_of(table, "bond", "order", max_epochs=2)
     train(config, tmp_path / "whole")
     save = TrainingLoop._save_last
 
@@ -261,23 +245,3 @@ def test_resumed_run_matches_uninterrupted_run(table, config_of, tmp_path, monke
     whole, half = (read_checkpoint(tmp_path / name).weights for name in ("whole", "half"))
     assert all(np.array_equal(whole[name], half[name]) for name in whole)
     assert (tmp_path / "half" / "metrics.json").read_text() == (tmp_path / "whole" / "metrics.json").read_text()
-
-
-def test_fine_tuning_from_a_molecule_level_model(runs, table, config_of, demo_csv, tmp_path, capsys):
-    molecules = config_of(str(demo_csv), "molecule", "gap_ev", max_epochs=1)
-    train(molecules, tmp_path / "origin")
-    origin = read_checkpoint(tmp_path / "origin")
-    config = config_of(table, "atom", "charge", max_epochs=1)
-    config = config.fine_tuned_from(origin.config, tmp_path / "origin")
-    train(config, tmp_path / "next")
-    assert "the output head (newly initialised for charge)" in capsys.readouterr().err
-    found = read_checkpoint(tmp_path / "next")
-    assert found.config.model.level == "atom" and found.weights["head.weight"].shape == (1, 32)
-    assert len(gs.load(tmp_path / "next").predict("CCO")[0]) == 3
-
-
-def test_molecule_level_options_are_rejected(table, tiny_config, tmp_path):
-    data = {"targets": "charge", "level": "atom", "features": "rdkit2d"}
-    with pytest.raises(InputError, match=r"data\.features needs molecule-level targets"):
-        train(tiny_config(table, data=data, model={"mixer": "slice-max"}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

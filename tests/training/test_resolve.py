@@ -1,11 +1,24 @@
+"""What is decided before a run starts: its length, and the scale of regression targets by inner validation."""
+
 from __future__ import annotations
 
-import pytest
+import io
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import graphslice as gs
 from graphslice.config import RunConfig, TrainerConfig
 from graphslice.data.loaders import load_dataset
+from graphslice.runs.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from graphslice.tasks import BINARY, Task, regression_tasks
-from graphslice.training.resolve import default_epochs, fit_to_dataset, run_steps
+from graphslice.training import train
+from graphslice.training.choose_transform import _is_better
+from graphslice.training.resolve import default_epochs, fit_to_dataset, resolve, run_steps
 
 
 def test_dataset_name_takes_precedence_over_folder(tmp_path, monkeypatch):
@@ -64,3 +77,101 @@ def test_classes_alone_are_fine_tuned_for_fewer_epochs():
     active, mass = Task("active", BINARY, ("no", "yes")), Task("mass")
     assert [run_steps(config, [active], 200, continued=continued) for continued in (False, True)] == [200, 120]
     assert run_steps(config, [active, mass], 200) == 400
+
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def molecules():
+    """Four hundred molecules of the demo dataset and a property that their graph determines."""
+    table = pd.read_csv(Path(__file__).parents[2] / "data" / "demo.csv").head(400).drop(columns="split")
+    size = np.array([gs.smiles_to_graph(smiles).num_atoms for smiles in table["smiles"]])
+    hetero = np.array([(gs.smiles_to_graph(smiles).atoms[:, 0] != 5).sum() for smiles in table["smiles"]])
+    return table[["smiles"]], (size - size.mean()) / size.std() + 0.7 * (hetero - hetero.mean()) / hetero.std()
+
+
+@pytest.fixture(scope="module")
+def skewed(molecules) -> np.ndarray:
+    """Positive labels for which the logarithm is chosen."""
+    return np.exp(2 * molecules[1].clip(-2, 2))
+
+
+@pytest.fixture
+def configured(tiny_config, tmp_path, molecules):
+    def make(data: dict | None = None, trainer: dict | None = None, **columns) -> RunConfig:
+        molecules[0].assign(**columns).to_csv(tmp_path / "t.csv", index=False)
+        settings = {"baselines": "off", "max_epochs": 1, **(trainer or {})}
+        return tiny_config(tmp_path / "t.csv", data={"targets": ",".join(columns), **(data or {})}, trainer=settings)
+
+    return make
+
+
+def chosen(config: RunConfig, console: Console = QUIET) -> tuple[str, list[str], list[str]]:
+    """Return the setting, and the transforms of the targets and of the members of an ensemble."""
+    complete, data = resolve(config, load_dataset(config.data), Path(), console)
+    members = [member.data.transform for member in complete.members.values()]
+    return complete.config.data.transform, [task.transform for task in data.dataset.tasks], members
+
+
+def test_a_skewed_positive_target_is_trained_on_its_logarithm(configured, skewed, tmp_path):
+    output = io.StringIO()
+    train(configured(y=skewed), tmp_path / "run", console=Console(file=output, width=300))
+    checkpoint = read_checkpoint(tmp_path / "run")
+    assert (checkpoint.config.data.transform, checkpoint.tasks[0].transform) == ("y=log", "log")
+    assert "y: trained on its logarithm (inner validation MAE " in output.getvalue()
+
+
+def test_a_symmetric_target_is_not_transformed(configured, molecules):
+    assert chosen(configured(y=molecules[1])) == ("none", ["none"], [])
+
+
+def test_a_transform_of_one_target_leaves_the_choice_for_the_others(configured, skewed):
+    assert chosen(configured({"transform": "none"}, y=skewed)) == ("none", ["none"], [])
+    assert chosen(configured({"transform": "z=none"}, y=skewed, z=skewed)) == ("y=log,z=none", ["log", "none"], [])
+    classes = np.resize(["a", "b"], len(skewed))
+    assert chosen(configured({"transform": "log"}, y=skewed, c=classes)) == ("log", ["log", "none"], [])
+
+
+def test_members_of_an_ensemble_have_one_scale(configured, skewed):
+    config = configured(trainer={"ensemble": 2}, y=skewed, z=skewed - 1)
+    assert chosen(config) == ("y=log", ["log", "none"], ["y=log"] * 2)
+    assert chosen(configured({"folds": "2"}, y=skewed)) == ("none", ["none"], ["none"] * 2)
+
+
+def test_nothing_is_chosen_again_for_a_run_that_is_continued(configured, skewed, tmp_path):
+    config = configured({"transform": "z=log"}, y=skewed, z=skewed)
+    complete, _ = resolve(config, load_dataset(config.data), tmp_path, QUIET, chosen=True)
+    assert complete.config == config
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-9])
+def test_a_model_that_is_trained_further_keeps_its_scale(least, configured, molecules, tmp_path):
+    """Unless a label has no logarithm, in the test set too."""
+    labels = np.exp(0.1 * molecules[1])  # for which nothing would be chosen
+    labels[399] = least
+    config = configured({"split": "split"}, y=labels)
+    table = pd.read_csv(tmp_path / "t.csv").assign(split=["train"] * 300 + ["valid"] * 50 + ["test"] * 50)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    save_checkpoint(Checkpoint(RunConfig(), [Task("y", transform="log")], {}), tmp_path / "origin.safetensors")
+    found = chosen(replace(config, init_from=str(tmp_path / "origin.safetensors")))
+    assert found == (("none", ["none"], []) if least == 0 else ("y=log", ["log"], []))
+
+
+def test_a_logarithm_is_not_chosen_if_a_bound_has_none(configured, skewed):
+    assert chosen(configured(y=["<0", *(f"{label:.6f}" for label in skewed[1:])])) == ("none", ["none"], [])
+
+
+@pytest.mark.parametrize(
+    ("none", "log", "higher", "better"),
+    [
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.2], False, True),
+        ([0.5, 0.5, 0.5], [0.6, 0.7, 0.6], True, True),
+        ([0.5, 0.5, 0.5], [0.4, 0.4, 0.4], True, False),
+        ([2.0, 2.1, 2.2], [1.0, 3.1, 2.1], False, False),
+        ([2.0, 2.1], [np.nan, 1.0], False, False),
+        ([2.0, 2.0, 2.0], [1.97, 1.97, 1.97], False, False),
+    ],
+)
+def test_none_wins_unless_the_logarithm_is_clearly_better(none, log, higher, better):
+    assert _is_better(np.array(none), np.array(log), higher) == better

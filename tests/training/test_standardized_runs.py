@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 import graphslice as gs
-from graphslice.config import GraphConfig
+from graphslice.config import RunConfig
 from graphslice.data.columns import TableColumns
 from graphslice.data.loaders import load_dataset
-from graphslice.data.preprocess import cached_store
 from graphslice.data.tables import Rows
 from graphslice.errors import InputError
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.training import train
+from graphslice.training.resolve import resolve
 
 ACID, SALT, ION = "CC(=O)O", "CC(=O)[O-].[Na+]", "CC(=O)[O-]"
 
@@ -84,32 +84,8 @@ def test_preprocessed_datasets_know_their_standardization(run, table, cli, tmp_p
     assert code == 2 and "graph.standardize parent" in err and not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_cache_holds_one_dataset_for_each_standardization(table, tiny_config, tmp_path):
-    dataset = load_dataset(tiny_config(table, data={"targets": "gap_ev"}).data)
-    stores = [cached_store(dataset, GraphConfig(standardize=one), tmp_path) for one in ("none", "parent", "none")]
-    assert len(list(tmp_path.glob("*.arrow"))) == 2
-    assert [store[2].num_atoms for store in stores] == [5, 4, 5]
-    assert stores[1].info.standardize == "parent" and stores[1].smiles[2] == SALT
-
-
 def test_default_initialisation_is_kept(table, tmp_path):
     """The packaged model was not trained on parents only, but has the same architecture."""
-    model = gs.fit(str(table), "gap_ev", standardize="parent", epochs=1, baselines=False, quiet=True)
-    assert model.config.origin == "small" and model.config.graph.standardize == "parent"
-
-
-@pytest.mark.parametrize(
-    ("command", "options", "message"),
-    [
-        ("train", ["--level", "atom", "--standardize", "parent"], "leave it out with data.level atom"),
-        (
-            "pretrain",
-            ["--graph.standardize", "parent"],
-            "leave out graph.standardize, and give it",
-        ),
-    ],
-)
-def test_standardization_that_is_not_possible_ends_with_one_sentence(command, options, message, table, cli, tmp_path):
-    tables = [table] if command == "pretrain" else ["--dataset", table]
-    code, _, err = cli(command, *tables, *options, "--out", tmp_path / "run")
-    assert code == 2 and message in err and not (tmp_path / "run").exists()
+    config = RunConfig.preset("small").with_options({"data.dataset": str(table), "graph.standardize": "parent"})
+    complete, _ = resolve(config, load_dataset(config.data), tmp_path, Console(quiet=True))
+    assert complete.config.origin == "small" and complete.config.graph.standardize == "parent"

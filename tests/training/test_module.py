@@ -1,16 +1,31 @@
+"""Losses of targets and of bounds, and auxiliary atom- and bond-level targets of molecule-level models."""
+
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from rdkit import Chem
 from scipy.stats import norm
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
-from graphslice.config import TrainerConfig
+from graphslice.chem import smiles_to_graph
+from graphslice.config import GraphConfig, ModelConfig, TrainerConfig
+from graphslice.data.batches import collate_rows
+from graphslice.data.labels import Labels, pointers
+from graphslice.data.store import GraphStore
 from graphslice.errors import InputError
+from graphslice.nn import GraphTransformer
+from graphslice.pretraining.corpus import build_corpus
+from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.tasks import Task, regression_tasks
-from graphslice.training.module import Loss, balanced_weights
+from graphslice.training import resume, train
+from graphslice.training.module import AuxiliaryHead, AuxiliaryHeads, Loss, balanced_weights, check_losses
 
 ACTIVE, TOXIC = Task("active", "binary", ("no", "yes")), Task("toxic", "binary", ("no", "yes"))
 KIND = Task("kind", "multiclass", ("a", "b", "c"))
@@ -103,51 +118,18 @@ def test_balanced_weights_match_scikit_learn():
     assert balanced_weights(np.array([0.0, 2.0, 2.0]), 3).tolist() == [1.5, 0, 0.75]  # the second class is absent
 
 
-def test_missing_labels_have_no_gradient():
-    outputs, labels = batch()
-    outputs.requires_grad_()
-    labels[:3] = torch.nan
-    total, weights = Loss(TASKS, TrainerConfig(), labels.numpy())(outputs, labels)
-    (total / weights).backward()
-    assert not outputs.grad[:3].any() and outputs.grad[3:].any() and outputs.grad.isfinite().all()
-
-
-def test_batch_without_labels_has_zero_loss():
-    total, weights = Loss(TASKS, TrainerConfig(), np.zeros((2, 5)))(torch.randn(4, 7), torch.full((4, 5), torch.nan))
-    assert total == weights == 0
-
-
-def test_thousands_of_targets_form_one_group():
-    loss = Loss(regression_tasks(f"t{t}" for t in range(2000)), TrainerConfig(), np.zeros((2, 2000)))
-    total, weights = loss(torch.ones(3, 2000), torch.zeros(3, 2000))
-    assert total / weights == 1 and len(loss._groups) == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "tasks", "reason"),
     [
         ({"class_weights": "balanced"}, regression_tasks(["y"]), "needs a target of classes"),
         ({"loss": "bce"}, regression_tasks(["y"]), "trainer.loss bce is for binary targets, but 'y' is regression"),
         ({"target_weights": "actve=2"}, [ACTIVE], "did you mean 'active'"),
-        ({"target_weights": "active=-1"}, [ACTIVE], "non-negative weight"),
+        ({"target_weights": "active=-1"}, [ACTIVE], "at least 0"),
     ],
 )
 def test_unsuitable_losses_and_weights_are_rejected(settings, tasks, reason):
     with pytest.raises(InputError, match=reason):
-        Loss(tasks, TrainerConfig(**settings), np.zeros((2, len(tasks))))
-
-
-@pytest.mark.parametrize("settings", [{"loss": "l1"}, {"class_weights": "balance"}])
-def test_unknown_settings_are_rejected(settings):
-    with pytest.raises(InputError, match="trainer"):
-        TrainerConfig(**settings)
-
-
-def test_weight_of_a_target_with_a_comma_in_its_name():
-    tasks = regression_tasks(["IC50, nM", "logp"])
-    outputs, labels = torch.tensor([[1.0, 2.0]]), torch.zeros(1, 2)
-    total, weights = Loss(tasks, TrainerConfig(target_weights='"IC50, nM"=3'), labels.numpy())(outputs, labels)
-    assert float(total / weights) == pytest.approx((3 * 1 + 2) / 4)
+        check_losses(TrainerConfig(**settings), tasks)
 
 
 def censored_batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -177,15 +159,6 @@ def test_loss_of_a_bound_is_the_distance_from_it(name, power):
                 expected.append(max(low - output, output - high, 0.0) ** power)
     assert len(expected) == 23 and float(weights) == 23
     assert float(total) == pytest.approx(sum(expected))
-
-
-def test_loss_of_a_bound_pulls_predictions_to_its_side_alone():
-    outputs, labels, bounds = censored_batch()
-    outputs = outputs[:, :2].clone().requires_grad_()
-    total, _ = Loss(regression_tasks("ab"), TrainerConfig(loss="mae"), labels.numpy())(outputs, labels, bounds)
-    (gradient,) = torch.autograd.grad(total, outputs)
-    for row in range(3):
-        assert gradient[row, 0] == (-1 if outputs[row, 0] < 0.5 else 0)
 
 
 def test_gaussian_loss_of_a_bound_is_the_probability_beyond_it():
@@ -234,3 +207,118 @@ def test_a_heavy_label_has_the_same_influence_in_every_batch(heavy):
         (total / count).backward()
         gradients[batch] = outputs.grad[:, 0].abs()
     assert float(gradients[0] / gradients.sum()) == pytest.approx(0.5)
+
+
+SMILES = ["CCO", "c1ccccc1O", "C", "CC(=O)N"]
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def store():
+    return GraphStore.from_graphs([smiles_to_graph(text) for text in SMILES])
+
+
+@pytest.fixture(scope="module")
+def labels(store):
+    """Labels of the atoms of the first, third and last molecule, and of the bonds of the last one."""
+    generator = np.random.default_rng(0)
+    atoms = generator.normal(size=(8, 2))
+    atoms[1, 0] = NAN
+    bonds = generator.normal(size=(3, 1))
+    return {
+        "atom": Labels("atom", atoms, pointers([3, 0, 1, 4]), ("charge", "spin")),
+        "bond": Labels("bond", bonds, pointers([0, 0, 0, 3]), ("order",)),
+    }
+
+
+def test_batch_contains_labelled_atoms_and_bonds(store, labels):
+    batch = collate_rows(store, np.array([3, 1, 2]), auxiliary=labels)
+    assert batch.atom_index[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [2, 0]]
+    torch.testing.assert_close(batch.atom_targets, torch.tensor(labels["atom"].values[[4, 5, 6, 7, 3]]).float())
+    graph = store[3]
+    assert batch.bond_index[:, 0].tolist() == [0, 0, 0] and batch.bond_index[:, 1:3].tolist() == graph.bonds.tolist()
+    plain = collate_rows(store, np.array([3, 1, 2]))
+    assert plain.atom_index is None and plain.bond_targets is None
+    nothing = collate_rows(store, np.array([1]), auxiliary=labels)
+    assert nothing.atom_index.shape == (0, 4) and nothing.atom_targets.shape == (0, 2)
+
+
+def test_errors_match_loop_over_labels(store, labels):
+    torch.manual_seed(0)
+    head = AuxiliaryHead(16, labels["atom"])
+    batch = collate_rows(store, np.arange(4), auxiliary=labels)
+    rows = torch.randn(4, 8, 16)
+    values, found = labels["atom"].values, head(rows, batch)
+    mean, std = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    sums, counts, at = np.zeros(2), np.zeros(2), 0
+    for molecule, size in enumerate([3, 0, 1, 4]):
+        for atom in range(size):
+            predicted = head.head(rows[molecule, atom + 1]).detach().numpy()
+            for t in range(2):
+                if not np.isnan(values[at, t]):
+                    sums[t] += abs(predicted[t] - (values[at, t] - mean[t]) / std[t])
+                    counts[t] += 1
+            at += 1
+    np.testing.assert_allclose(found[0].sum(dim=0).detach().numpy(), sums, rtol=1e-5)
+    assert found[1].sum(dim=0).tolist() == counts.tolist() == [7, 8]
+
+
+def test_mean_errors_have_the_unit_of_the_targets(store, labels):
+    heads = AuxiliaryHeads(16, labels, 0.5)
+    rows = torch.randn(4, 8, 16)
+    for some in (np.array([0, 1, 2]), np.array([3])):
+        heads.validate(rows[some], collate_rows(store, some, auxiliary=labels))
+    found = heads.mean_errors(1)
+    head = heads["bond"]
+    with torch.no_grad():
+        errors, known = head(rows, collate_rows(store, np.arange(4), auxiliary=labels))
+    assert list(found) == ["charge", "spin", "order"] and known.sum() == 3
+    assert found["order"] == pytest.approx(float(errors.sum() / 3 * np.std(labels["bond"].values)), rel=1e-5)
+    assert heads.mean_errors(1) == {}
+
+
+@pytest.mark.parametrize("readout", ["mean+max", "token"])
+def test_traced_rows_match_the_readout(store, readout):
+    """The outputs of a traced program equal the readout of its rows, and so do the gradients."""
+    torch.manual_seed(0)
+    settings = {"mixer": "slice-quantile", "layers": 2, "dim": 32, "heads": 4, "ffn_dim": 32, "readout": readout}
+    model = GraphTransformer(ModelConfig(**settings, dropout=0.0, input_dropout=0.0, attention_dropout=0.0))
+    batch = collate_rows(store, np.arange(4))
+    outputs, rows = model.standardised_with_rows(batch)
+    assert rows.shape == (4, 8, 32)
+    torch.testing.assert_close(outputs, model.standardised(batch), rtol=1e-4, atol=1e-5)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    one = torch.autograd.grad(outputs.square().sum(), parameters, allow_unused=True)
+    other = torch.autograd.grad(model.standardised(batch).square().sum(), parameters, allow_unused=True)
+    for a, b in zip(one, other, strict=True):
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def corpus(demo_smiles, tmp_path_factory):
+    """A corpus with atom degrees and ring membership of bonds for three of four molecules."""
+    folder = tmp_path_factory.mktemp("auxiliary")
+    mols = [Chem.MolFromSmiles(text) for text in demo_smiles[:160]]
+    degrees = [str([atom.GetDegree() for atom in mol.GetAtoms()]) for mol in mols]
+    rings = [str([float(bond.IsInRing()) for bond in mol.GetBonds()]) for mol in mols]
+    frame = pd.DataFrame({"smiles": demo_smiles[:160], "gap": range(160), "degree": degrees, "ring": rings})
+    frame.loc[::4, ["degree", "ring"]] = None
+    frame.to_csv(folder / "t.csv", index=False)
+    return build_corpus(folder / "c.arrow", [folder / "t.csv"], GraphConfig(), labels=["gap", "degree", "ring"])
+
+
+def test_auxiliary_targets_are_trained_and_resumed(corpus, tiny_config, tmp_path):
+    model = {"mixer": "slice-quantile", "dim": 32, "heads": 4, "ffn_dim": 32, "layers": 2, "dropout": 0.0}
+    config = tiny_config(
+        corpus.store.name, model=model | {"init": "balanced"}, trainer={"max_epochs": 10}, optimizer={"peak_lr": 4e-3}
+    )
+    config = replace(config, data=replace(config.data, targets="gap,degree,ring"))
+    made = train(config, tmp_path / "run")
+    errors = json.loads((tmp_path / "run" / "training.json").read_text())["auxiliary_mae"]
+    assert list(errors) == ["degree", "ring"] and errors["degree"] < 0.4 and errors["ring"] < 0.25, errors
+    assert [task.name for task in read_checkpoint(tmp_path / "run").tasks] == ["gap"]
+    assert resume(tmp_path / "run").metrics["test"] == made.metrics["test"]
+    wrong = replace(config, data=replace(config.data, targets="degree"))
+    with pytest.raises(ValueError, match="'degree' is not a molecule-level target"):
+        train(wrong, tmp_path / "wrong")

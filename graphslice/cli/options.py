@@ -175,8 +175,7 @@ def add_init_from(group: Any) -> None:
     group.add_argument(
         *_option_strings("init_from"),
         metavar="RUN",
-        help=f"fine-tune from the weights of a run or checkpoint, or of a packaged model ({', '.join(MODELS)}); "
-        "none trains from scratch (default: small, for up to 50,000 molecules like those it was trained on)",
+        help=meanings(RunConfig)["init_from"],
     )
 
 

@@ -224,8 +224,8 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)  # optimiser and learning rate schedule
     trainer: TrainerConfig = field(default_factory=TrainerConfig)  # training
     init_from: str | None = None
-    """fine-tuned from this run directory, checkpoint, or model of the package; ``"none"``: from scratch; None: chosen
-    by the dataset, see :func:`~graphslice.training.resolve.resolve`"""
+    """fine-tune from the weights of a run, of a checkpoint, or of a packaged model; none trains from scratch; default:
+    small, for up to 50,000 molecules like those it was trained on"""
 
     def __post_init__(self) -> None:
         if self.trainer.freeze != "none" and self.origin is None:

@@ -41,6 +41,7 @@ from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import MEMBER, MOLECULES
 from graphslice.system.console import molecule_progress
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
+from graphslice.system.processes import is_first_process
 from graphslice.tasks import Task, num_network_outputs, num_outputs, with_transforms
 from graphslice.training.choose_transform import choose_transforms
 from graphslice.training.devices import Devices, choose_devices, launched_processes
@@ -144,6 +145,9 @@ def check_options(config: RunConfig) -> None:
     for option, is_set in of_molecules.items():
         if is_set and data.level != MOLECULE:
             raise InputError(f"{option} needs molecule-level targets: leave it out with data.level {data.level}")
+    if config.num_models > 1 and (trainer.devices not in ("auto", "1") or not is_first_process()):
+        reason = "each member of an ensemble or cross-validation trains on a single device"
+        raise InputError(f"{reason}: leave out trainer.devices")
 
 
 def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:

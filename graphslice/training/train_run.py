@@ -145,6 +145,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
     if config is None or config.data.fingerprint is None:
         raise InputError(f"{folder} holds no run to continue: start one without --resume")
     with _lock(folder):
+        check_options(config)
         if config.data.dataset == "pyg" and data is None:
             raise InputError(
                 f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"

@@ -270,7 +270,12 @@ MAX_DEGREE = 255
 #: Most atoms of a molecule with bonds, whose atoms are stored as 16-bit numbers.
 MAX_BOND_ATOMS = 65_535
 
-_ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
+# Name, dtype, columns and limits of the arrays of a molecule.
+_ARRAYS = (
+    ("atoms", np.uint8, len(ATOM_DIMS), 0, 255),
+    ("bonds", np.int32, 2, -(2**31), 2**31 - 1),
+    ("bond_features", np.uint8, len(BOND_DIMS), 0, 255),
+)
 _LIMITS = np.array(ATOM_DIMS, np.uint8)
 
 
@@ -280,28 +285,20 @@ def typed_arrays(
     """Convert to ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``; an :class:`InputError` with the ``index`` of
     the molecule if a shape is wrong or values are not integers in range."""
     arrays = []
-    for array, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
-        if not (type(array) is np.ndarray and array.dtype == dtype and array.ndim == 2 and array.shape[1] == width):
-            array = _typed(array, name, dtype, width, f"the molecule at index {index}")
-        arrays.append(array)
+    for values, (name, dtype, width, least, most) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
+        array = np.asarray(values) if len(values) else np.empty((0, width), dtype)
+        is_valid = array.dtype.kind in "bui" and array.shape[1:] == (width,)
+        if is_valid and array.dtype != dtype:
+            is_valid = least <= array.min() and array.max() <= most
+        if not is_valid:
+            wanted = f"integers from {least} to {most}, [rows, {width}]"
+            raise InputError(f"the molecule at index {index} has {name} that are not {wanted}")
+        arrays.append(np.ascontiguousarray(array, dtype))
     if len(arrays[1]) != len(arrays[2]):
         raise InputError(
             f"the molecule at index {index} has {len(arrays[1])} bonds, but features of {len(arrays[2])} bonds"
         )
     return arrays[0], arrays[1], arrays[2]
-
-
-def _typed(values: object, name: str, dtype: type, width: int, whose: str) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU
-        raise InputError(f"{whose} has {name} that are not an array") from None
-    array = np.empty((0, width), dtype) if array.size == 0 else array
-    limits = np.iinfo(dtype)
-    is_shaped = array.dtype.kind in "bui" and array.ndim == 2 and array.shape[1] == width
-    if not is_shaped or (array.size and (array.min() < limits.min or array.max() > limits.max)):
-        raise InputError(f"{whose} has {name} that are not integers from {limits.min} to {limits.max}, [rows, {width}]")
-    return np.ascontiguousarray(array, dtype)
 
 
 def invalid_molecule(

@@ -427,9 +427,6 @@ def assign_path_types(source, count, num_atoms, molecule, search, table, sums):
         search.path_types[j], search.num_paths[j] = path_type, num_paths
 
 
-__all__ = ["FLOYD_WARSHALL", "MEAN", "shortest_path_types"]
-
-
 class _Batch(NamedTuple):
     """Concatenated molecules. Bonds have *local ids*: the bond types of the batch, numbered from 0."""
 

@@ -29,7 +29,6 @@ def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
     [
         (["1.5", "2", "", "-3"], "regression", ()),
         (["0", "1", "1", ""], "binary", ("0", "1")),
-        (["0.0", "1", "1.0", "NA"], "binary", ("0", "1")),
         ([True, False, None, True], "binary", ("False", "True")),
         (["yes", "no", "YES", " No"], "binary", ("no", "yes")),
         (["Inactive", "Active", "Active"], "binary", ("Active", "Inactive")),
@@ -41,7 +40,6 @@ def infer(cells: list, *, chunks: int = 1, **config: str) -> Task:
         (["0", "1", "2"] * 9, "regression", ()),
         (["3.5", "3.5"], "regression", ()),
         (["1.5", "n/a?", "2.5", "~10"], "regression", ()),
-        (["1.5", "-", "-", "-", "n.d."], "regression", ()),
         (["0", "1", "-", "#N/A", "-"], "binary", ("0", "1")),
         (["0", ">1", "1", "0"], "regression", ()),
         (["0", "1", "?", "1"], "binary", ("0", "1")),
@@ -57,9 +55,7 @@ def test_task_is_inferred_from_values(cells, kind, classes, chunks):
     ("cells", "task", "kind", "classes"),
     [
         (["0", "1"], "regression", "regression", ()),
-        (["0", "1"], "y=regression", "regression", ()),
         (["1", "2", "2"], "binary", "binary", ("1", "2")),
-        (["1", "-1"], "binary", "binary", ("-1", "1")),
         (["0", "10", "9"] * 9, "multiclass", "multiclass", ("0", "9", "10")),
         (["0", "1"], "multiclass", "binary", ("0", "1")),
         ([">10", "<10"], "binary", "binary", ("<10", ">10")),

@@ -48,12 +48,15 @@ def test_ogb_folder_is_loaded(name, make_ogb, tmp_path, offline, capsys):
 
 @both_versions
 def test_ogb_dataset_is_loaded(name, make_ogb, tmp_path, offline):
-    make_ogb(tmp_path, name)
+    file = make_ogb(tmp_path, name) / "raw" / "data.csv.gz"
+    table = pd.read_csv(file)
+    table.loc[3, "smiles"] = None
+    table.to_csv(file, index=False)
     dataset = load_dataset(DataConfig(dataset=name, root=str(tmp_path)))
     assert dataset.is_pcqm4m and dataset.name == name and dataset.target_names == ["homolumogap"]
-    assert dataset.targets.shape == (40, 1) and list(dataset.splits) == SPLITS[name]
+    assert dataset.targets.shape == (40, 1) and list(dataset.splits) == SPLITS[name] and dataset.smiles[3] == ""
     known = np.concatenate([dataset.splits["train"], dataset.splits["valid"]])
-    assert np.isfinite(dataset.targets[known]).all()
+    assert np.isfinite(dataset.targets[known]).all() and len(dataset.fingerprint()) == 16
     assert np.isnan(np.delete(dataset.targets, known)).all() and not dataset.rejected
     with pytest.raises(InputError, match=r"data.targets must be homolumogap, not 'gap'"):
         load_dataset(DataConfig(dataset=name, root=str(tmp_path), targets="gap"))
@@ -100,30 +103,15 @@ def test_several_processes_download_once_without_a_prompt(name, make_ogb, tmp_pa
     assert len(urls) == 1 and [path.name for path in root.glob("[!.]*")] == [OGB_FOLDERS[name]]
 
 
-@both_versions
-def test_missing_release_file_raises(name, make_ogb, tmp_path, offline):
-    (make_ogb(tmp_path, name) / "RELEASE_v1.txt").unlink()
-    with pytest.raises(InputError, match=r"damaged .RELEASE_v1\.txt is missing.: move the folder away"):
-        load_pcqm4m(name, tmp_path)
-
-
-@pytest.mark.parametrize("file", ["raw/data.csv.gz", "split_dict.pt"])
-@pytest.mark.parametrize("content", [b"", b"no such file", None], ids=["empty", "text", "cut"])
-def test_damaged_files_raise(file, content, make_ogb, tmp_path, offline):
+@pytest.mark.parametrize("file", ["raw/data.csv.gz", "split_dict.pt", "RELEASE_v1.txt"])
+def test_missing_and_damaged_files_raise(file, make_ogb, tmp_path, offline):
     path = make_ogb(tmp_path) / file
-    path.write_bytes(path.read_bytes()[:-200] if content is None else content)
-    with pytest.raises(InputError, match="is damaged") as error:
-        load_pcqm4m("pcqm4m", tmp_path)
-    assert "\n" not in str(error.value)
-
-
-def test_missing_smiles_becomes_empty_text(make_ogb, tmp_path, offline):
-    file = make_ogb(tmp_path) / "raw" / "data.csv.gz"
-    table = pd.read_csv(file)
-    table.loc[3, "smiles"] = None
-    table.to_csv(file, index=False)
-    dataset = load_dataset(DataConfig(dataset="pcqm4m", root=str(tmp_path)))
-    assert dataset.smiles[3] == "" and len(dataset.fingerprint()) == 16
+    contents = [None] if path.suffix == ".txt" else [b"no such file", path.read_bytes()[:-200], None]
+    for content in contents:
+        path.unlink() if content is None else path.write_bytes(content)
+        with pytest.raises(InputError, match=r"is damaged .*: move the folder away") as error:
+            load_pcqm4m("pcqm4m", tmp_path)
+        assert "\n" not in str(error.value)
 
 
 def test_split_that_runs_code_is_rejected(make_ogb, tmp_path, offline):

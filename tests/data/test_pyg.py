@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
 from graphslice import MoleculeError, smiles_to_graph
 from graphslice.data.loaders import from_pyg
@@ -45,12 +45,6 @@ def test_order_of_edges_does_not_matter(data):
 
     assert as_set(moved) == as_set(expected)
     assert len(as_set(moved)) == 3
-
-
-def test_data_can_be_batched_by_pyg():
-    batch = Batch.from_data_list([smiles_to_graph(smiles).to_pyg() for smiles in SMILES])
-    assert batch.num_graphs == len(SMILES)
-    np.testing.assert_array_equal(from_pyg(batch[0]).atoms, smiles_to_graph(SMILES[0]).atoms)
 
 
 def test_integral_floats_and_missing_bonds_are_accepted(data):

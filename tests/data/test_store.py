@@ -11,7 +11,7 @@ from graphslice.chem.molecule import read_smiles
 from graphslice.data.dataset import LabelledDataset
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import build_store
-from graphslice.data.splits import NO_SPLIT, SPLITS
+from graphslice.data.splits import NO_SPLIT
 from graphslice.data.store import ATOM_VALUES, BOND_KINDS, FORMAT, GraphStore, StoreInfo, column_starts
 from graphslice.errors import InputError
 
@@ -119,14 +119,6 @@ def test_labels_and_splits_are_kept(targets, batches, request, tmp_path):
 def test_row_with_a_rejected_label_keeps_its_molecule(tmp_path):
     store = build(tmp_path / "s.arrow", faults={0: "no number", 1: "no number"})
     assert store[0].num_atoms == 7 and store.errors[0] == "no number" and "no number" not in store.errors[1]
-
-
-def test_every_split_is_kept(tmp_path):
-    numbers = np.array([*range(len(SPLITS)), NO_SPLIT], np.int8)
-    chunks = [LabelledDataset("", ["C"] * 6, Labels.of_molecules(np.zeros((6, 0))), [], split=numbers)]
-    store = build_store(tmp_path / "s.arrow", chunks, StoreInfo(), workers=1)
-    np.testing.assert_array_equal(store.split, numbers)
-    assert pd.read_feather(tmp_path / "s.arrow")["split"].tolist()[:5] == list(SPLITS)
 
 
 @pytest.mark.parametrize("smiles", [[], ["oops"], ["C"], ["oops", "C"]])

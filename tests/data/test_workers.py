@@ -77,14 +77,6 @@ def test_predict_survives_a_crashing_row(deadly, cli, run_directory, tmp_path, d
     assert not any(row.endswith("crashed on this SMILES") for row in rows[:-1])
 
 
-def test_featurize_survives_a_crashing_row(deadly, cli, tmp_path, demo_smiles, monkeypatch):
-    monkeypatch.setattr(pool, "_TASK_ROWS", 16)
-    table, out = tmp_path / "in.csv", tmp_path / "out.arrow"
-    table.write_text("\n".join(["smiles", *demo_smiles[:99], CRASH, ""]))
-    assert cli("featurize", table, "-o", out, "--workers", "2")[0] == 0
-    assert GraphStore.open(out).errors == {99: "RDKit crashed on this SMILES"}
-
-
 def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
     with featurizer_pool(workers=2) as processes:
         arrays, reasons, order, _ = pool.parse([*demo_smiles[:600], CRASH], GraphConfig(), processes, level="atom")

@@ -100,10 +100,3 @@ def test_failing_descriptor_leaves_the_others_intact(monkeypatch):
 def test_arbitrary_text_does_not_raise(text):
     result = compute_descriptors([text], KINDS)
     assert result["morgan"].shape == (1, 2048) and not np.isinf(result["rdkit2d"]).any()
-
-
-def test_feature_names_and_width():
-    names = ["rdkit2d", "temperature", "morgan", "pH"]
-    assert descriptors.descriptor_kinds(names) == ["rdkit2d", "morgan"]
-    assert descriptors.feature_column_names(names) == ["temperature", "pH"]
-    assert descriptors.descriptor_width(names) == 203 + 1 + 2048 + 1 and descriptors.descriptor_width([]) == 0

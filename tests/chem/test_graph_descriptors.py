@@ -125,14 +125,6 @@ def test_values_of_other_definitions_follow_rdkit(found, name, rdkit, correlatio
     assert np.corrcoef(found[:, COLUMN[name]], expected)[0, 1] > correlation
 
 
-def test_bonds_between_rings_are_not_ring_bonds():
-    (biphenyl, naphthalene, spiro) = graph_descriptors(arrays_of(["c1ccccc1-c1ccccc1", "c1ccc2ccccc2c1", "C1CC12CC2"]))
-    names = ["rings", "ring_bonds", "rotatable_bonds", "fused_atoms"]
-    columns = [COLUMN[name] for name in names]
-    assert biphenyl[columns].tolist() == [2, 12, 1, 0]
-    assert naphthalene[columns].tolist() == [2, 11, 0, 2] and spiro[columns].tolist() == [2, 6, 0, 1]
-
-
 def test_kappa_is_that_of_the_numbers_of_paths(found):
     for row, molecule in enumerate(MOLECULES[:100]):
         n, odd = molecule.GetNumAtoms(), molecule.GetNumAtoms() % 2
@@ -219,15 +211,6 @@ def test_pairs_of_features_are_counted_by_distance(found):
                     nearest = next(b for b, bound in enumerate(bounds) if distances[i, j] <= bound)
                     expected[f"{first}_{second}_{nearest}"] += 1
         assert {name: found[row, COLUMN[name]] for name in expected} == expected, SMILES[row]
-
-
-def test_a_donor_and_an_acid_are_found():
-    (glycine,) = graph_descriptors(arrays_of(["NCC(=O)O"]))
-    values = {name: glycine[column] for name, column in COLUMN.items()}
-    assert (values["acids"], values["amines"], values["donors"], values["acceptors"]) == (1, 1, 2, 3)
-    assert values["positive_negative_2"] == 1  # three bonds between nitrogen and the acid's oxygen
-    (amide, ester) = graph_descriptors(arrays_of(["CC(=O)NC", "CC(=O)OC"]))
-    assert (amide[COLUMN["amides"]], ester[COLUMN["esters"]], amide[COLUMN["amines"]]) == (1, 1, 0)
 
 
 def test_values_depend_neither_on_the_batch_nor_on_the_smiles():

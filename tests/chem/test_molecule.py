@@ -1,7 +1,5 @@
 """Molecular graphs against OGB's smiles2graph and RDKit."""
 
-import itertools
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -10,9 +8,7 @@ from unusual_molecules import EXTENDED, UNUSUAL
 
 from graphslice import MoleculeError, MolGraph, smiles_to_graph
 from graphslice.chem.descriptors import DESCRIPTORS, compute_descriptors
-from graphslice.chem.molecule import bond_features, bond_type_ids
 from graphslice.chem.parse import graph_atom_indices, mol_to_smiles, parse_molecule
-from graphslice.feature_dims import BOND_DIMS
 
 CHIRAL = [
     "C[C@H](O)F", "C[C@H](O)[C@@H](O)[C@H](C)O", "C[C@H]1CC[C@@H](C)CC1", "C[C@@]12CC[C@H](C1)C2(C)C",
@@ -70,12 +66,6 @@ def test_input_order_matches_ogb_for_unusual_molecules(smiles, smiles2graph):
 def test_input_order_matches_ogb_for_the_demo_set(sample, smiles2graph):
     for smiles in sample:
         assert_same(smiles_to_graph(smiles, atom_order="input").to_ogb(), smiles2graph(smiles))
-
-
-def test_dtypes_and_shapes():
-    graph = smiles_to_graph("c1ccccc1O")
-    assert (graph.atoms.dtype, graph.bonds.dtype, graph.bond_features.dtype) == (np.uint8, np.int32, np.uint8)
-    assert (graph.atoms.shape, graph.bonds.shape, graph.bond_features.shape) == ((7, 9), (7, 2), (7, 3))
 
 
 def test_canonical_order_is_a_renumbering_of_ogb(sample, smiles2graph):
@@ -149,21 +139,6 @@ def test_random_smiles_of_unusual_molecules_give_the_same_graph(name):
 
 
 @pytest.mark.parametrize(
-    ("mapped", "plain"),
-    [
-        ("[CH3:1][C@H](F)[CH3:2]", "CC(F)C"),
-        ("[CH3:1][C@H](F)[CH2:2]Cl", "C[C@H](F)CCl"),
-        ("[CH3:1]/C([CH3:2])=C/F", "CC(C)=CF"),
-        ("[CH3:9][C@H:8]1C[CH2:1][C@@H](C)CC1", "C[C@H]1CC[C@@H](C)CC1"),
-    ],
-)
-def test_atom_maps_create_no_stereocentres(mapped, plain, smiles2graph):
-    assert same(smiles_to_graph(mapped), smiles_to_graph(plain))
-    expected = smiles2graph(mapped)["node_feat"]
-    np.testing.assert_array_equal(smiles_to_graph(mapped, atom_order="input").to_ogb()["node_feat"], expected)
-
-
-@pytest.mark.parametrize(
     "smiles", ["CC\u041e", "\u0421CO", "C\u0421", "\u0421\u0421\u041e", "CCO\udcff", "CC\uff2f |$a$|", "\u00e9"]
 )
 def test_non_ascii_letters_are_rejected(smiles):
@@ -234,22 +209,6 @@ def test_invalid_smiles_gives_the_reason(smiles, reason, order, capfd):
         smiles_to_graph(smiles, atom_order=order)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")  # RDKit's own messages are suppressed
-
-
-def test_max_atoms_is_configurable():
-    assert smiles_to_graph("C" * 600, max_atoms=600).num_atoms == 600
-    with pytest.raises(MoleculeError, match="3 atoms, more than the limit of 2"):
-        smiles_to_graph("CCO", max_atoms=2)
-
-
-def test_unknown_atom_order_is_rejected():
-    with pytest.raises(ValueError, match="atom_order"):
-        smiles_to_graph("C", atom_order="sorted")
-
-
-def test_bond_features_are_the_inverse_of_bond_type_ids():
-    expected = np.array(list(itertools.product(*map(range, BOND_DIMS))), np.uint8)
-    np.testing.assert_array_equal(bond_features(bond_type_ids(expected)), expected, strict=True)
 
 
 def test_graph_if_rdkit_cannot_reparse_its_smiles(monkeypatch):

@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphslice import InputError, MoleculeError, MolGraph, smiles_to_graph
-from graphslice.chem.molecule import MolArrays, check_graph, check_molecules, invalid_molecule, renumber
+from graphslice.chem.molecule import (
+    MolArrays,
+    bond_features,
+    bond_type_ids,
+    check_graph,
+    check_molecules,
+    invalid_molecule,
+    renumber,
+)
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
 
 
@@ -99,13 +107,10 @@ def test_finds_the_first_invalid_molecule(seed, share):
     ("atom_ptr", "bond_ptr", "expected"),
     [
         ([0, 2, 3], [0, 1, 1], None),
-        ([1, 2, 3], [0, 0, 0], None),
         ([0, 2, 4], [0, 1, 1], 1),
         ([0, 2, 1], [0, 1, 1], 1),
         ([-1, 2, 3], [0, 1, 1], 0),
-        ([0, 2, 3], [0, 1, 2], 1),
         ([0, 2, 3], [1, 0, 1], 0),
-        ([0, 2**31 - 1, 3], [0, 1, 1], 0),
         ([0, 3, 3], [0, 1, 1], 0),  # three atoms, more than two
     ],
 )
@@ -113,18 +118,6 @@ def test_offsets_are_validated(atom_ptr, bond_ptr, expected):
     ends = np.array([0], np.uint16), np.array([1], np.uint16)
     ptr = np.array(atom_ptr, np.int32), np.array(bond_ptr, np.int32)
     assert invalid_molecule(*ptr, np.zeros(27, np.uint8), *ends, np.zeros(1, np.uint8), 2) == expected
-
-
-def test_every_atom_feature_is_checked():
-    for size in (1, 3):
-        for f, limit in enumerate(ATOM_DIMS):
-            for a in range(size):
-                atoms = np.full((size, 9), 1, np.uint8)
-                atoms[a, f] = limit - 1
-                check_graph(graph([], atoms=atoms))
-                atoms[a, f] = limit
-                with pytest.raises(MoleculeError, match="out of range"):
-                    check_graph(graph([], atoms=atoms))
 
 
 @pytest.mark.parametrize("ranks", [[0, 1, 3], [0, -1, 2], [0, 1], [0, 1, 2, 3]])
@@ -135,8 +128,7 @@ def test_invalid_ranks_are_rejected(ranks):
 
 
 def test_bond_type_ids_cover_ogb_features_only():
-    from graphslice.chem.molecule import bond_type_ids
-
-    known = np.array(list(np.ndindex(BOND_DIMS)))
+    known = np.array(list(np.ndindex(BOND_DIMS)), np.uint8)
     assert bond_type_ids(known).tolist() == list(range(NUM_BOND_TYPES))
+    np.testing.assert_array_equal(bond_features(bond_type_ids(known)), known, strict=True)
     assert bond_type_ids(np.array([[5, 0, 0], [0, 6, 0], [0, 0, 2], [255, 255, 255]])).tolist() == [255] * 4

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import shortest_path
 
 from graphslice import smiles_to_graph
 from graphslice.chem import paths
@@ -134,31 +132,6 @@ def test_mean_path_types_are_the_mean_over_all_shortest_paths(batch, max_path):
 def test_floyd_warshall_path_types_match_the_original(batch, max_path):
     for graph, found in zip(batch, path_types(batch, paths.FLOYD_WARSHALL, max_path), strict=True):
         assert_same(found, original_floyd_warshall(graph, max_path))
-
-
-@settings(max_examples=60)
-@given(graphs(), st.randoms(use_true_random=False))
-def test_mean_path_types_do_not_depend_on_the_numbering(graph, random):
-    n, bonds = graph
-    new = list(range(n))
-    random.shuffle(new)
-    shuffled = [((new[a], new[b]), bond_type) for (a, b), bond_type in bonds.items()]
-    random.shuffle(shuffled)
-    (expected,), (renumbered,) = path_types([graph]), path_types([(n, dict(shuffled))])
-    assert_same({(i, j): renumbered[new[i], new[j]] for i, j in expected}, expected)
-
-
-@pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])
-@pytest.mark.parametrize(
-    "smiles", ["C", "C.[Na+]", "c1ccccc1O", "C12C3C4C1C5C2C3C45", "C1" + "C" * 30 + "C1", "c1ccc2c(c1)ccc1ccccc12.CCO"]
-)
-def test_distances_match_scipy(smiles, rule):
-    n, bonds = molecule(smiles)
-    ends = np.array(list(bonds)).reshape(-1, 2).T
-    matrix = coo_array((np.ones(len(bonds)), (ends[0], ends[1])), shape=(n, n)).tocsr()
-    expected = np.nan_to_num(shortest_path(matrix, directed=False, unweighted=True), posinf=APART)
-    (found,) = path_types([(n, bonds)], rule)
-    assert [[found[i, j][0] for j in range(n)] for i in range(n)] == expected.tolist()
 
 
 @pytest.mark.parametrize("rule", [paths.MEAN, paths.FLOYD_WARSHALL])

@@ -81,18 +81,6 @@ def test_distributed_overwrite_never_uses_the_old_corpus(pretrained, cli, monkey
         assert code == 2 and "several processes were launched at once: remove" in err
 
 
-def test_smiles_column_and_targets_from_a_configuration_file(cli, tmp_path, demo_smiles, tiny_flags):
-    """The named column is used in files that have it."""
-    frame = pd.DataFrame({"Drug": demo_smiles[:150], "gap": range(150)})
-    frame[:75].to_csv(tmp_path / "a.csv", index=False)
-    frame[75:].rename(columns={"Drug": "smiles"}).to_csv(tmp_path / "b.csv", index=False)
-    (tmp_path / "c.yaml").write_text("data:\n  targets: gap\n")
-    flags = ("--smiles-column", "Drug", "--config", tmp_path / "c.yaml", "-o", tmp_path / "run", *tiny_flags)
-    code, _, err = cli("pretrain", tmp_path / "a.csv", tmp_path / "b.csv", *flags)
-    assert code == 0 and "150 unique molecules in 150 rows" in err, err
-    assert read_checkpoint(tmp_path / "run").tasks[0].name == "gap"
-
-
 def test_invalid_arguments_are_rejected(cli, tmp_path, demo_csv):
     table = demo_csv
     for arguments, reason in (
@@ -110,12 +98,3 @@ def test_invalid_arguments_are_rejected(cli, tmp_path, demo_csv):
         code, _, err = cli("pretrain", *arguments)
         assert code == 2 and re.search(reason, err) and len(err.splitlines()) == 1, err
         assert not (tmp_path / "run").exists()
-
-
-def test_foreign_files_are_kept(cli, tmp_path, demo_csv, pretrained, tiny_flags):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / CORPUS).write_text("mine")
-    code, _, err = cli("pretrain", demo_csv, "-o", tmp_path / "run", *tiny_flags)
-    assert code == 2 and "holds no run" in err and (tmp_path / "run" / CORPUS).read_text() == "mine"
-    code, _, err = cli("pretrain", pretrained / "rejected.csv", "-o", pretrained, "--overwrite")
-    assert code == 2 and "would overwrite its input" in err and (pretrained / "rejected.csv").exists()

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphslice.chem import paths
 from graphslice.chem.molecule import MolArrays, MolGraph
+from graphslice.chem.parse import MoleculeError
 from graphslice.chem.paths import bond_matrices
 from graphslice.config import ATOM, LEVELS, MOLECULE
 from graphslice.data.labels import Labels
@@ -120,7 +121,7 @@ def batch_arrays(
     atom_ptr, bond_ptr, atoms, degrees, pairs, bond_type_ids = store.gather(rows)
     lengths = np.diff(atom_ptr)
     if not lengths.all():
-        raise InputError(f"row {rows[lengths.argmin()]} of {store.name} has no molecule: leave it out of the batch")
+        raise MoleculeError(f"row {rows[lengths.argmin()]} of {store.name} has no molecule")
     if extra := -(atoms.shape[1] + 1) % multiple:
         atoms = np.pad(atoms, ((0, 0), (0, extra), (0, 0)))
         degrees = np.pad(degrees, ((0, 0), (0, extra)))

@@ -15,7 +15,14 @@ from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batches import BatchLoader, TrainBatches, eval_batches, extreme_batches
 from graphslice.data.columns import check_feature_columns
-from graphslice.data.dataset import UNLABELLED, ZERO_WEIGHT, LabelledDataset, describe_reasons, usable_mask
+from graphslice.data.dataset import (
+    UNLABELLED,
+    ZERO_WEIGHT,
+    LabelledDataset,
+    check_usable,
+    describe_reasons,
+    usable_mask,
+)
 from graphslice.data.featurize import molecule_keys
 from graphslice.data.labels import Labels
 from graphslice.data.preprocess import cached_store
@@ -108,11 +115,7 @@ class MoleculeData:
         if self.dataset.level != MOLECULE:
             self._to_graph_order(self.dataset.all_labels)
         self.usable_rows = np.flatnonzero(usable_mask(len(self.dataset), self.rejected))
-        if not len(self.usable_rows):
-            row, reason = min(self.rejected.items())
-            raise InputError(
-                f"{self.dataset.name}: none of its {len(self.dataset)} rows can be used; row {row + 1}: {reason}"
-            )
+        check_usable(self.dataset.name, len(self.dataset), self.rejected)
 
     def _check_rejected(self) -> None:
         wrong = {row: reason for row, reason in self.rejected.items() if reason not in (UNLABELLED, ZERO_WEIGHT)}
@@ -134,7 +137,8 @@ class MoleculeData:
         dataset, config = self.dataset, self.config.data
         usable = usable_mask(len(dataset), self.rejected)
         predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
-        if dataset.is_pcqm4m and predefined is not None:  # millions of molecules with OGB's split: no duplicate check
+        if dataset.is_pcqm4m and predefined is not None and not config.folds:
+            # Millions of molecules, which are not searched for duplicates.
             self.splits, self.duplicates = predefined, Duplicates(0, 0)
             return
         rows = self.usable_rows

@@ -16,7 +16,7 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.splits import Splits, decode_splits, encode_splits
 from graphslice.data.store import BATCH_ROWS, GraphStore
-from graphslice.errors import pluralize
+from graphslice.errors import InputError, pluralize
 from graphslice.tasks import Task
 
 if TYPE_CHECKING:
@@ -234,6 +234,12 @@ def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:
     row, reason = min(reasons.items())
     verb = "is" if len(reasons) == 1 else "are"
     return f"{pluralize(len(reasons), 'row')} {verb} {problem}; the first, row {row + 1}: {reason}"
+
+
+def check_usable(name: str, rows: int, reasons: Mapping[int, str]) -> None:
+    """Raise :class:`InputError` if every row has a reason why it cannot be used."""
+    if len(reasons) >= rows:
+        raise InputError(f"{name}: no row can be used{f'; the first: {reasons[min(reasons)]}' if reasons else ''}")
 
 
 def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:

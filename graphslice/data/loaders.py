@@ -26,7 +26,7 @@ from graphslice.data.columns import (
     require_column,
     target_names,
 )
-from graphslice.data.dataset import LabelledDataset, rename_tasks, unlabelled_rows
+from graphslice.data.dataset import LabelledDataset, check_usable, rename_tasks, unlabelled_rows
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import Labels
 from graphslice.data.ogb import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
@@ -172,8 +172,7 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     if config.level != MOLECULE:
         reject_molecules(frame)
     table = as_table(frame)
-    if not len(table):
-        raise InputError(f"{NAME} has no rows")
+    check_usable(NAME, len(table), {})
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
     dataset = dataset_from_chunks([Rows(table)], columns, config, NAME, tasks)
     used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
@@ -249,8 +248,6 @@ def reject_molecules(frame: Any) -> None:
 def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
     """Load the labelled molecules of a preprocessed dataset made by ``graphslice featurize`` or ``pretrain``."""
     known = list(store.info.targets)
-    if not known:
-        raise InputError(f"{store.name} has no labels: run graphslice featurize with --targets to train on it")
     names, auxiliary = _store_target_names(store, config)
     columns = feature_column_names(config.descriptors)
     numbers = store.split
@@ -261,8 +258,6 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)
     targets = _recoded(targets, [class_tasks.get(name, Task(name)) for name in names], tasks, store.name)
     is_pcqm4m = store.info.source in OGB_FOLDERS and config.split not in SPLIT_METHODS
-    if is_pcqm4m and config.folds is not None:
-        raise InputError(f"{store.name} has OGB's split: leave out data.folds, or give data.split {SPLIT_METHODS[0]}")
     labels, own = Labels.of_molecules(targets), tuple(f"target {name!r} " for name in names)
     # OGB does not publish the labels of its test sets.
     faults = {} if is_pcqm4m else unlabelled_rows(labels)
@@ -290,9 +285,7 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
     names = [name for name in requested if name in known]
     if not names:
-        raise InputError(
-            f"{requested[0]!r} of {store.name} is trained on only together with one of {quoted_list(known)}"
-        )
+        raise InputError(f"{store.name} has no labels of molecules: run graphslice featurize with --targets")
     return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
 
 
@@ -392,8 +385,7 @@ def dataset_from_pyg(
     values = np.stack(rows)
     values[np.abs(values) > MAX_MAGNITUDE] = np.nan
     faults = unlabelled_rows(Labels.of_molecules(values)) | faults
-    if len(faults) == len(rows):
-        raise InputError(f"no graph of the PyG dataset can be used; the first: {faults[0]}")
+    check_usable("the PyG dataset", len(rows), faults)
     names = list(targets) if targets else ["y"] if values.shape[1] == 1 else [f"y{i}" for i in range(values.shape[1])]
     check_unique(names, names, "the PyG dataset")
     tasks = infer_tasks_from_values(values, names, config, "the PyG dataset")

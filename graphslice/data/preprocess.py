@@ -20,7 +20,7 @@ from graphslice.chem.hashes import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import TableColumns, find_columns
-from graphslice.data.dataset import LabelledDataset, rechunk
+from graphslice.data.dataset import LabelledDataset, check_usable, rechunk
 from graphslice.data.featurize import Pool, featurizer_pool, parse
 from graphslice.data.labels import Labels
 from graphslice.data.loaders import dataset_path, load_dataset
@@ -135,8 +135,9 @@ def _assemble(path: Path, info: StoreInfo, write_shards: Callable[[Path], Iterab
                 _write(temporary, info.schema(), _batches(shards))
                 shutil.rmtree(folder, ignore_errors=True)
                 store = GraphStore.open(temporary)
-                if len(store) and len(store.unusable_rows()) == len(store):
-                    raise InputError(f"no row can be used; the first: {store.errors[0]}")
+                if len(store):
+                    unusable = {row: store.errors[row] for row in store.unusable_rows().tolist()}
+                    check_usable(info.source, len(store), unusable)
         finally:
             with suppress(OSError):
                 folder.rmdir()  # succeeds only if there are no shards to resume from
@@ -224,8 +225,6 @@ def featurize_dataset(
         )
     info = StoreInfo(data.dataset, descriptors=data.descriptors, **graph_settings(graph))
     if data.dataset in OGB_FOLDERS or data.dataset == "demo":
-        if engine != "local":
-            raise InputError(f"--engine {engine} shares the files of a folder, not {data.dataset}")
         dataset = load_dataset(data)
         info = replace(info, targets=tuple(dataset.target_names))
         return build_store(out, dataset.chunks(), info, workers=workers, progress=progress)

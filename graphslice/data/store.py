@@ -31,7 +31,7 @@ from graphslice.config import ATOM, BOND, MOLECULE, GraphConfig, join_names
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import bool_array, list_offsets, number_array, number_values, text_array, valid_rows
-from graphslice.errors import InputError
+from graphslice.errors import InputError, first_line
 from graphslice.feature_dims import ATOM_DIMS
 from graphslice.system.machine import cores
 from graphslice.tasks import Task
@@ -195,20 +195,22 @@ class GraphStore:
     def open(cls, path: str | Path) -> GraphStore:
         """Open a file as a memory map and check its contents; raises InputError for any other than a valid store."""
         path = Path(path)
-        fix = "recreate it with graphslice featurize"
         try:
             buffer = pa.memory_map(str(path)).read_buffer()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from None
         try:
-            version = pa.ipc.open_file(buffer).schema.metadata[b"graphslice.format"]
-            if version == FORMAT.encode():
-                store = cls(buffer, str(path))
-                check_contents(path, len(store.batches), store.info.max_atoms)
-                return store
-        except Exception:  # damaged bytes raise many types of errors
-            raise InputError(f"{path} is not a preprocessed dataset, or is damaged: {fix}") from None
-        raise InputError(f"{path} was written by another version of GraphSlice or RDKit: {fix}")
+            version = pa.ipc.open_file(buffer).schema.metadata[b"graphslice.format"].decode()
+            if version != FORMAT:
+                raise ValueError(f"its format is {version}, not {FORMAT}")
+            store = cls(buffer, str(path))
+            check_contents(path, len(store.batches), store.info.max_atoms)
+        except Exception as error:  # damaged bytes raise many types of errors
+            raise InputError(
+                f"{path} is not a preprocessed dataset of these versions of GraphSlice and RDKit, or is damaged "
+                f"({first_line(error)}): recreate it with graphslice featurize"
+            ) from None
+        return store
 
     def __len__(self) -> int:
         return self._rows

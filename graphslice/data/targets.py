@@ -181,11 +181,9 @@ def infer_target(chunks: Sequence[Rows], columns: TableColumns, config: DataConf
     found = possible if len(possible) == 1 else others
     if len(found) == 1:
         return found[0]  # also a column of other words: infer_tasks says what is wrong with it
-    if not others:
-        raise InputError(f"{name} has no column that could be predicted, only {quoted_list(filter(None, used))}")
     raise InputError(
         f"{name}: which columns are the targets? Name them with data.targets; the columns are "
-        f"{quoted_list(others, quote=quote_item)}"
+        f"{quoted_list(others, quote=quote_item)}, beside {quoted_list(filter(None, used))}"
     )
 
 

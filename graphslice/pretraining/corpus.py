@@ -17,7 +17,7 @@ from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.config import ATOM, BOND, GraphConfig
 from graphslice.data.cells import column_cells, is_empty
 from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
-from graphslice.data.dataset import LabelledDataset
+from graphslice.data.dataset import LabelledDataset, check_usable
 from graphslice.data.featurize import featurizer_pool, molecule_keys, parse
 from graphslice.data.labels import Labels, group_means, pointers
 from graphslice.data.preprocess import build_store_from_tables, cached_store
@@ -77,7 +77,7 @@ def build_corpus(
     store = cached_store(_unlabelled_dataset("corpus", [*store_row]), config, cache, progress, DESCRIPTOR_KINDS)
     usable = np.flatnonzero((store.sizes > 0) & (store.sizes <= config.max_atoms))
     if not len(usable):
-        raise InputError(f"no row of {', '.join(map(str, tables))} is a valid molecule")
+        check_usable(", ".join(map(str, tables)), len(store), store.errors)
     excluded = _excluded_families(without, smiles_column, config, cache)
     chosen, molecule_of_row, left_out = _select_molecules(store, usable, excluded)
     split = split_by_hash(molecule_keys(store, chosen).family)

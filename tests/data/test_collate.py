@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphslice import InputError, smiles_to_graph
+from graphslice import InputError, MoleculeError, smiles_to_graph
 from graphslice.batch import GraphBatch
 from graphslice.chem.molecule import read_smiles
 from graphslice.data.batches import collate, collate_rows
@@ -125,5 +125,5 @@ def test_unusable_settings_and_molecules_raise(graphs):
     with pytest.raises(InputError, match="the molecule at index 6 has"):
         collate([*graphs, bad])
     store = GraphStore.from_arrays(*read_smiles(["C", "oops", "CC"])[:2])
-    with pytest.raises(InputError, match="row 1 of the store has no molecule"):
+    with pytest.raises(MoleculeError, match="row 1 of the store has no molecule"):
         collate_rows(store, [0, 2, 1])

@@ -49,7 +49,7 @@ def test_table_is_loaded(load, tmp_path):
     [
         ({"smiles": ["C"], "logp": [1.0]}, "logP", r"no column 'logP' \(did you mean 'logp'\?\)"),
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
-        ({"smiles": ["C"]}, None, "has no column that could be predicted, only 'smiles'"),
+        ({"smiles": ["C"]}, None, "the columns are none, beside 'smiles'"),
     ],
 )
 def test_unusable_targets_are_rejected(table, targets, reason, load):
@@ -286,7 +286,7 @@ def test_split_of_store_is_used(split, tmp_path):
 @pytest.mark.parametrize(
     ("table", "labels", "settings", "reason"),
     [
-        (TABLE, None, {}, r"t\.arrow has no labels: run graphslice featurize with --targets"),
+        (TABLE, None, {}, r"t\.arrow has no labels of molecules: run graphslice featurize with --targets"),
         (TABLE, "y,z", {"targets": "yy"}, r"no column 'yy' .did you mean 'y'.*it has 'y', 'z'"),
         (TABLE, "y,z", {"split": "fold"}, "must be random, scaffold, cluster or split, not 'fold'"),
         ({"smiles": ["C"], "y": [1]}, "y", {"split": "split"}, "must be random, scaffold or cluster, not 'split'"),
@@ -333,7 +333,7 @@ def test_pyg_targets_are_named(names):
 
 
 def test_unusable_pyg_data_is_rejected():
-    with pytest.raises(InputError, match=r"no graph .* can be used; the first: no target value"):
+    with pytest.raises(InputError, match="no row can be used; the first: no target value"):
         dataset_from_pyg([pyg("C", np.nan)])
     with pytest.raises(InputError, match=r"data.split of a PyG dataset must be random, scaffold or cluster"):
         dataset_from_pyg([pyg("C", 1.0)], config=DataConfig(split="scafold"))

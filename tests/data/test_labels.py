@@ -140,7 +140,7 @@ def test_invalid_rows_have_reasons(tmp_path):
     assert sorted(rejected) == [1, 3, 4, 5, 6, 16]
     path = write_table(tmp_path / "u.csv", ["CCO"] * 3, ["[1,2,3]"] * 3)
     one = RunConfig(data=DataConfig(dataset=path, targets="q", level="bond"))
-    with pytest.raises(InputError, match="row 1: target 'q' has 3 numbers for 2 bonds"):
+    with pytest.raises(InputError, match="the first: target 'q' has 3 numbers for 2 bonds"):
         MoleculeData(load_dataset(one.data), one)
 
 

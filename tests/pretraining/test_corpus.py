@@ -101,7 +101,7 @@ def test_excluded_molecules(tables, demo_smiles, tmp_path):
 
 
 REJECTED = [
-    ("smiles\noops\n", [], "no row of .* is a valid molecule"),
+    ("smiles\noops\n", [], "no row can be used; the first: not a valid"),
     ("smiles\nCCO\n", [], "too few"),
     ("smiles,gap,gap\nCCO,1,2\n", ["gap"], "two columns called 'gap'"),
     ("smiles,charge\nCCO,low\n", ["charge"], "the column 'charge' has neither a number for any molecule"),

@@ -39,7 +39,7 @@ def test_a_split_of_ones_own_has_labelled_rows_only_and_is_saved(store, tmp_path
 
 def test_cross_validation_needs_a_split_of_ones_own(store, tmp_path, tiny_config):
     config = tiny_config(str(store), data={"folds": 3}, trainer=TRAINER)
-    with pytest.raises(InputError, match=r"v2\.arrow has OGB's split: leave out folds, or give data.split random"):
+    with pytest.raises(InputError, match=r"has its own split: leave out data\.folds"):
         train(config, tmp_path / "run")
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.calibration import Calibration
 from graphslice.config import MOLECULE
-from graphslice.data.loaders import column_names
 from graphslice.data.splits import Splits
 from graphslice.errors import InputError, check_suffix, file_errors
 from graphslice.inference.files import compute_embeddings
@@ -257,17 +256,11 @@ class Model(Predictor):
         self, frame: Any, overrides: dict[str, Any], split: str | None
     ) -> tuple[LabelledDataset, Splits | None]:
         """Load the dataset to evaluate on, with its splits, from a data frame or a file, with fields of DataConfig."""
-        from graphslice.data.loaders import dataset_from_frame
-        from graphslice.evaluation.evaluate import align_targets, data_to_evaluate, load_evaluation_data, select_tasks
+        from graphslice.evaluation.evaluate import load_evaluation_data
 
-        if frame is None:
-            if "dataset" not in overrides:
-                self._check_folder()
-            return load_evaluation_data(self, self.folder, overrides, split)
-        data = data_to_evaluate(self, overrides, split, column_names(frame))
-        dataset = dataset_from_frame(frame, data, select_tasks(self, data.targets))
-        aligned = align_targets(self, dataset, data.targets)
-        return aligned, aligned.splits
+        if frame is None and "dataset" not in overrides:
+            self._check_folder()
+        return load_evaluation_data(self, self.folder, overrides, split, frame)
 
     def save(self, path: str | Path) -> None:
         """Write a run directory for :func:`graphslice.load` and the command line; an existing run is replaced.

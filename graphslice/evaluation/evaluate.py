@@ -16,57 +16,66 @@ from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import pointers
-from graphslice.data.loaders import absolute_dataset, is_dataset_name, load_dataset
+from graphslice.data.loaders import absolute_dataset, column_names, dataset_from_frame, is_dataset_name, load_dataset
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import Rows, is_table_name, list_array, number_array, open_table, text_array, write_table
 from graphslice.errors import InputError, quoted_list
 from graphslice.evaluation.coverage import COVERAGE_LEVEL, add_coverage, coverage
 from graphslice.evaluation.metrics import score_rows
-from graphslice.inference.predictions import Predictions, output_arrays, output_columns
+from graphslice.inference.predictions import Predictions, output_arrays
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, Predictor
 from graphslice.runs.run_files import find_members, locate_dataset, read_splits, run_directory_of
-from graphslice.tasks import Task, is_bounded
+from graphslice.tasks import UNBOUNDED, Task, is_bounded
 
 
 def load_evaluation_data(
-    predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None = None
+    predictor: Predictor,
+    model: Path | None,
+    overrides: dict[str, Any],  # of DataConfig
+    split: str | None = None,
+    frame: Any = None,
 ) -> tuple[LabelledDataset, Splits | None]:
-    """Load the data that ``overrides`` (of DataConfig) name, else those of the training, and their splits or None;
-    ``all`` ignores a split column. InputError: unreadable, other targets, or training data that are gone or changed."""
-    if "dataset" not in overrides:
+    """Load the data of a ``frame`` or that ``overrides`` name, else those of the training, with all targets of the
+    model, and their splits or None; ``all`` ignores a split column. InputError: unreadable data, other targets, or
+    training data that are gone or have changed."""
+    if frame is None and "dataset" not in overrides:
         return _load_training_data(predictor, model, overrides, split)
-    dataset = absolute_dataset(overrides["dataset"])
-    data = data_to_evaluate(predictor, {**overrides, "dataset": dataset}, split, _columns(dataset))
-    loaded = align_targets(predictor, load_dataset(data, select_tasks(predictor, data.targets)), data.targets)
-    return loaded, loaded.splits
+    if frame is None:
+        overrides = {**overrides, "dataset": absolute_dataset(overrides["dataset"])}
+    columns = _columns(overrides["dataset"]) if frame is None else column_names(frame)
+    data = _named_data(predictor, overrides, split, columns)
+    tasks = _select_tasks(predictor, data.targets)
+    dataset = load_dataset(data, tasks) if frame is None else dataset_from_frame(frame, data, tasks)
+    dataset = align_targets(predictor, dataset, data.targets)
+    return dataset, dataset.splits
 
 
 def _load_training_data(
     predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None
 ) -> tuple[LabelledDataset, Splits | None]:
     folder, trained = None if model is None else run_directory_of(model), predictor.config.data
-    dataset = locate_dataset(trained.dataset, folder)
-    exists = is_dataset_name(dataset) or split_sheet(Path(dataset))[0].is_file() or Path(dataset).is_dir()
-    if model is None or folder is None or not dataset or not exists:
+    source = locate_dataset(trained.dataset, folder)
+    exists = is_dataset_name(source) or split_sheet(Path(source))[0].is_file() or Path(source).is_dir()
+    if model is None or folder is None or not source or not exists:
         raise InputError(
             f"the training data of {model or 'the model'} is not there: give labelled molecules with data.dataset"
         )
     targets = overrides.get("targets")
-    if are_model_targets(predictor, targets):  # all targets are read, since the fingerprint is that of all
+    if _are_of_model(predictor, targets):  # all targets are read, since the fingerprint is that of all
         targets = trained.targets or join_names(predictor.targets)
-    data = replace(trained, **{**overrides, "dataset": dataset, "targets": targets})
-    loaded = load_dataset(data, select_tasks(predictor, targets))
-    if not loaded.is_pcqm4m and loaded.fingerprint() != trained.fingerprint:
+    data = replace(trained, **{**overrides, "dataset": source, "targets": targets})
+    dataset = load_dataset(data, _select_tasks(predictor, targets))
+    if not dataset.is_pcqm4m and dataset.fingerprint() != trained.fingerprint:
         raise InputError(
-            f"{dataset} has changed since {model} was trained on it: name it with data.dataset to evaluate on all of it"
+            f"{source} has changed since {model} was trained on it: name it with data.dataset to evaluate on all of it"
         )
     # Auxiliary labels count in the fingerprint, but are not evaluated.
-    aligned = replace(align_targets(predictor, loaded, overrides.get("targets")), auxiliary={})
+    aligned = replace(align_targets(predictor, dataset, overrides.get("targets")), auxiliary={})
     if predictor.calibration is not None and split in ("train", "valid", "all"):
         note = "intervals were calibrated on some of these molecules or trained on them: their coverage is no test"
         aligned = replace(aligned, notes=(*aligned.notes, note))
-    return aligned, loaded.splits if loaded.is_pcqm4m else _splits_of_run(predictor, model, folder, loaded, split)
+    return aligned, dataset.splits if dataset.is_pcqm4m else _splits_of_run(predictor, model, folder, dataset)
 
 
 def _columns(dataset: str) -> list[str]:
@@ -78,16 +87,11 @@ def _columns(dataset: str) -> list[str]:
         return list(table.columns)
 
 
-def are_model_targets(predictor: Predictor, targets: str | None) -> bool:
-    """True if ``data.targets`` names only targets of the model (or nothing), so that their order does not matter."""
-    return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
-
-
-def data_to_evaluate(
+def _named_data(
     predictor: Predictor, overrides: dict[str, Any], split: str | None, columns: Sequence[str]
 ) -> DataConfig:
-    """Return how named data are read: as the user says, else as at the training, with the model's targets among the
-    ``columns`` (empty if there are none). With the split ``all`` a column of splits is ignored."""
+    """Return how named data are read: as the user says, else as at the training, with the targets of the model that are
+    among the columns."""
     trained = predictor.config.data
     defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
     is_named = is_dataset_name(overrides.get("dataset", ""))  # whose split is fixed
@@ -97,18 +101,23 @@ def data_to_evaluate(
     return DataConfig(**{**defaults, **{name: value for name, value in overrides.items() if value}})
 
 
-def select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
-    """Return the tasks of named targets: by name for targets of the model, in the order of the model for others."""
-    if not are_model_targets(predictor, targets):
+def _are_of_model(predictor: Predictor, targets: str | None) -> bool:
+    """True if ``data.targets`` names only targets of the model (or nothing), so that their order does not matter."""
+    return set(target_names(targets, predictor.targets)) <= set(predictor.targets)
+
+
+def _select_tasks(predictor: Predictor, targets: str | None) -> list[Task]:
+    """Return the tasks of named targets: by name for targets of the model, in the order of the model otherwise."""
+    if not _are_of_model(predictor, targets):
         return predictor.tasks
     tasks = dict(zip(predictor.targets, predictor.tasks, strict=True))
     return [tasks[name] for name in target_names(targets, predictor.targets)] or predictor.tasks
 
 
 def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str | None = None) -> LabelledDataset:
-    """Give a dataset all targets of a model, which it has by name, or as many others in order; those it lacks, or
-    not in ``targets``, are unknown. Rows whose atom- or bond-level labels do not fit their molecule are rejected."""
-    evaluated = target_names(targets, predictor.targets) if are_model_targets(predictor, targets) else []
+    """Give a dataset all targets of a model, which it has by name, or as many in the same order; those that it lacks,
+    and those not in ``targets``, are unknown. Rows whose labels of atoms or bonds do not fit are rejected."""
+    evaluated = target_names(targets, predictor.targets) if _are_of_model(predictor, targets) else []
     dataset = _align_to_model(predictor, dataset, evaluated or predictor.targets)
     if dataset.level == MOLECULE:
         return dataset
@@ -120,52 +129,42 @@ def align_targets(predictor: Predictor, dataset: LabelledDataset, targets: str |
 
 def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: Sequence[str]) -> LabelledDataset:
     """Bring targets into the order of the model; those that are missing or not evaluated become unknown."""
-    names, own_names = predictor.targets, dataset.target_names
-    if not set(own_names) <= set(names):
-        if len(own_names) == len(names) and all(
-            own == name or own not in names for own, name in zip(own_names, names, strict=True)
-        ):
+    names, given = predictor.targets, dataset.target_names
+    if not set(given) <= set(names):
+        if len(given) == len(names) and all(a == b or a not in names for a, b in zip(given, names, strict=True)):
             return dataset
         raise InputError(
-            f"the model predicts {len(names)} targets, and data.targets names {len(own_names)}: "
+            f"the model predicts {len(names)} targets, and data.targets names {len(given)}: "
             f"name a column for each of {quoted_list(names)}, in this order, or some of these"
         )
-    if own_names == names == list(evaluated):
-        return dataset
-    pairs = [(names.index(name), column) for column, name in enumerate(own_names) if name in evaluated]
+    labels = dataset.all_labels
+    columns = [column for column, name in enumerate(given) if name in evaluated]
+    places = [names.index(given[column]) for column in columns]
 
-    def align(values: np.ndarray) -> np.ndarray:
-        aligned = np.full((len(values), len(names)), np.nan)
-        for model_column, column in pairs:
-            aligned[:, model_column] = values[:, column]
+    def align(values: np.ndarray, unknown: float | tuple[float, float]) -> np.ndarray:
+        aligned = np.full((len(values), len(names), *values.shape[2:]), unknown)
+        aligned[:, places] = values[:, columns]
         return aligned
 
-    labels, bounds = dataset.all_labels, dataset.all_labels.bounds
-    if bounds is not None:
-        low, high = align(bounds[..., 0]), align(bounds[..., 1])
-        bounds = np.stack([np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)], axis=2)
-    aligned = replace(labels, values=align(labels.values), bounds=bounds)
+    bounds = None if labels.bounds is None else align(labels.bounds, UNBOUNDED)
+    aligned = replace(labels, values=align(labels.values, np.nan), bounds=bounds)
     return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 
 
-def _splits_of_run(
-    predictor: Predictor, model: Path, folder: Path, dataset: LabelledDataset, split: str | None
-) -> Splits | None:
+def _splits_of_run(predictor: Predictor, model: Path, folder: Path, dataset: LabelledDataset) -> Splits:
     """Return the splits of the run that trained a model; of an ensemble those that are the same for all members."""
     if predictor.is_cross_validation:
         raise InputError(
             f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "
             "and out_of_fold.csv hold the out-of-fold results; name other data with data.dataset"
         )
-    splits = read_splits(folder) or dataset.splits
-    if splits is None and split != "all":
-        raise InputError(f"{folder} has no split.csv with the rows of the test set: give split all for all rows")
+    splits = read_splits(folder) or dataset.splits or {}
     members = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
-
-    def is_common(name: str, rows: np.ndarray) -> bool:
-        return all(np.array_equal(rows, member.get(name, ())) for member in members)
-
-    return splits and {name: rows for name, rows in splits.items() if is_common(name, rows)}
+    return {
+        name: rows
+        for name, rows in splits.items()
+        if all(np.array_equal(rows, member.get(name, ())) for member in members)
+    }
 
 
 def evaluation_notes(dataset: LabelledDataset) -> list[str]:
@@ -200,24 +199,18 @@ def evaluate(
     molecule, and the coverage as :func:`~graphslice.evaluation.coverage.add_coverage`. InputError: there is no such
     split, it has no labels, no molecule of it can be predicted, or ``out`` cannot be written.
     """
-    if split == "all":
-        rows = np.arange(len(dataset))
-    elif split not in (splits or {}):
+    existing = {**(splits or {}), "all": np.arange(len(dataset))}
+    if split not in existing:
         is_ensemble = predictor.num_models > 1 and split in SPLITS
         hint = "; each member has another one, whose scores are in metrics.json" if is_ensemble else ""
-        existing = " or ".join(filter(None, [", ".join(splits or ()), "all"]))
-        raise InputError(f"{dataset.name} has no split {split!r}: give split {existing}{hint}")
-    else:
-        rows = (splits or {})[split]
+        raise InputError(f"{dataset.name} has no split {split!r}: give split {' or '.join(existing)}{hint}")
+    rows = existing[split]
     rows = rows[dataset.all_labels.known()[rows]]
     if not len(rows):
         first = [f"; the first, row {row + 1}: {reason}" for row, reason in dataset.unreadable().items()][:1]
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")
     level = None if predictor.calibration is None else COVERAGE_LEVEL
-    names = output_columns(predictor.tasks, predictor.num_models > 1, level)
-    if out is not None and (taken := [name for name in dataset.identity_columns(rows[:0]) if name in names]):
-        raise InputError(f"{dataset.name} has a column {taken[0]!r} already, which predictions would be written to")
     predictions = predict_rows(predictor, dataset, rows, level)
     predicted = np.flatnonzero([error is None for error in predictions.errors])
     if not len(predicted):

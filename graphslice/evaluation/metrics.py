@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphslice.data.ogb import OGB_FOLDERS, import_ogb_lsc
-from graphslice.errors import InputError, nearest
+from graphslice.errors import InputError, check_choice
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, TASK_KINDS, Task, each_target, is_bounded, within_bounds
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def default_metric(tasks: Sequence[Task], labels: np.ndarray) -> str:
 
 def check_metric(name: str, tasks: Sequence[Task]) -> None:
     """Raise :class:`InputError` for a metric that does not exist, or does not apply to any target."""
-    if name not in METRICS:
-        raise InputError(f"unknown metric {name!r}{nearest(name, METRICS)}: choose from {', '.join(METRICS)}")
+    check_choice("trainer.metric", name, METRICS)
     if not any(task.kind in METRICS[name].kinds for task in tasks):
         kinds = " and ".join(sorted({task.kind for task in tasks}))
         raise InputError(

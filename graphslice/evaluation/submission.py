@@ -8,8 +8,10 @@ import numpy as np
 
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
-from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc
-from graphslice.errors import InputError, nearest, pluralize
+from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc, read_splits
+from graphslice.errors import InputError, check_choice, pluralize
+from graphslice.evaluation.evaluate import predict_rows
+from graphslice.inference.files import check_output
 from graphslice.inference.predictor import Predictor
 
 #: Splits to submit, with the number of molecules that OGB has in each.
@@ -23,26 +25,20 @@ def submit(
     predictor: Predictor, dataset: str, root: str | Path, folder: str | Path, *, overwrite: bool = False
 ) -> list[Path]:
     """Predict the hidden test sets of OGB-LSC with a HOMO-LUMO gap model, all before writing; return the paths."""
-    from graphslice.evaluation.evaluate import predict_rows
-
     folder = Path(folder)
-    if (sizes := TEST_SPLIT_SIZES.get(dataset)) is None:
-        known = " or ".join(TEST_SPLIT_SIZES)
-        raise InputError(f"{dataset!r} has no submission{nearest(dataset, TEST_SPLIT_SIZES)}: choose {known}")
+    check_choice("--dataset", dataset, TEST_SPLIT_SIZES)
+    sizes = TEST_SPLIT_SIZES[dataset]
     if predictor.targets != [OGB_TARGET]:
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
     files = [folder / ("y_pred_pcqm4m.npz" if s == "test" else f"y_pred_pcqm4m-v2_{s}.npz") for s in sizes]
-    if not overwrite and (existing := [file for file in files if file.exists()]):
-        raise InputError(f"{existing[0]} exists already: choose another --out, or give --overwrite")
+    for file in files:
+        check_output(None, file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
-    splits = data.splits or {}
+    splits = read_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():
         if (size := len(splits.get(split, ()))) != expected:
             raise InputError(f"OGB's {split} of {dataset} has {expected:,} molecules, but that in {root} has {size:,}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # now, not after the predictions
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from None
+    folder.mkdir(parents=True, exist_ok=True)  # now, not after the predictions
     predicted: dict[str, np.ndarray] = {}
     for split in sizes:
         predictions = predict_rows(predictor, data, splits[split])

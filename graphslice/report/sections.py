@@ -332,7 +332,7 @@ def _component_scores(run: Run) -> list[Heading | Text | Table]:
     better = "higher is better" if metric.higher_is_better else "lower is better"
     of = "the weights are chosen on held-out molecules"
     if len(baselines) > 1:
-        of = f"mean Â± standard deviation over the {len(baselines)} models"
+        of = f"mean ± standard deviation over {len(baselines)} models"
     caption = f"{metric.label} ({better}) of the stack and of each component; {of}."
     head = ["component", "weight", *map(run.split_name, splits)]
     return [Heading("Network and base models"), Table(caption, head, rows)]

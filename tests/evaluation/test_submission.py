@@ -53,12 +53,6 @@ def test_run_on_ogb_data_has_validation_scores_only(ogb_run):
     assert not (ogb_run / "split.csv").exists() and (ogb_run / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("split", ["test", "nonsense"])
-def test_evaluate_rejects_unlabelled_and_unknown_splits(split, cli, offline, ogb_run):
-    code, out, err = cli("evaluate", ogb_run, "--split", split)
-    assert code == 2 and out == "" and len(err.splitlines()) == 1 and split in err
-
-
 def test_submit_requires_all_molecules_of_ogb(cli, offline, ogb_run, root, tmp_path):
     out_folder = tmp_path / "submission"
     code, out, err = cli("submit", ogb_run, "--dataset", "pcqm4mv2", "--root", root, "-o", out_folder)
@@ -113,7 +107,7 @@ def test_submit_rejects_molecules_without_prediction(offline, ogb_run, make_ogb,
 
 def test_submit_rejects_unknown_datasets(cli, ogb_run, tmp_path):
     code, _, err = cli("submit", ogb_run, "--dataset", "demo", "-o", tmp_path / "out")
-    assert code == 2 and "'demo' has no submission" in err and not (tmp_path / "out").exists()
+    assert code == 2 and "not 'demo'" in err and not (tmp_path / "out").exists()
 
 
 def test_submit_rejects_a_model_of_another_target(cli, offline, run_directory, root):

@@ -38,7 +38,7 @@ def test_unusable_settings_are_rejected(tmp_path, tiny_config, demo_csv):
     for mixers, trainer, options, reason in (
         ("csp:grups=2", {}, {}, "grups"),
         ("csp:groups=0", {}, {}, "must be at least 1, not 0"),
-        ("csp", {"metric": "foo"}, {}, "unknown metric"),
+        ("csp", {"metric": "foo"}, {}, "trainer.metric must be"),
         ("csp", {"class_weights": "balanced"}, {}, "needs a target of classes"),
         ("csp", {"devices": "2"}, {}, "one device"),  # Lightning would start the command again for each device
         ("csp", {}, {"jobs": 0}, "at least 1, not 0"),

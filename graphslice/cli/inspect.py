@@ -78,7 +78,7 @@ def _print_molecule(one: Inspected, target: int) -> None:
         f"{explanations.quantity}: {explanations.sum}"
         + (f"; prediction of the model: {explanations.model_prediction}" if explanations.model_prediction else ""),
         f"{' '.join(values)}{explanations.digits.times}"
-        + (f"; {explanations.error_bound_text}" if explanations.error_bound_text else ""),
+        + (f"; {explanations.error_text}" if explanations.error_text else ""),
     ]
     print(one.smiles, *(line.replace("\N{MINUS SIGN}", "-") for line in lines), sep="\n  ")
 

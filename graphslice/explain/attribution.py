@@ -5,10 +5,9 @@ Console, table and figures share these texts and digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, comb, floor, isfinite, log10
-from typing import overload
+from math import comb, floor, isfinite, log10
 
 import numpy as np
 import torch
@@ -26,8 +25,8 @@ from graphslice.chem.parse import (
 )
 from graphslice.config import MOLECULE
 from graphslice.data.batches import collate
-from graphslice.errors import InputError, nearest, quoted_list
-from graphslice.inference.inputs import Columns, as_feature_columns, is_graph
+from graphslice.errors import InputError, check_number, nearest, quoted_list
+from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.torch_networks import tf32_matmul
 from graphslice.nn import GraphTransformer
@@ -59,33 +58,15 @@ class Attribution:
     merges into their heavy atoms have no row."""
 
 
-@overload
-def attribute(  # type: ignore[overload-overlap]  # a text is an iterable of texts too
+def attribute(
     predictor: Predictor,
-    molecules: str | MolGraph,
+    molecule: str | MolGraph,
     *,
     orders: int = 256,
     seed: int = 0,
     columns: Columns | None = None,
     descriptors: Mapping[str, np.ndarray] | None = None,
 ) -> Attribution:
-    """Attribute one molecule."""
-
-
-@overload
-def attribute(
-    predictor: Predictor,
-    molecules: Iterable[str | MolGraph],
-    *,
-    orders: int = 256,
-    seed: int = 0,
-    columns: Columns | None = None,
-    descriptors: Mapping[str, np.ndarray] | None = None,
-) -> list[Attribution]:
-    """Attribute several molecules."""
-
-
-def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descriptors=None):
     """Compute Shapley values of the atoms: exact for small molecules, otherwise by sampling (Castro et al. 2009).
 
     All atoms start blank: their embedding is zero, while bonds and distances stay as they are. Atoms are then added one
@@ -99,45 +80,18 @@ def attribute(predictor, molecules, *, orders=256, seed=0, columns=None, descrip
 
     Args:
         predictor: model.
-        molecules: one or many SMILES or graphs. Contributions are in the atom order of the SMILES or graph.
+        molecule: SMILES or graph, whose order of the atoms the contributions have.
         orders: number of sampled permutations, rounded up to pairs of a permutation and its reverse, whose errors
             partly cancel. If a molecule has no more subsets of atoms than there are sampling steps, all subsets are
             evaluated instead and the values are exact.
         seed: random seed of the permutations.
-        columns: feature columns by name, R numbers each, for a model trained with columns of a table as features.
-        descriptors: descriptors of a single graph from :meth:`Predictor.descriptors`, for a model that uses any.
-
-    Returns:
-        An :class:`Attribution`, or a list of them for several molecules.
+        columns: a number for each feature column, for a model trained with columns of a table as features.
+        descriptors: descriptors of a graph from :meth:`Predictor.descriptors`, for a model that uses any.
 
     Raises:
-        InputError: if a SMILES is invalid (with the reason), if feature columns of the model are missing, or if
+        InputError: if the SMILES is invalid (with the reason), if feature columns of the model are missing, or if
             descriptors are required for a graph and missing.
     """
-    if isinstance(molecules, str | MolGraph):
-        return _attribute_one(predictor, molecules, orders, seed, columns or {}, descriptors)
-    is_single = is_graph(molecules) or not isinstance(molecules, Iterable)
-    molecules = [molecules] if is_single else list(molecules)
-    for one in molecules:
-        if not isinstance(one, str | MolGraph):
-            raise InputError(
-                f"cannot explain a {type(one).__name__}: give SMILES strings or graphs made by smiles_to_graph"
-            )
-    named = as_feature_columns(predictor.feature_columns, columns or {}, len(molecules))
-    rows = [{name: values[i : i + 1] for name, values in named.items()} for i in range(len(molecules))]
-    return [
-        _attribute_one(predictor, one, orders, seed, row, descriptors) for one, row in zip(molecules, rows, strict=True)
-    ]
-
-
-def _attribute_one(
-    predictor: Predictor,
-    molecule: str | MolGraph,
-    orders: int,
-    seed: int,
-    columns: Columns,
-    descriptors: Mapping[str, np.ndarray] | None,
-) -> Attribution:
     if isinstance(molecule, MolGraph):
         return _attribute_graph(predictor, molecule, orders, seed, descriptors)
     try:
@@ -174,8 +128,7 @@ def _attribute_graph(
     predictor: Predictor, graph: MolGraph, orders: int, seed: int, descriptors: Mapping[str, np.ndarray] | None
 ) -> Attribution:
     require_molecule_level(predictor)
-    if orders < 1:
-        raise InputError(f"orders must be at least 1, not {orders}")
+    check_number("orders", orders, 1)
     batch = collate_one(predictor, graph, descriptors)
     networks = [_masked_predict(model, batch) for model in predictor.networks.as_torch().modules]
     names = [name for task in predictor.tasks for name in task.output_names]
@@ -391,10 +344,10 @@ class Explanation:
     notes: tuple[str, ...]
 
     @property
-    def error_bound_text(self) -> str:
-        """Bound on the standard errors, ``each ± 0.02 or less (standard error)``; empty if exact or unknown."""
+    def error_text(self) -> str:
+        """Largest standard error, ``standard errors up to 0.02``; empty if exact or unknown."""
         error = _largest_error(self.errors)
-        return f"each ± {_one_digit(_rounded_up(error))} or less (standard error)" if error > 0 else ""
+        return f"standard errors up to {error:.1g}" if error > 0 else ""
 
     @property
     def warning(self) -> str:
@@ -480,16 +433,6 @@ def _places(error: float) -> int:
     return -floor(log10(float(f"{error:.0e}")))
 
 
-def _rounded_up(error: float) -> float:
-    unit = 10.0 ** floor(log10(error))
-    return ceil(error / unit - 1e-9) * unit
-
-
-def _one_digit(error: float) -> str:
-    places = _places(error)
-    return f"{error:.{max(0, places)}f}" if places <= _MAX_DECIMALS else f"{error:.0e}"
-
-
 def weight_warning(weight: float) -> str:
     """Return a warning if the network, which is explained, has a small weight in the prediction; else an empty text."""
     if weight >= SMALL_WEIGHT:
@@ -501,20 +444,15 @@ def weight_warning(weight: float) -> str:
 
 
 def match_target(text: str | None, names: Sequence[str]) -> int:
-    """Return the index of a target, given its name or an unambiguous part of it, whose case is ignored; None is the
+    """Return the index of a target, given its name or a part of it that only one target has, in any case; None is the
     first. Raises :class:`InputError` if no target matches, or more than one."""
     if text is None:
         return 0
-    if not isinstance(text, str):
-        raise InputError(f"a target is given by its name, not as {text!r}: choose one of {', '.join(names)}")
     if text in names:
         return list(names).index(text)
     lowered = text.strip().lower()
-    matches = [t for t, name in enumerate(names) if name.lower() == lowered]
-    matches = matches or [t for t, name in enumerate(names) if lowered and lowered in name.lower()]
-    if not matches:
-        raise InputError(f"the model has no target {text!r}{nearest(text, names)}: it has {quoted_list(names)}")
-    if len(matches) > 1:
-        listed = quoted_list(names[t] for t in matches)
-        raise InputError(f"the target {text!r} is ambiguous, it matches {listed}: give more of its name")
-    return matches[0]
+    matches = [name for name in names if name.lower() == lowered] or [name for name in names if lowered in name.lower()]
+    if len(matches) != 1 or not lowered:
+        found = f"{quoted_list(matches)} match: give more of its name" if matches else f"it has {quoted_list(names)}"
+        raise InputError(f"the model has no target {text!r}{nearest(text, names)}: {found}")
+    return list(names).index(matches[0])

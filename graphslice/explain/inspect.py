@@ -101,10 +101,7 @@ def inspect(
     """
     out = Path(out)
     inspection = explain(predictor, molecules, target=target, orders=orders, progress=progress)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create the directory {out}: {error.strerror}") from None
+    out.mkdir(parents=True, exist_ok=True)
     _remove_old_outputs(out)
     inspection.files += _write_explanations(inspection.found, predictor.targets, inspection.target, out)
     return inspection
@@ -130,17 +127,15 @@ def explain(
         if progress:
             progress(1)
     if not inspected:
-        if not left_out:
-            raise InputError("give at least one molecule to inspect")
-        _, text, reason = left_out[0]
-        raise InputError(f"cannot inspect {text!r}: {reason}")
+        first = [f"{text!r}: {reason}" for _, text, reason in left_out[:1]]
+        raise InputError(f"cannot inspect {first[0] if first else 'no molecule'}")
     return Inspection(inspected, left_out, drawn, next(usable, None) is not None)
 
 
 def read_input_molecules(
     predictor: Predictor, words: Iterable[str | Path], smiles_column: str | None = None
 ) -> Iterator[InputMolecule]:
-    """Iterate over the molecules of SMILES and files, with the feature columns of the model; arguments as of
+    """Iterate over the molecules of SMILES and tables, with the feature columns of the model; arguments as of
     :func:`~graphslice.inference.files.predict_file`. Unusable rows of a file have an error message."""
     for word in words:
         path = Path(word)

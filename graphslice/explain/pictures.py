@@ -35,7 +35,7 @@ def draw_atoms(smiles: str, explanation: Explanation) -> tuple[str, bytes]:
     lines = [shortened(smiles, page // 10), f"{explanation.quantity}: {explanation.sum}"]
     if explanation.model_prediction:
         lines.append(f"model prediction: {explanation.model_prediction}")
-    lines += [_legend([explanation], largest), explanation.error_bound_text, *explanation.notes]
+    lines += [_legend([explanation], largest), explanation.error_text, *explanation.notes]
     lines, top = _wrapped(lines, page), height + 2 * _MARGIN
     size = (page, top + _LINE * len(lines) + _MARGIN)
     image = Image.new("RGB", size, "white")

@@ -51,7 +51,7 @@ def test_every_atom_is_red_or_blue_by_its_contribution(name):
     explanation = explanation_of(LOGP, values, [1.0], error=0.01)
     svg, png = draw_atoms(ODD[name], explanation)
     texts = " ".join(texts_of(svg))
-    assert explanation.sum in texts and explanation.error_bound_text in texts
+    assert explanation.sum in texts and explanation.error_text in texts
     assert "contribution to logp, in its unit: red raises logp, blue lowers logp" in texts
     filled = {}
     for shape in ElementTree.fromstring(svg).iter(f"{SVG}ellipse"):

@@ -44,7 +44,7 @@ def test_zero_has_no_sign():
     assert digits.plain(-0.001) == "0.00" and Digits.of(np.zeros(3), 0.0) == Digits(2)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_displayed_sum_is_exact(seed):
     random = np.random.default_rng(seed)
     explanation = explanation_of(LOGP, random.normal(size=6), [0.0], baseline=random.normal())
@@ -60,14 +60,8 @@ def test_regression_explanation():
     assert explanation.legend == "contribution to logp, in its unit"
     assert explanation.model_prediction == "" and explanation.notes == ()
     assert explanation.sum == "1.25 = 1.00 (baseline) + 0.25 (atoms)" and explanation.warning == ""
-    assert explanation.error_bound_text == "each ± 0.04 or less (standard error)"
-    assert not any(explanation_of(LOGP, [0.5], [1.5], error=error).error_bound_text for error in (0.0, np.nan))
-
-
-@pytest.mark.parametrize(("error", "bound"), [(0.0249, "0.03"), (0.02, "0.02"), (0.096, "0.1"), (9.5, "10")])
-def test_bound_of_errors_is_not_below_them(error, bound):
-    text = explanation_of(LOGP, [0.5], [1.5], error=error).error_bound_text
-    assert text == f"each ± {bound} or less (standard error)"
+    assert explanation.error_text == "standard errors up to 0.03"
+    assert not any(explanation_of(LOGP, [0.5], [1.5], error=error).error_text for error in (0.0, np.nan))
 
 
 def test_log_transformed_explanation():
@@ -99,33 +93,25 @@ def test_notes_mention_network_weight_and_ensemble_size():
     assert "explain little" in small and "0.10" in small and "\n" not in small
 
 
-SHORT = {2.345: "2.35", -0.5: "\N{MINUS SIGN}0.500", 12345.6: "12346", 1e-9: "1.00e\N{MINUS SIGN}09", 123.4: "123"}
+def test_short_number():
+    numbers = {
+        2.345: "2.35",
+        -0.5: "\N{MINUS SIGN}0.500",
+        12345.6: "12346",
+        1e-9: "1.00e\N{MINUS SIGN}09",
+        123.4: "123",
+    }
+    assert [short_number(value) for value in numbers] == list(numbers.values())
 
 
-@pytest.mark.parametrize("value", SHORT)
-def test_short_number(value):
-    assert short_number(value) == SHORT[value]
-
-
-NAMES = ["gap_ev", "HOMO_ev", "lumo_ev", "Gap", "logP, 25 C"]
-
-
-@pytest.mark.parametrize(
-    "text, index",
-    [(None, 0), ("gap_ev", 0), ("gap", 3), ("homo", 1), ("LUMO", 2), ("Gap_EV", 0), ("logp", 4), (" 25 ", 4)],
-)
-def test_target_is_matched_by_part_of_its_name(text, index):
-    assert match_target(text, NAMES) == index
-
-
-UNKNOWN = {
-    "ev": "target 'ev' is ambiguous, it matches 'gap_ev', 'HOMO_ev', 'lumo_ev': give more of its name",
-    "lummo": r"no target 'lummo' \(did you mean 'lumo_ev'\?\): it has 'gap_ev', ",
-    "": "no target ''",
-}
-
-
-@pytest.mark.parametrize("text", UNKNOWN)
-def test_unknown_or_ambiguous_target_raises(text):
-    with pytest.raises(InputError, match=UNKNOWN[text]):
-        match_target(text, NAMES)
+def test_target_is_matched_by_part_of_its_name():
+    names = ["gap_ev", "HOMO_ev", "lumo_ev", "Gap", "logP, 25 C"]
+    found = {None: 0, "gap_ev": 0, "gap": 3, "homo": 1, "LUMO": 2, "Gap_EV": 0, "logp": 4, " 25 ": 4}
+    assert [match_target(text, names) for text in found] == list(found.values())
+    for text, message in (
+        ("ev", "no target 'ev'.*'gap_ev', 'HOMO_ev', 'lumo_ev' match: give more of its name"),
+        ("lummo", r"no target 'lummo' \(did you mean 'lumo_ev'\?\): it has 'gap_ev', "),
+        ("", "no target ''"),
+    ):
+        with pytest.raises(InputError, match=message):
+            match_target(text, names)

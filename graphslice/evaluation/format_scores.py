@@ -67,9 +67,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> I
 
 def describe_scores(split: str, result: dict, first: str | None = None, *, digits: int = 4) -> str:
     """Format scores as one line, ``first`` a metric, and one line for each target with labels if there are several."""
-    by_target = {name: one for name, one in result["targets"].items() if prediction_count(one)[0] > 0}
-    if not by_target and any("bounds" in one for one in result["targets"].values()):
-        return f"{split.removesuffix(':')}: the labels are bounds alone, so there are no errors to report"
+    by_target = {name: target for name, target in result["targets"].items() if prediction_count(target)[0] > 0}
+    if not by_target and any("bounds" in target for target in result["targets"].values()):
+        return f"{split.removesuffix(':')}: all labels are bounds, so there are no errors to report"
     by_target = by_target or result["targets"]
     unlabelled = [name for name in result["targets"] if name not in by_target]
     kinds = {target["kind"] for target in by_target.values()}
@@ -86,8 +86,8 @@ def describe_scores(split: str, result: dict, first: str | None = None, *, digit
         lines[0] += f" ({next(iter(by_target))})"
     if len(by_target) > 1:
         lines += [
-            f"  {name}: {_values(one, PRINTED_METRICS[one['kind']], digits)}"
-            for name, one in list(by_target.items())[:_MAX_TARGETS]
+            f"  {name}: {_values(target, PRINTED_METRICS[target['kind']], digits)}"
+            for name, target in list(by_target.items())[:_MAX_TARGETS]
         ]
         if (more := len(by_target) - _MAX_TARGETS) > 0:
             lines.append(f"  and {more:,} more targets")
@@ -100,20 +100,20 @@ def describe_coverage(split: str, result: dict) -> list[str]:
     """Format the coverage of intervals and sets: one line for regression, one for classification targets."""
     targets, labels, lines, level = result["targets"], label_noun(result), [], COVERAGE_LEVEL
     coverage, sizes, widths = f"coverage_{level}", f"classes_{level}", f"width_{level}"
-    regressions = [one for one in targets.values() if coverage in one and one["kind"] == REGRESSION]
-    if bounded := [one for one in regressions if widths in one]:
+    regressions = [target for target in targets.values() if coverage in target and target["kind"] == REGRESSION]
+    if bounded := [target for target in regressions if widths in target]:
         width = f", mean width {bounded[0][widths]:.3g}" if len(targets) == 1 else ""
         covered = f"{_mean(bounded, coverage):.0%}"
         lines.append(f"{split}: {level}% prediction intervals cover {covered} of the {labels}{width}")
     elif regressions:
         lines.append(f"too few validation molecules for {level}% prediction intervals: they are infinite")
-    if classes := [one for one in targets.values() if coverage in one and sizes in one]:
-        informative = [one for one in classes if one[sizes] < len(one["counts"])]
+    if classes := [target for target in targets.values() if coverage in target and sizes in target]:
+        informative = [target for target in classes if target[sizes] < len(target["counts"])]
         line = (
             f"{split}: {level}% prediction sets cover {_mean(classes, coverage):.0%} of the {labels}, mean size "
             f"{_mean(classes, sizes):.2f} classes"
         )
-        if any(one.get("temperature", 1) != 1 for one in classes):
+        if any(target.get("temperature", 1) != 1 for target in classes):
             before, after = _mean(classes, "calibration_error_before"), _mean(classes, "calibration_error")
             temperature = f" {classes[0]['temperature']:.2f}" if len(classes) == 1 else "s"
             line += f"; temperature{temperature}: calibration error {before:.3f} before, {after:.3f} after"
@@ -124,12 +124,14 @@ def describe_coverage(split: str, result: dict) -> list[str]:
 
 def describe_bounds(split: str, result: dict) -> list[str]:
     """Format the number of bounds among the labels, and how many are respected: one line, if there are any."""
-    bounded = {name: one for name, one in result["targets"].items() if "bounds" in one}
-    counts = [f"{pluralize(one['bounds'], 'bound')} of {name}" for name, one in list(bounded.items())[:_MAX_TARGETS]]
+    bounded = {name: target for name, target in result["targets"].items() if "bounds" in target}
+    counts = [
+        f"{pluralize(target['bounds'], 'bound')} of {name}" for name, target in list(bounded.items())[:_MAX_TARGETS]
+    ]
     if not bounded:
         return []
-    share = sum(one["bounds"] * one["bounds_respected"] for one in bounded.values())
-    share /= sum(one["bounds"] for one in bounded.values())
+    share = sum(target["bounds"] * target["bounds_respected"] for target in bounded.values())
+    share /= sum(target["bounds"] for target in bounded.values())
     return [f"{split}: predictions respect {share:.0%} of {', '.join(counts)}; other scores leave bounds out"]
 
 
@@ -140,7 +142,7 @@ def label_noun(result: dict) -> str:
 
 
 def _mean(scores: list[dict], name: str) -> float:
-    return mean_of_defined(one[name] for one in scores)
+    return mean_of_defined(target[name] for target in scores)
 
 
 def _values(scores: dict, names: list[str] | tuple[str, ...], digits: int) -> str:

@@ -35,7 +35,9 @@ class OutOfFoldPredictions:
 
 def rows_in_split(splits: Sequence[Splits], split: str) -> np.ndarray:
     """Return the rows that are in a split of at least one model, ``int64 [R]``, ascending."""
-    return np.unique(np.concatenate([np.empty(0, np.int64), *(own.get(split, []) for own in splits)])).astype(int)
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(rows_of.get(split, []) for rows_of in splits)])).astype(
+        int
+    )
 
 
 def predict_held_out(
@@ -46,12 +48,12 @@ def predict_held_out(
     values = np.full((len(predictors), ptr[-1], len(predictors[0].columns)), np.nan, np.float32)
     sums: dict[str, np.ndarray] = {}
     for model, predictor in enumerate(predictors):
-        own_rows = np.intersect1d(rows, splits[model].get(split, []))
-        if not len(own_rows):
+        held_out = np.intersect1d(rows, splits[model].get(split, []))
+        if not len(held_out):
             continue
-        indices = ragged_indices(ptr, np.searchsorted(rows, own_rows))
+        indices = ragged_indices(ptr, np.searchsorted(rows, held_out))
         domain = None if predictor.calibration is None else predictor.calibration.domain
-        values[model, indices], difficulty = predictor.predict_uncalibrated(store, own_rows, domain)
+        values[model, indices], difficulty = predictor.predict_uncalibrated(store, held_out, domain)
         for name, estimates in difficulty.items():
             sums.setdefault(name, np.zeros((len(values[model]), estimates.shape[1])))[indices] += estimates
     num_models = np.isfinite(values[..., 0]).sum(axis=0)[:, None]

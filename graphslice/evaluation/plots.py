@@ -167,7 +167,7 @@ def confusion_matrix(task: Task, y: np.ndarray, values: np.ndarray) -> tuple[lis
         frequent = np.sort(np.argsort(-counts, kind="stable")[: _MAX_CLASSES - 1])
         group_of = np.full(len(names), len(frequent))
         group_of[frequent] = np.arange(len(frequent))
-        names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} others"]
+        names = [*(task.classes[k] for k in frequent), f"{len(task.classes) - len(frequent)} more"]
         true, predicted = group_of[true], group_of[predicted]
     return names, metrics.confusion_matrix(true, predicted, labels=range(len(names)))
 

@@ -148,10 +148,10 @@ def _attribute_graph(
 
 
 def _log_odds(outputs: np.ndarray) -> np.ndarray:
-    """Return the log-odds of each class against the others from the inputs of a softmax, ``[R, K]`` both; those are
-    defined up to a number that all classes share, so they can rise while the probability falls."""
-    others = np.where(np.eye(outputs.shape[1], dtype=bool), -np.inf, outputs[:, None, :])
-    return outputs - logsumexp(others, axis=2)
+    """Return the log-odds of each class from the inputs of a softmax, ``[R, K]`` both; those are defined up to a number
+    that all classes share, so they can rise while the probability falls."""
+    without_class = np.where(np.eye(outputs.shape[1], dtype=bool), -np.inf, outputs[:, None, :])
+    return outputs - logsumexp(without_class, axis=2)
 
 
 def _network_weights(predictor: Predictor) -> np.ndarray:
@@ -233,7 +233,7 @@ class Activations:
 
     rows: np.ndarray  # float32 [L + 1, N + 1, C], input of each of the L blocks, and output of the last
     mixed: np.ndarray  # float32 [L, N + 1, C], input of the output projection of each mixer
-    attn_weights: np.ndarray  # float32 [H, N + 1, N + 1], P = Softmax(S + E), also for mixers that use S + E alone
+    attn_weights: np.ndarray  # float32 [H, N + 1, N + 1], P = Softmax(S + E), also for mixers that use S + E without it
     distances: np.ndarray  # int32 [N, N], path lengths in bonds; 510 between fragments
     prediction: np.ndarray  # float32 [T], in the unit of the targets
 

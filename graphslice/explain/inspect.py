@@ -53,18 +53,18 @@ class Inspected:
 
     def to_dict(self, targets: Sequence[str]) -> dict[str, Any]:
         """Convert to plain values, given the names of the targets."""
-        explanations = {
+        by_target = {
             target: {
-                "explained": one.quantity,
-                "contributions": one.values.tolist(),
-                "standard_errors": one.errors.tolist(),
-                "prediction": one.prediction,
-                "baseline": one.baseline,
-                "network_weight": one.weight,
+                "explained": explanation.quantity,
+                "contributions": explanation.values.tolist(),
+                "standard_errors": explanation.errors.tolist(),
+                "prediction": explanation.prediction,
+                "baseline": explanation.baseline,
+                "network_weight": explanation.weight,
             }
-            for target, one in zip(targets, self.explanations, strict=True)
+            for target, explanation in zip(targets, self.explanations, strict=True)
         }
-        return {"number": self.number, "smiles": self.smiles, "elements": self.elements, "targets": explanations}
+        return {"number": self.number, "smiles": self.smiles, "elements": self.elements, "targets": by_target}
 
 
 @dataclass
@@ -79,8 +79,12 @@ class Inspection:
 
     def to_dict(self, targets: Sequence[str]) -> dict[str, Any]:
         """Convert the explanations to plain values, given the names of the targets."""
-        left_out = [dict(zip(("number", "smiles", "error"), one, strict=True)) for one in self.left_out]
-        return {"molecules": [one.to_dict(targets) for one in self.found], "left_out": left_out, "more": self.more}
+        left_out = [{"number": number, "smiles": smiles, "error": error} for number, smiles, error in self.left_out]
+        return {
+            "molecules": [molecule.to_dict(targets) for molecule in self.found],
+            "left_out": left_out,
+            "more": self.more,
+        }
 
 
 def inspect(
@@ -154,8 +158,8 @@ def _valid_molecules(
     predictor: Predictor, molecules: Iterable[str | InputMolecule], left_out: list[tuple[int, str, str]]
 ) -> Iterator[tuple[int, InputMolecule]]:
     """Iterate over the valid molecules with their numbers; append the others to ``left_out``."""
-    for number, one in enumerate(molecules, 1):
-        molecule = one if isinstance(one, InputMolecule) else InputMolecule(one)
+    for number, given in enumerate(molecules, 1):
+        molecule = given if isinstance(given, InputMolecule) else InputMolecule(given)
         try:
             if molecule.error:
                 raise MoleculeError(molecule.error)
@@ -177,27 +181,30 @@ def _remove_old_outputs(out: Path) -> None:
 
 def _write_explanations(found: Sequence[Inspected], targets: Sequence[str], drawn: int, out: Path) -> Iterator[Path]:
     path = out / TABLE
-    rows = [row for one in found for row in _atom_rows(one, targets)]
+    rows = [row for molecule in found for row in _atom_rows(molecule, targets)]
     pd.DataFrame(rows).to_csv(path, index=False)
     yield path
-    for one in found:
-        svg, png = draw_atoms(one.smiles, one.explanations[drawn])
-        for path, contents in ((out / f"atoms-{one.number}.png", png), (out / f"atoms-{one.number}.svg", svg.encode())):
+    for molecule in found:
+        svg, png = draw_atoms(molecule.smiles, molecule.explanations[drawn])
+        for path, contents in (
+            (out / f"atoms-{molecule.number}.png", png),
+            (out / f"atoms-{molecule.number}.svg", svg.encode()),
+        ):
             path.write_bytes(contents)
             yield path
     if len(found) > 1:
-        smiles, numbers = [one.smiles for one in found], [one.number for one in found]
+        smiles, numbers = [molecule.smiles for molecule in found], [molecule.number for molecule in found]
         path = out / "overview.png"
-        path.write_bytes(draw_overview(smiles, [one.explanations[drawn] for one in found], numbers))
+        path.write_bytes(draw_overview(smiles, [molecule.explanations[drawn] for molecule in found], numbers))
         yield path
 
 
-def _atom_rows(one: Inspected, targets: Sequence[str]) -> Iterator[dict[str, object]]:
-    for i, element in enumerate(one.elements):
-        for target, explanation in zip(targets, one.explanations, strict=True):
+def _atom_rows(molecule: Inspected, targets: Sequence[str]) -> Iterator[dict[str, object]]:
+    for i, element in enumerate(molecule.elements):
+        for target, explanation in zip(targets, molecule.explanations, strict=True):
             yield {
-                "molecule": one.number,
-                "smiles": one.smiles,
+                "molecule": molecule.number,
+                "smiles": molecule.smiles,
                 "atom": i,
                 "element": element,
                 "target": target,

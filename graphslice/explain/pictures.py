@@ -62,11 +62,11 @@ def draw_overview(smiles: Sequence[str], explanations: Sequence[Explanation], nu
     footer = _wrapped([_legend(explanations, largest), *explanations[0].notes], page)
     rows = -(-len(smiles) // columns)
     image = Image.new("RGB", (page, height * rows + _LINE * len(footer) + 2 * _MARGIN), "white")
-    for i, (text, one) in enumerate(zip(smiles, explanations, strict=True)):
+    for i, (text, explanation) in enumerate(zip(smiles, explanations, strict=True)):
         left, top = width * (i % columns), height * (i // columns)
-        png, *_ = _molecule(text, one.values, largest, "Cairo", size=(width, height - 3 * _LINE))
+        png, *_ = _molecule(text, explanation.values, largest, "Cairo", size=(width, height - 3 * _LINE))
         image.paste(Image.open(io.BytesIO(png)), (left, top + 3 * _LINE))
-        prediction = one.model_prediction or f"{one.quantity} {short_number(one.prediction)}"
+        prediction = explanation.model_prediction or f"{explanation.quantity} {short_number(explanation.prediction)}"
         lines = [shortened(line, 34) for line in (f"{numbers[i]}  {text}", prediction)]
         _write_lines(image, lines, left + width // 2, top + _MARGIN)
     _write_lines(image, footer, page // 2, height * rows + _MARGIN)
@@ -106,13 +106,13 @@ def _molecule(
 
 
 def _largest(explanations: Sequence[Explanation]) -> float:
-    return max(1e-30, *(float(np.abs(one.values).max()) for one in explanations), 0.0)
+    return max(1e-30, *(float(np.abs(explanation.values).max()) for explanation in explanations), 0.0)
 
 
 def _legend(explanations: Sequence[Explanation], largest: float) -> str:
     """Describe the colours, also where molecules are explained for different classes."""
     first = explanations[0]
-    several = len({one.quantity for one in explanations}) > 1
+    several = len({explanation.quantity for explanation in explanations}) > 1
     legend, down, up = SEVERAL_CLASSES if several else (first.legend, first.down, first.up)
     return f"{legend}: red {up}, blue {down}; at most ±{first.digits.text(largest)}{first.digits.times}"
 

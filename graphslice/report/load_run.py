@@ -41,7 +41,7 @@ class Run:
 
     folder: Path
     config: RunConfig
-    metrics: dict  # of metrics.json, as the others
+    metrics: dict  # of metrics.json; training and start likewise
     training: dict
     start: dict
     models: list[Path]  # run directories of the ensemble members or folds; of a single model, that of the run

@@ -67,7 +67,7 @@ def _sizes(run: Run) -> Table:
     if run.folds:
         caption = "Rows of each split of the first model; every other model has another fold as its test set."
     elif len(run.models) > 1:
-        caption = "Rows of each split of the first model; the other members may have other validation sets."
+        caption = "Rows of each split of the first model; further members may have different validation sets."
     return Table(caption, ["split", "rows", "share"], rows)
 
 
@@ -375,11 +375,11 @@ def training_section(run: Run) -> Section:
         label = f"validation {metric.label}"
         svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid])
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
-        lines = "One line per model. " if len(curves) > 1 else ""
-        caption = (
-            f"{lines}Validation {metric.label} of the network alone. The marked epoch ({at}) was selected; it has "
+        caption = "One line per model. " if len(curves) > 1 else ""
+        caption += (
+            f"Validation {metric.label} of the network without base models. The marked epoch ({at}) was selected; "
         )
-        caption += "the best mean over itself and up to four preceding epochs."
+        caption += "it has the best mean over itself and up to four preceding epochs."
         figures.append(Figure(svg, caption, "Validation"))
     section.parts.append(Figures(figures))
     return section

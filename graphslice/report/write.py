@@ -54,8 +54,8 @@ def write_report(folder: str | Path, data: MoleculeData | None = None) -> Path:
 
 
 def report_after_training(folder: Path, data: MoleculeData | None, console: Console) -> None:
-    """Write the report of a run after training, and print its path; an error here never fails the run. The first
-    process alone writes it; ``data`` is None in all others."""
+    """Write the report of a run after training, and print its path; an error here never fails the run. Only the first
+    process writes it; ``data`` is None in the rest."""
     if data is None:
         return
     try:

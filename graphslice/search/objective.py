@@ -4,7 +4,7 @@ The network is trained without a fold of the training rows, as a run trains it (
 number of epochs), and predicts the fold. Base models are fitted to the other folds once, since no hyperparameter
 changes them. The score is that of their stack, whose weights are chosen without the molecules that they predict: a
 trial costs the training of a network, and its score is that of the default pipeline. Without base models
-(``--baselines off``, atoms and bonds, many labels) it is the score of the network alone.
+(``--baselines off``, atoms and bonds, many labels) it is the score of the network.
 
 As in a run, one of five folds is held out, and more of them where they are small. Each seed holds out other folds, so
 that the average over seeds also averages over molecules. A validation set of the data only selects the epoch, as in
@@ -116,12 +116,12 @@ class Objective:
         values = predictions[0]
         if len(predictions) > 1:  # targets of molecules; in the order of the dataset, as a run stacks them
             order = np.argsort(rows, kind="stable")
-            rows, predictions = rows[order], [each[order] for each in predictions]
+            rows, predictions = rows[order], [values[order] for values in predictions]
             values = cross_fit(predictions, self.data, rows, self.metric)[0]
         return selection_score(self.metric, self.data.dataset, rows, values)
 
     def network_score(self, network: Predictor, rows: np.ndarray) -> float:
-        """Return the metric of a network alone on some rows; nan if it is undefined there."""
+        """Return the metric of a network on some rows; nan if it is undefined there."""
         predicted = network.predict_store(self.data.store, rows)
         if not np.isfinite(predicted).all():
             return float("nan")

@@ -218,7 +218,7 @@ class Choice:
     """The selected trial."""
 
     trial: Record
-    score: float  # its mean over the further seeds; the score of its first seed if there was no time for others
+    score: float  # its mean over the further seeds; the score of its first seed if there was no time for further ones
     default_score: float | None  # the same of the defaults; None if these have no score
     seeds: list[int]  # further seeds over which the scores are averaged
     means: dict[int, float]  # over these seeds, of each trial that was compared, by number; empty without further seeds

@@ -138,31 +138,11 @@ def test_molecules_that_cannot_be_explained_raise(make_predictor):
         attribute(make_predictor(), "CCO", orders=0)
 
 
-@pytest.mark.parametrize("smiles", ["CCCCCCCCCCCCCC", "Cc1cc(C)cc(C)c1CCCC", "FC(F)(F)CCCCCCCCCC(F)(F)F"])
-def test_symmetric_atoms_have_equal_contributions_within_the_error(make_predictor, smiles):
-    result = attribute(make_predictor(10.0, mixer="slice-quantile"), smiles, orders=64)
-    ranks = list(Chem.CanonicalRankAtoms(Chem.MolFromSmiles(smiles), breakTies=False))
-    assert (result.errors > 0).all() and len(set(ranks)) < len(ranks)
-    for rank in set(ranks):
-        group = [i for i, mine in enumerate(ranks) if mine == rank]
-        for i in group[1:]:
-            error = np.hypot(result.errors[i, 0], result.errors[group[0], 0])
-            assert abs(result.values[i, 0] - result.values[group[0], 0]) < 5 * error
-
-
-def several_networks(make_predictor, count: int, **model) -> Predictor:
-    """Build an ensemble of different networks."""
-    checkpoints = []
-    for number in range(count):
-        (checkpoint,) = make_predictor(8.0 + number, **model).checkpoints
-        checkpoint.weights["head.bias"] += number
-        checkpoints.append(checkpoint)
-    return Predictor(checkpoints, "cpu")
-
-
 @pytest.mark.parametrize("smiles", ["CCO", "CC(=O)Nc1ccccc1CCF"], ids=["exact", "sampled"])
 def test_ensemble_attribution_is_the_mean_over_networks(make_predictor, smiles):
-    ensemble = several_networks(make_predictor, 2)
+    checkpoints = [*make_predictor(8.0).checkpoints, *make_predictor(9.0).checkpoints]
+    checkpoints[1].weights["head.bias"] += 1
+    ensemble = Predictor(checkpoints, "cpu")
     single = [attribute(Predictor(checkpoint, "cpu"), smiles, orders=8) for checkpoint in ensemble.checkpoints]
     result = attribute(ensemble, smiles, orders=8)
     for name in ("values", "prediction", "baseline"):
@@ -174,22 +154,22 @@ def test_ensemble_attribution_is_the_mean_over_networks(make_predictor, smiles):
     assert result.values.sum() == pytest.approx(result.prediction[0] - result.baseline[0], rel=1e-9)
 
 
-def test_weighted_ensemble_with_trees_explains_the_network_only(make_predictor):
+def test_stack_explains_the_network_only(make_predictor):
     (plain,) = make_predictor(10.0, targets=("a", "b")).checkpoints
     smiles = ["C" * n for n in range(1, 21)]
     x = graph_input_rows(Predictor(plain, "cpu").featurize_molecules(smiles), np.arange(20))
     labels = np.stack([np.arange(20.0), np.arange(20.0)[::-1]], axis=1)
     trees = fit_base_models(x, labels, plain.tasks, seed=0)
     stacking = Stacking(trees, np.array([[0.3, 1], [0.5, 0], [0.2, 0], [0, 0]]))
-    blended = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, stacking=stacking), "cpu")
-    result, alone = attribute(blended, "CCO"), attribute(Predictor(plain, "cpu"), "CCO")
-    np.testing.assert_array_equal(result.values, alone.values)
-    assert result.network_weight.tolist() == [0.3, 1.0] and alone.network_weight.tolist() == [1, 1]
-    prediction = blended.predict("CCO")[0]
+    stacked = Predictor(Checkpoint(plain.config, plain.tasks, plain.weights, stacking=stacking), "cpu")
+    result, plain_result = attribute(stacked, "CCO"), attribute(Predictor(plain, "cpu"), "CCO")
+    np.testing.assert_array_equal(result.values, plain_result.values)
+    assert result.network_weight.tolist() == [0.3, 1.0] and plain_result.network_weight.tolist() == [1, 1]
+    prediction = stacked.predict("CCO")[0]
     assert prediction[1] == pytest.approx(result.prediction[1], rel=1e-5)
     assert abs(prediction[0] - result.prediction[0]) > 0.1
-    np.testing.assert_array_equal(attribute(blended, gs.smiles_to_graph("C")).values, attribute(blended, "C").values)
-    pair = Predictor([*blended.checkpoints, plain], "cpu")
+    np.testing.assert_array_equal(attribute(stacked, gs.smiles_to_graph("C")).values, attribute(stacked, "C").values)
+    pair = Predictor([*stacked.checkpoints, plain], "cpu")
     assert attribute(pair, "CCO").network_weight.tolist() == [0.65, 1.0]
 
 

@@ -22,7 +22,6 @@ from hypothesis import settings
 from tiny import TINY
 
 import graphslice
-from graphslice.runs.run_files import TEST_PLOT
 from graphslice.stacking import trees as fit_trees
 from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import regression_tasks
@@ -125,20 +124,6 @@ def few_trees() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def undrawn_test_plot() -> Iterator[None]:
-    """Prepare, but do not draw, the figure of the test set, which takes a third of the time of a tiny training."""
-    from graphslice.evaluation import plots
-
-    class Undrawn(plots.Figure):
-        def savefig(self, file, **settings):
-            file.touch() if getattr(file, "name", "") == TEST_PLOT else super().savefig(file, **settings)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "Figure", Undrawn)
-        yield
-
-
-@pytest.fixture(scope="session")
 def demo_rows() -> pd.DataFrame:
     """Sixty rows of the demo dataset: 47 for training, 7 for validation, 6 for testing."""
     return pd.read_csv(DEMO_CSV).head(60)
@@ -152,7 +137,7 @@ def demo_csv(demo_rows, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_config(undrawn_test_plot):
+def tiny_config():
     """``tiny_config(dataset, trainer={...}, ...)`` returns the configuration of a 1-layer, 16-channel model."""
     from graphslice.config import RunConfig
 
@@ -170,7 +155,7 @@ def tiny_config(undrawn_test_plot):
 
 
 @pytest.fixture(scope="session")
-def tiny_flags(undrawn_test_plot) -> list[str]:
+def tiny_flags() -> list[str]:
     """Command-line options that train an equally small model."""
     return [
         *(f"--model.{name}={value}" for name, value in TINY.items()),

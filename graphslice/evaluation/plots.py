@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
-import warnings
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 from sklearn import metrics
 
 from graphslice.evaluation.format_scores import number, plain
 from graphslice.evaluation.metrics import METRICS, scores
-from graphslice.tasks import BINARY, REGRESSION, Task, output_slices
+from graphslice.tasks import BINARY, REGRESSION, Task
 
 #: Colours of figures, and of light pages.
 COLOURS = {"c1": "#0072b2", "c2": "#d55e00", "c3": "#00805c", "ink": "#1b1f24", "soft": "#59636e"}
@@ -30,12 +25,12 @@ PANEL, SQUARE = (420 / 72, 310 / 72), (420 / 72, 420 / 72)
 _MAX_CLASSES, _MAX_POINTS = 10, 300
 # More dots are drawn as an image, also in an SVG.
 _MAX_VECTORS = 300
-# Maximum number of panels; maximum characters of a target's name in a title, and of a line.
-_MAX_PANELS, _NAME, _LINE = 12, 64, 44
 
-_TEXT_STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "graphslice", "text.parse_math": False}
+# Text stays text and is not parsed as formulas.
 _STYLE: dict[Any, Any] = {
-    **_TEXT_STYLE,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "graphslice",
+    "text.parse_math": False,
     **{f"axes.spines.{side}": False for side in ("top", "left", "right")},
     **{f"{axis}tick.{size}": 0 for axis in "xy" for size in ("major.size", "minor.size")},
     **{f"{axis}tick.major.pad": 6 for axis in "xy"},
@@ -57,8 +52,8 @@ _STYLE: dict[Any, Any] = {
     "path.simplify": False,
     "font.sans-serif": ["DejaVu Sans"],
 }
-#: Context managers and decorators: text stays text and is not parsed as formulas; the style of reports.
-text_style, report_style = partial(matplotlib.rc_context, _TEXT_STYLE), partial(matplotlib.rc_context, _STYLE)
+#: Context manager and decorator: the style of reports.
+report_style = partial(matplotlib.rc_context, _STYLE)
 
 
 def new_figure(panels: int, size: tuple[float, float], columns: int = 4) -> tuple[Figure, list[Axes]]:
@@ -81,24 +76,6 @@ def score_caption(task: Task, y: np.ndarray, values: np.ndarray) -> str:
     names = {REGRESSION: ("mae", "r2"), BINARY: ("auroc", "auprc")}.get(task.kind, ("accuracy", "mcc"))
     known = (f"{METRICS[name].label} {number(results[name])}" for name in names if name in results)
     return ", ".join([f"n = {len(y):,}", *known])
-
-
-def plot_predicted_vs_true(path: Path, tasks: Sequence[Task], true: np.ndarray, predictions: np.ndarray) -> None:
-    """Plot predictions ``[R, W]`` against labels ``[R, T]`` by :func:`draw_predictions`, for at most twelve targets."""
-    shown, slices = tasks[:_MAX_PANELS], output_slices(tasks)
-    with report_style(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about characters that the font lacks
-        figure, panels = new_figure(len(shown), SQUARE)
-        for t, (axes, task) in enumerate(zip(panels, shown, strict=True)):
-            known = ~np.isnan(true[:, t])
-            y, predicted = true[known, t], predictions[known, slices[t]]
-            name = "\n".join(textwrap.wrap(shortened(task.name, _NAME), _LINE))
-            axes.set_title(f"{name}\n{score_caption(task, y, predicted)}")
-            if len(y):
-                draw_predictions(axes, task, y, predicted)
-        if (more := len(tasks) - len(shown)) > 0:
-            figure.supxlabel(f"and {more:,} more targets: see metrics.json")
-        figure.savefig(path, dpi=82)
 
 
 def draw_dots(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str = "c1", large: bool = False) -> None:
@@ -173,18 +150,11 @@ def confusion_matrix(task: Task, y: np.ndarray, values: np.ndarray) -> tuple[lis
 
 
 def draw_confusion(axes: Axes, task: Task, y: np.ndarray, values: np.ndarray) -> None:
-    """Draw the confusion matrix, coloured by the share of the row."""
+    """Draw the confusion matrix."""
     names, counts = confusion_matrix(task, y, values)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    for (row, column), share in np.ndenumerate(shares):
-        cell = {"facecolor": COLOURS["c1"], "alpha": 0.05 + 0.55 * share, "linewidth": 0}  # the numbers stay legible
-        axes.add_patch(Rectangle((column - 0.49, row - 0.49), 0.98, 0.98, **cell))
-        axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=COLOURS["ink"])
-    short, places = [shortened(name, 15) for name in names], range(len(names))
-    axes.set(
-        xlabel="predicted class", ylabel="true class", xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5)
-    )
-    turned = max(map(len, short)) * len(short) > 40
-    axes.set_xticks(places, short, rotation=35 * turned, ha="right" if turned else "center")
-    axes.set_yticks(places, short)
+    names = [shortened(name, 15) for name in names]
+    display = metrics.ConfusionMatrixDisplay(counts, display_labels=names)
+    turned = max(map(len, names)) * len(names) > 40
     axes.grid(False)
+    display.plot(ax=axes, cmap="Blues", colorbar=False, values_format=",", xticks_rotation=35.0 * turned)
+    axes.set(xlabel="predicted class", ylabel="true class")

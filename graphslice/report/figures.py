@@ -84,8 +84,7 @@ def _compared(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> Figu
         if not 0 < positives < len(y):
             caption += " It is undefined, as all molecules are of one class."
     else:
-        caption = f"Confusion matrix of {task.name}: molecules by true and predicted class, "
-        caption += "coloured by their share of the row."
+        caption = f"Confusion matrix of {task.name}: molecules by true and predicted class."
     draw_predictions(axes, task, y, values)
     return Figure(to_svg(axes), caption, _capital(split))
 

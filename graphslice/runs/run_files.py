@@ -46,11 +46,11 @@ START_FILE = "start.json"
 
 #: Rows that cannot be used, and the report.
 REJECTED, REPORT = "rejected.csv", "report.html"
-#: Plot and predictions of the test set, and out-of-fold predictions.
-TEST_PLOT, TEST_PREDICTIONS, OUT_OF_FOLD = "test.png", "test_predictions.csv", "out_of_fold.csv"
+#: Predictions of the test set, and out-of-fold predictions.
+TEST_PREDICTIONS, OUT_OF_FOLD = "test_predictions.csv", "out_of_fold.csv"
 #: Files of a run in addition to its checkpoints and configuration.
 RUN_FILES = (
-    *(METRICS, TRAINING, SPLIT_FILE, REJECTED, TEST_PLOT, TEST_PREDICTIONS, OUT_OF_FOLD, START_FILE, REPORT),
+    *(METRICS, TRAINING, SPLIT_FILE, REJECTED, TEST_PREDICTIONS, OUT_OF_FOLD, START_FILE, REPORT),
     *(MOLECULES, CORPUS, ENSEMBLE_CALIBRATION),
 )
 

@@ -30,7 +30,7 @@ from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
 from graphslice.inference.predictions import Predictions
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import add_to_checkpoint, read_checkpoint, save_ensemble_calibration
-from graphslice.runs.run_files import BEST, OUT_OF_FOLD, TEST_PLOT, TEST_PREDICTIONS, write_metrics
+from graphslice.runs.run_files import BEST, OUT_OF_FOLD, TEST_PREDICTIONS, write_metrics
 from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
     NAMES,
@@ -236,8 +236,8 @@ def evaluate_split(
     file: str | None = None,
     title: str = "",  # in place of the name of the split
 ) -> dict:
-    """Score, print and write (to ``file``) the predictions of a split, and plot those of the test set; raises
-    :class:`InputError` if training diverged. Returns the scores with coverage and temperature."""
+    """Score, print and write (to ``file``) the predictions of a split; raises :class:`InputError` if training diverged.
+    Returns the scores with coverage and temperature."""
     dataset, predictions, interval = data.dataset, predicted.values, predicted.interval
     if not np.isfinite(predictions).all():
         raise InputError("the training diverged: its predictions are not finite; lower optimizer.peak_lr")
@@ -257,10 +257,6 @@ def evaluate_split(
         add_coverage(scores, coverage(interval, true, dataset.molecules(rows), dataset.tasks))
         for line in describe_coverage(split, scores):
             console.print(line, highlight=False, soft_wrap=True)
-    if split == "test":
-        from graphslice.evaluation.plots import plot_predicted_vs_true  # imports matplotlib
-
-        plot_predicted_vs_true(folder / TEST_PLOT, dataset.tasks, true, predictions)
     if file is not None:
         write_predictions(folder / file, dataset, rows, predicted, data.store)
     return scores

@@ -82,7 +82,7 @@ def train(
     Returns:
         The run directory and the scores. The directory holds ``model.safetensors``, ``last.ckpt``,
         ``config.yaml``, ``start.json``, ``metrics.json``, ``training.json``, ``split.csv``, ``rejected.csv``,
-        ``test.png`` (predicted against true) and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
+        ``test_predictions.csv`` and ``logs``; :func:`graphslice.report.write_report` adds ``report.html``.
 
     Raises:
         InputError: if the data or the configuration cannot be used, or another process is using the directory;

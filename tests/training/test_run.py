@@ -29,7 +29,7 @@ from graphslice.training.data_summary import data_warnings, describe_tasks, prin
 from graphslice.training.resolve import resolve
 
 FILES = {"model.safetensors", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
-FILES |= {"start.json", "test.png", "test_predictions.csv", "logs"}
+FILES |= {"start.json", "test_predictions.csv", "logs"}
 NO_DROPOUT = {"dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0}
 
 

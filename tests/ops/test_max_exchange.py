@@ -63,37 +63,3 @@ def test_nan_reaches_the_first_row(backend):
     v[0, 2, 3] = torch.nan
     assert max_exchange.using(backend)(v, torch.tensor([3]))[0, 0].isnan().tolist() == [c == 3 for c in range(16)]
     assert not max_exchange.using(backend)(v, torch.tensor([2]))[0, 0].isnan().any()  # padding
-
-
-def exchange(columns, dtype=torch.float64):
-    """Apply :func:`max_exchange` to one sample, given as a list of channels."""
-    v = torch.tensor(columns, dtype=dtype).T[None]
-    return max_exchange(v, torch.tensor([v.shape[1]]))[0].T.tolist()
-
-
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        ([0.0, 1.0, 2.0, -3.0], [2.0, 1.0, 0.0, -3.0]),
-        ([3.0, 3.0, 1.0], [3.0, 3.0, 1.0]),  # the first row already has the maximum
-        ([-4.0], [-4.0]),
-        ([0.0, 3.0, 3.0, 3.0, -1.0], [3.0, 2.0, 2.0, 2.0, -1.0]),  # tied rows share the exchange
-    ],
-    ids=repr,
-)
-def test_matches_manual_computation(column, expected):
-    assert exchange([column])[0] == pytest.approx(expected, abs=1e-12)
-    for actual in exchange([column] * 16, torch.float32):  # by the kernel
-        assert actual == pytest.approx(expected, abs=1e-6)
-
-
-def test_is_continuous():
-    """A hard exchange would jump by 1 where two rows swap ranks or the first row becomes the maximum."""
-    step = 1e-5
-    moving = np.arange(0.9, 1.1, step)
-    still = np.ones_like(moving)
-    for columns in ([0 * still, still, moving, 0.3 * still], [moving, still, 0.99 * still, 0.3 * still]):
-        v = torch.tensor(np.stack(columns, axis=1)).T[None]
-        for actual in (max_exchange(v, torch.tensor([4])), max_exchange(v[..., :19_984].float(), torch.tensor([4]))):
-            assert actual.diff(dim=2).abs().max() < 100 * step
-            assert actual[0, 1].min() < 0.97  # an exchange did take place

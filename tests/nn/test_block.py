@@ -73,10 +73,3 @@ def test_hooks_run_and_their_result_is_used(name):
     block.get_submodule(name).register_forward_hook(zero)
     assert not torch.allclose(block(x, context), before, rtol=0, atol=1e-7)
     assert calls == [block.get_submodule(name)]
-
-
-def test_residual_dropout_acts_only_in_training():
-    block, (x, context) = block_of(dropout=0.5), sample()
-    assert torch.equal(block(x, context), block(x, context))
-    block.train()
-    assert not torch.equal(block(x, context), block(x, context))

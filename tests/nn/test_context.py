@@ -9,7 +9,7 @@ from graphslice.config import ModelConfig
 from graphslice.data.batches import collate
 from graphslice.nn import GraphTransformer
 from graphslice.nn.context import AttentionContext
-from graphslice.nn.mixers import MIXERS, Mixer, register
+from graphslice.nn.mixers import Mixer
 
 
 def test_columns_of_the_padding_are_masked():
@@ -31,20 +31,6 @@ def test_undeclared_tensor_cannot_be_read(name):
     assert getattr(context, other) is not None
     with pytest.raises(RuntimeError, match=f"reads {name} without declaring it: add '{name}' to `reads`"):
         getattr(context, name)
-
-
-def test_mixer_with_undeclared_tensor_is_named(monkeypatch):
-    """Without the error the model would use V without its graph, and ignore the bonds."""
-    monkeypatch.setattr("graphslice.nn.mixers.base.MIXERS", dict(MIXERS))
-
-    @register("forgetful")
-    class Forgetful(Mixer):
-        def mix(self, x, context):
-            return context.aggregate(x)
-
-    model = GraphTransformer(ModelConfig(mixer="forgetful", layers=1, dim=16, heads=2))
-    with pytest.raises(RuntimeError, match="forgetful reads attn_weights without declaring it"):
-        model(collate([smiles_to_graph("CCO")]))
 
 
 def test_mixer_cannot_declare_an_unknown_tensor():

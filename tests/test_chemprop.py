@@ -42,17 +42,6 @@ def test_our_options_of_the_page_exist(capsys):
 
 @pytest.mark.slow
 @needs_chemprop
-def test_options_of_chemprop_exist():
-    known: set[str] = set()
-    for command in ("train", "predict", "fingerprint", "hpopt"):
-        help_text = subprocess.run([CHEMPROP, command, "--help"], capture_output=True, text=True, check=True).stdout
-        known |= set(OPTION.findall(help_text))
-    named = set().union(*(options(theirs) for theirs, _ in ROWS))
-    assert named - known == set()
-
-
-@pytest.mark.slow
-@needs_chemprop
 def test_both_commands_of_the_page_predict_the_same_molecules(tmp_path, demo_rows, cli, monkeypatch):
     """They train on the same table with their defaults, and agree as two models of one property do."""
     monkeypatch.chdir(tmp_path)

@@ -91,19 +91,8 @@ class Model(Predictor):
         """Describe the model with plain Python values.
 
         Returns:
-            A dictionary with the keys
-
-            - ``level``: ``molecule``, ``atom`` or ``bond``;
-            - ``targets``: task type of every target by name (``regression``, ``binary`` or ``multiclass``);
-            - ``classes``: class names of every classification target;
-            - ``units``, ``descriptions``: unit, and what was measured, of the targets of which they are known;
-            - ``calibrated``: whether there are prediction intervals and an applicability domain;
-            - ``models``: number of ensemble members;
-            - ``mixer``, ``layers``, ``dim``, ``parameters``: architecture of each member;
-            - ``trees``: whether base models, such as random forest and gradient boosting, are stacked with the network;
-            - ``features``: descriptors and feature columns that the model reads in addition to the graph;
-            - ``device``; ``folder``: the run directory, or None;
-            - ``source``: ``hf://user/name@commit`` of a model that was downloaded from the Hub, or None.
+            A dictionary with the keys that docs/programs.md lists under *Description*, all but ``metrics``: targets,
+            classes and units, the architecture, descriptors, device, run directory and source.
         """
         config = self.config
         return {

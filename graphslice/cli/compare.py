@@ -15,7 +15,6 @@ MODULE = "graphslice.search.compare"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice compare [--dataset TABLE] [--mixers NAMES] [--vary OPTION=A,B] [options]"
     parser.add_argument("--mixers", help="mixers, separated by commas, with settings as in csp:groups=2 (default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="runs per mixer (default: 3)")

@@ -19,7 +19,6 @@ MODULE = "graphslice.doctor.diagnosis"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("--device", help="cpu or cuda (default: a GPU if there is one)")
 
 

@@ -22,7 +22,6 @@ MODULE = "graphslice.evaluation.evaluate"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_data_options(parser)
     default = "test; valid of PCQM4M-LSC; all where there are no splits"

@@ -15,7 +15,6 @@ MODULE = "graphslice.inference.onnx_export"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_output_file(parser, "ONNX file to write", required=True)
 

@@ -25,7 +25,6 @@ MODULE = "graphslice.inference.files"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_molecules(parser, f"{MOLECULE_FILES}, folder of these, or SMILES")
     add_output_file(parser, f".npy (the matrix only), {TABLE_FILES} (default: standard output)")

@@ -15,7 +15,6 @@ MODULE = "graphslice.originals"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument(
         "file",
         help="checkpoint of Graphormer v1, Sliceformer or fairseq's Graphormer, Hugging Face folder, or name of a "

@@ -24,7 +24,6 @@ _REASONS = 5
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_molecules(parser, f"SMILES, or any {MOLECULE_FILES}; the first 100 molecules are drawn")
     parser.add_argument("-o", "--out", help="output directory (default: inspect in the run directory)")

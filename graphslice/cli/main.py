@@ -35,9 +35,9 @@ from graphslice.system.console import interrupts_deferred, signals_handled
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Help line of each command. The module of the same name defines ``add_arguments(parser, arguments)``,
-#: ``run(options, arguments)``, which returns the document of ``--json``, and
-#: ``MODULE``, the module that ``run`` imports; only the called one is imported.
+#: Help line of each command. The module of the same name, of which only the called one is imported, defines
+#: ``add_arguments(parser, arguments)``, given the command line after the command's name, ``run(options, arguments)``,
+#: which returns the document of ``--json``, and ``MODULE``, the module that ``run`` imports.
 COMMANDS = {
     "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
     "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
@@ -55,7 +55,7 @@ COMMANDS = {
     "mcp": "Serve tools for language models: the Model Context Protocol over standard input and output.",
     "doctor": "Check the installation: hardware, correctness and speed of the compiled kernels.",
     "import-checkpoint": "Convert a Graphormer or Sliceformer checkpoint (file or published name).",
-    "export": "Export a model to ONNX, or to a checkpoint of Graphormer v1 or Hugging Face.",
+    "export": "Export a model to ONNX.",
 }
 # Commands that print no results.
 _SERVERS = ("serve", "mcp")

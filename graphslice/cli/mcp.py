@@ -14,7 +14,6 @@ MODULE = "graphslice.api.model"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("--folder", required=True, help="folder of all files that the tools may read and write")
     parser.add_argument(
         "--model",

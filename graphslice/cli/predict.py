@@ -33,7 +33,6 @@ MODULE = "graphslice.inference.files"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     add_molecules(parser, f"{MOLECULE_FILES}, folder of these, preprocessed dataset, or SMILES")
     add_output_file(parser, f"{TABLE_FILES} (default: standard output)")

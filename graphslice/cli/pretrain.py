@@ -15,7 +15,6 @@ MODULE = "graphslice.pretraining.run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice pretrain TABLE [TABLE ...] -o RUN [options]"
     parser.add_argument("tables", nargs="+", metavar="TABLE", help="files or folders of molecules")
     run = parser.add_argument_group("input and output")

@@ -15,7 +15,6 @@ MODULE = "graphslice.api.model"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     add_model(parser)
     parser.add_argument("repository", help="user/name on the Hub; created if it does not exist")
     parser.add_argument("--public", action="store_true", help="make a new repository public (default: private)")

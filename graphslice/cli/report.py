@@ -10,7 +10,6 @@ MODULE = "graphslice.report.write"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("run", help="run directory, where report.html is written")
 
 

@@ -19,7 +19,6 @@ MODULE = "graphslice.api.model"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice serve RUN [RUN ...] [options]"
     help_text = f"run directories, checkpoints, hf://user/name, or packaged models: {', '.join(MODELS)}"
     parser.add_argument("models", nargs="+", help=help_text)

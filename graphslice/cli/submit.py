@@ -12,7 +12,6 @@ MODULE = "graphslice.evaluation.submission"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.add_argument("model", help="run directory or checkpoint")
     parser.add_argument(
         "--dataset",

@@ -15,7 +15,6 @@ MODULE = "graphslice.training.train_run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice train [--dataset TABLE] [--targets COLUMNS] [options]"
     run = parser.add_argument_group("output")
     run.add_argument("-o", "--out", help="run directory (default: runs/ and the name of the dataset)")

@@ -15,7 +15,6 @@ MODULE = "graphslice.search.tune"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    """Add the options of the command; ``arguments`` is the command line after the command's name."""
     parser.usage = "graphslice tune [--dataset TABLE] [--targets COLUMNS] [--minutes N] [options]"
     search = parser.add_argument_group("search")
     search.add_argument("--minutes", type=float | None, help="time without the final run (default: 30)")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from graphslice.config import DataConfig, GraphConfig
@@ -68,42 +65,7 @@ def test_preprocessed_datasets_match_the_local_engine(cluster, folder, tmp_path)
     assert (tmp_path / "local.arrow").read_bytes() == (tmp_path / "ray.arrow").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def lines():
-    """Reader of files of integers; nested, so that it is pickled by value: workers cannot import this file."""
-
-    def read(path: Path, rows: int) -> Iterator[pa.Table]:
-        numbers = [int(line) for line in path.read_text().split()]
-        for start in range(0, len(numbers), rows):
-            yield pa.table({"n": numbers[start : start + rows]})
-
-    return read
-
-
-def test_rows_of_a_killed_worker_are_processed_again(cluster, lines, tmp_path):
-    rows, mark = 30_000, tmp_path / "killed"
-    (tmp_path / "in.txt").write_text("\n".join(map(str, range(rows))))
-
-    def make(offset: int, gpu: bool) -> Callable[[pa.Table], pa.Table]:
-        def work(chunk: pa.Table) -> pa.Table:
-            if offset + rows // 2 in chunk["n"].to_pylist() and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return chunk.append_column("m", pa.array([n + offset for n in chunk["n"].to_pylist()]))
-
-        return work
-
-    result = pa.concat_tables(map_table([tmp_path / "in.txt"], lines, make, 7, workers=1))
-    assert mark.exists(), "no worker was killed"
-    assert result["n"].to_pylist() == list(range(rows)) and result["m"].to_pylist() == list(range(7, rows + 7))
-
-
 def test_error_of_an_unreadable_file_is_raised(cluster, tmp_path):
     (tmp_path / "in.csv").write_bytes("smiles,x\nC,1\n".encode("utf-16")[:-1])
     with pytest.raises(InputError, match=r"cannot read .*in\.csv: 'utf-16"):
         list(map_table([tmp_path / "in.csv"], read_chunks, lambda shared, gpu: lambda chunk: chunk, None, workers=1))
-
-
-def test_less_than_one_worker_is_rejected(lines, tmp_path):
-    with pytest.raises(InputError, match="workers must be at least 1"):
-        list(map_table([tmp_path / "in.txt"], lines, lambda shared, gpu: lambda chunk: chunk, None, workers=0))

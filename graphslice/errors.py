@@ -108,11 +108,12 @@ def check_suffix(path: Path, suffixes: Iterable[str]) -> None:
 @contextmanager
 def file_errors(action: str, path: object, *others: type[Exception]) -> Iterator[None]:
     """Context manager that replaces an OSError, or one of ``others``, by "cannot read PATH: reason"."""
+    kinds: tuple[type[Exception], ...] = (OSError, *others)
     try:
         yield
     except InputError:
         raise
-    except (OSError, *others) as error:
+    except kinds as error:
         # Libraries replace the message of the system by a longer one.
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else first_line(error)
         raise InputError(f"cannot {action} {path}: {reason}") from None

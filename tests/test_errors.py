@@ -99,9 +99,6 @@ def test_similar_name_is_suggested(name, known, expected):
     [
         ("activity", ["toxicity", "smiles"]),
         ("mean", ["mae"]),
-        ("csp", ["clip"]),
-        ("label", ["table"]),
-        ("value", ["valid"]),
         ("s", ["smiles", "split"]),
         ("", ["y"]),
         (3, ["3"]),

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from json_documents import document_of
 
 from graphslice.inference.predictions import output_columns
@@ -54,12 +53,6 @@ def test_skill_names_every_column_of_predictions():
     columns = output_columns(tasks, std=True, interval=90.0, nearest=True)
     named = {re.sub(r"^c_", "t_", column) for column in columns} - {"t_prob_CLASS_std"}
     assert all(f"`{column}`" in text for column in named) and len(named) == 10
-
-
-def test_skill_has_a_name_and_a_description():
-    _, front, _ = (ROOT / "docs" / "skill" / "SKILL.md").read_text().split("---\n", 2)
-    values = yaml.safe_load(front)
-    assert values["name"] == "graphslice" and 50 < len(values["description"]) <= 1024
 
 
 def test_paths_in_agents_exist():

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_STOPPING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager

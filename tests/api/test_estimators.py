@@ -174,11 +174,3 @@ def test_molecules_of_weight_zero_do_not_train():
     assert len(models[0].model_.calibration.domain.rows) == 60
     without, with_wrong = (np.corrcoef(model.predict(CHAINS), ATOMS)[0, 1] for model in models)
     assert without > 0.9 > with_wrong
-
-
-def test_equal_weights_are_no_weights():
-    fitted, weighted = (
-        regressor(baselines=True).fit(CHAINS, ATOMS, sample_weight=weights).predict(CHAINS)
-        for weights in (None, np.full(60, 7.5))
-    )
-    np.testing.assert_allclose(fitted, weighted, rtol=1e-3, atol=1e-2)

@@ -91,31 +91,3 @@ def test_a_store_is_judged_as_its_table(part, store_run, demo_store, demo_csv, c
     assert own[:2] == store[:2] and own[0] == table[0] == 0 and notes == store[2].splitlines() == table[2].splitlines()
     assert ("Morgan fingerprint of a training molecule" in own[2]) == (part == "all") and len(notes) <= 1
     assert own[1].removeprefix(str(demo_store)) == table[1].removeprefix(str(demo_csv))
-
-
-def test_a_random_split_of_a_store_is_that_of_its_table(cli, demo_rows, tiny_flags, tmp_path):
-    """Also with rows that are left out."""
-    table = demo_rows[["smiles", "gap_ev"]].astype({"gap_ev": object})
-    table.loc[3, "smiles"], table.loc[8, "gap_ev"], table.loc[9, "gap_ev"] = "oops", "high", None
-    (tmp_path / "t.csv").write_text(table.to_csv(index=False) + "CCO\n")
-    assert cli("featurize", tmp_path / "t.csv", "--targets", "gap_ev", "-o", tmp_path / "t.arrow")[0] == 0
-    flags = [*tiny_flags, "--seed", "5", "--trainer.max_epochs=1"]
-    for suffix in ("csv", "arrow"):
-        data = ["--dataset", tmp_path / f"t.{suffix}", "--targets", "gap_ev"]
-        assert cli("train", *data, *flags, "-o", tmp_path / suffix)[0] == 0
-    for name in ("metrics.json", "split.csv"):
-        assert (tmp_path / "csv" / name).read_text() == (tmp_path / "arrow" / name).read_text()
-    ours, theirs = (pd.read_csv(tmp_path / suffix / "rejected.csv") for suffix in ("arrow", "csv"))
-    assert ours[["row", "reason"]].equals(theirs[["row", "reason"]]) and ours["row"].tolist() == [4, 9, 10, 61]
-
-
-def test_a_store_of_other_graphs(store_run, demo_csv, tiny_flags, cli, tmp_path):
-    flags = ["--targets", "gap_ev", "--graph.atom_order", "input"]
-    assert cli("featurize", demo_csv, *flags, "-o", tmp_path / "s.arrow")[0] == 0
-    code, out, err = cli("train", "--dataset", tmp_path / "s.arrow", *tiny_flags, "-o", tmp_path / "run")
-    assert code == 2 and out == "" and "featurize with --graph.atom_order canonical" in err
-    table, store = (
-        cli("evaluate", store_run, "--dataset", name, "--split", "all") for name in (demo_csv, tmp_path / "s.arrow")
-    )
-    scores = [out.partition(" all: ")[2] for _, out, _ in (table, store)]
-    assert table[0] == store[0] == 0 and scores[0] == scores[1] != ""  # its SMILES are read again

@@ -1,6 +1,5 @@
 """``graphslice train``, and what is done with its run folder."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,6 @@ from jsonargparse import ArgumentParser
 
 import graphslice as gs
 from graphslice.cli.options import add_config_options, build_config
-
-
-@pytest.mark.slow
-def test_train_predict_evaluate_in_a_terminal(start, wait_for_exit, cli, tiny_flags, demo_csv, tmp_path):
-    """The installed entry point in its own process, and nothing on stdout but predictions."""
-    process = start("train", "--dataset", demo_csv, *tiny_flags, "-o", tmp_path / "run")
-    code, out, err = wait_for_exit(process)
-    assert (code, out) == (0, "") and "test MAE" in err and "Warning" not in err
-    assert cli("predict", tmp_path / "run", "CCO")[0] == 0
-    assert re.search(r"test: MAE [\d.]+, .* on 6 molecules", cli("evaluate", tmp_path / "run")[1])
 
 
 def test_train_flags_beat_the_file_which_beats_the_preset(cli, training_of, demo_csv, tmp_path):

@@ -232,12 +232,6 @@ def test_nothing_but_the_protocol_on_standard_output_and_training_ends_with_the_
             time.sleep(0.05)
 
 
-def test_missing_package_and_folder_end_with_one_sentence(cli, tmp_path, monkeypatch):
+def test_missing_folder_ends_with_one_sentence(cli, tmp_path):
     code, out, err = cli("mcp", "--folder", tmp_path / "absent")
     assert (code, out) == (2, "") and "absent is not a folder" in err
-    for name in list(sys.modules):
-        if name.startswith("graphslice.serve.mcp"):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    code, _, err = cli("mcp", "--folder", tmp_path)
-    assert code == 2 and "pip install 'graphslice[mcp]'" in err

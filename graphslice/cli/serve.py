@@ -50,9 +50,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{host}:{listener.getsockname()[1]}"
         print(f"serving {', '.join(service.models)} at {address}, the API at {address}/docs; Ctrl-C stops", flush=True)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, limit_concurrency=128, timeout_graceful_shutdown=5
-        )
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:

@@ -263,6 +263,8 @@ def _json_response(content: dict[str, Any]) -> Response:
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
+# Requests with a body in progress, waiting ones included; idle connections do not count.
+_MAX_REQUESTS = 128
 # Seconds in which a body must arrive.
 _BODY_SECONDS = 30
 #: Headers of the page: it runs no script but its own, and sends data to no other host.
@@ -275,7 +277,7 @@ _PAGE_HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that limits host names, and the size and the time of bodies, and sets headers of security.
+    """ASGI middleware that limits host names, and number, size and time of bodies, and sets headers of security.
 
     Args:
         app: the application.
@@ -289,6 +291,7 @@ class Guard:
         self, app: ASGIApp, max_bytes: int, hosts: Collection[str] | None, without_policy: Collection[str] = ()
     ) -> None:
         self._app, self._max_bytes, self._hosts, self._without_policy = app, max_bytes, hosts, without_policy
+        self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -320,12 +323,17 @@ class Guard:
                 MutableHeaders(scope=message).update(_PAGE_HEADERS)
             await send(message)
 
-        host = Headers(scope=scope).get("host", "").lower()
-        if self._hosts is None or host in self._hosts or host.rpartition(":")[0] in self._hosts:
-            await self._app(scope, receive_limited, send_with_headers)
-        else:
+        app, host, has_body = self._app, Headers(scope=scope).get("host", "").lower(), scope["method"] == "POST"
+        if self._hosts is not None and not {host, host.rpartition(":")[0]} & {*self._hosts}:
             sentence = "the server accepts requests to localhost only: start it with --host for others"
-            await JSONResponse({"error": sentence}, 421)(scope, receive, send_with_headers)
+            app = JSONResponse({"error": sentence}, 421)
+        elif has_body and self._requests >= _MAX_REQUESTS:
+            app = JSONResponse({"error": f"{_MAX_REQUESTS} requests are in progress: try again later"}, 503)
+        self._requests += has_body
+        try:
+            await app(scope, receive_limited, send_with_headers)
+        finally:
+            self._requests -= has_body
 
 
 # The time of an explanation grows with the square of the atoms.

@@ -231,6 +231,12 @@ def test_an_unexpected_error_is_500_and_the_server_lives_on(served):
     assert predict(client, ["CCO"], model="tiny")[0]["error"] is None
 
 
+def test_too_many_requests_at_a_time_are_503(client, monkeypatch):
+    monkeypatch.setattr(app_module, "_MAX_REQUESTS", 0)
+    assert client.post("/predict", json={"smiles": ["C"]}).status_code == 503
+    assert client.get("/health").status_code == 200
+
+
 def test_a_body_that_does_not_arrive_is_408(client, monkeypatch):
     monkeypatch.setattr(app_module, "_BODY_SECONDS", 0.01)
     sent = []

@@ -52,7 +52,7 @@ def load_pcqm4m(name: str, root: str | Path) -> tuple[list[str], np.ndarray, Spl
             raise FileNotFoundError("RELEASE_v1.txt is missing")
         dataset = _open(name, root)
         gaps = np.asarray(dataset.labels, dtype=np.float64)
-        splits = read_splits(name, root)
+        splits = read_ogb_splits(name, root)
     except Exception as error:  # a damaged file fails in many ways
         raise InputError(
             f"{folder} is damaged ({first_line(error)}): move the folder away so that it is downloaded again"
@@ -82,8 +82,8 @@ def _download(name: str, folder: Path) -> None:
         raise InputError(f"{what}: connect to the network, or put OGB's folder there") from None
 
 
-def read_splits(name: str, root: str | Path) -> Splits:
-    """Read the rows of each split in OGB's order, stored as NumPy arrays, without running code."""
+def read_ogb_splits(name: str, root: str | Path) -> Splits:
+    """Read the rows of each split, in the order of OGB's evaluator, without running code."""
     import torch
 
     rebuild: Any = np.empty(0).__reduce__()[0]  # as NumPy 2 and NumPy 1 name it

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
-from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc, read_splits
+from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc, read_ogb_splits
 from graphslice.errors import InputError, check_choice, pluralize
 from graphslice.evaluation.evaluate import predict_rows
 from graphslice.inference.files import check_output
@@ -34,7 +34,7 @@ def submit(
     for file in files:
         check_output(None, file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
-    splits = read_splits(dataset, root)  # the order of a submission
+    splits = read_ogb_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():
         if (size := len(splits.get(split, ()))) != expected:
             raise InputError(f"OGB's {split} of {dataset} has {expected:,} molecules, but that in {root} has {size:,}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from graphslice.config import MOLECULE
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb import OGB_FOLDERS
-from graphslice.data.splits import Splits, decode_splits, encode_splits
+from graphslice.data.splits import Splits, decode_splits
 from graphslice.data.store import BATCH_ROWS, GraphStore
 from graphslice.errors import InputError, pluralize
 from graphslice.tasks import Task
@@ -69,9 +69,9 @@ class LabelledDataset:
             smiles=[text for part in parts for text in part.smiles],
             all_labels=Labels.join([part.all_labels for part in parts]),
             faults={
-                begin + row: reason
+                begin + row: fault
                 for begin, part in zip(rows, parts, strict=False)
-                for row, reason in part.faults.items()
+                for row, fault in part.faults.items()
             },
             split=None if first.split is None else np.concatenate([part.split for part in parts]),
             columns=None if first.columns is None else np.concatenate([part.columns for part in parts]),
@@ -188,17 +188,10 @@ class LabelledDataset:
             yield replace(whole[rows], smiles=["" if skip else text for text, skip in skipped])
 
     def digest(self) -> str:
-        """Return a hash of the rows of a chunk, 32 hexadecimal digits of SHA-256."""
-        labels, split = self.all_labels, encode_splits({}, len(self)) if self.split is None else self.split
-        digest = hashlib.sha256(np.ascontiguousarray(labels.values).tobytes() + split.tobytes())
-        for values in (labels.bounds, labels.weights):
-            if values is not None:
-                digest.update(values.tobytes())
-        digest.update("\n".join(self.smiles).encode(errors="surrogatepass"))
-        digest.update(repr(sorted(self.faults.items())).encode(errors="surrogatepass"))
-        if self.columns is not None:
-            digest.update(np.ascontiguousarray(self.columns).tobytes())
-        return digest.hexdigest()[:32]
+        """Return a hash of the rows of a chunk and their faults, 32 hexadecimal digits of SHA-256."""
+        split = None if self.split is None else self.split.tobytes()
+        parts = self.fingerprint(), split, sorted(self.faults.items())
+        return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 _Chunk = TypeVar("_Chunk", LabelledDataset, pa.Table)

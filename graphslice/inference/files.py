@@ -168,7 +168,7 @@ def _model_columns(
     columns, data = table.columns, predictor.config.data
     smiles = find_smiles_column(columns, smiles_column, name, data.smiles_column if table.named else None)
     if taken := [column for column in new_columns if column in columns]:
-        raise InputError(f"{name} already has the column {quoted_list(taken)}, which is written: rename it first")
+        raise InputError(f"{name} already has columns that predictions have, {quoted_list(taken)}: rename them first")
     features = predictor.feature_columns
     for feature in features:
         require_column(feature, columns, name)

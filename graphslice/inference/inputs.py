@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from rdkit import Chem
 
-from graphslice.chem.descriptors import feature_column_names
+from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
@@ -104,12 +104,11 @@ def is_graph(molecule: object) -> bool:
     return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
 
 
-def to_store(
-    inputs: Any, columns: Columns | None, config: RunConfig, kinds: Sequence[str], ranges: np.ndarray | None = None
-) -> GraphStore:
-    """Featurize what :func:`as_molecules` accepts, or a data frame, with descriptors of ``kinds``; invalid molecules
-    keep an error message. InputError as there, or if feature columns are missing."""
-    level, features = config.model.level, feature_column_names(config.data.descriptors)
+def to_store(inputs: Any, columns: Columns | None, config: RunConfig, ranges: np.ndarray | None = None) -> GraphStore:
+    """Featurize what :func:`as_molecules` accepts, or a data frame, for a model; invalid molecules keep an error
+    message. InputError as there, or if feature columns are missing."""
+    level, descriptors = config.model.level, config.data.descriptors
+    features, kinds = feature_column_names(descriptors), descriptor_kinds(descriptors)
     graphs: dict[int, MolGraph] = {}
     if is_frame(inputs):
         if level != MOLECULE:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphslice.chem.descriptors import descriptor_kinds
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batches import batch_arrays
 from graphslice.data.labels import pointers
@@ -48,7 +47,7 @@ def onnx_inputs(
 
 def network_inputs(config: RunConfig, molecules: Any, columns: Columns | None = None) -> dict[str, np.ndarray]:
     """Featurize molecules for the networks of a configuration, as :func:`onnx_inputs`."""
-    store = to_store(molecules, columns, config, descriptor_kinds(config.data.descriptors))
+    store = to_store(molecules, columns, config)
     if store.errors:
         row = min(store.errors)
         raise InputError(f"row {row} of the molecules cannot be predicted: {store.errors[row]}")

@@ -197,7 +197,7 @@ class Predictor:
 
     def featurize_molecules(self, molecules: Molecules, columns: Columns | None = None) -> GraphStore:
         """Featurize molecules for the model, row by row; arguments and errors as in :meth:`predict`."""
-        return to_store(molecules, columns, self.config, self.kinds, self.feature_ranges)
+        return to_store(molecules, columns, self.config, self.feature_ranges)
 
     def check_calibrated(self, interval: float | None, nearest: bool) -> None:
         """Raise :class:`InputError` if the interval is invalid, or a calibration is needed but missing."""

@@ -131,14 +131,6 @@ def test_duplicates_are_counted(table):
     assert "5 rows belong to 2 molecules" in data.duplicates.describe()
 
 
-def test_different_feature_values_are_not_duplicates(table):
-    """Feature columns are part of the model input; unknown values are equal, as are 0 and -0."""
-    same = {key: cells[:4] + cells[6:] for key, cells in SAME.items()}
-    dataset = table(**same, celsius=[20, 80, "", 0, "", 1, 20], features="celsius")
-    data = MoleculeData(dataset, config(features="celsius"))
-    assert data.duplicates.conflicting == ((0, 6),)
-
-
 @pytest.mark.parametrize("split", ["random", "scaffold", "cluster"])
 def test_split_of_graphs_matches_split_of_smiles(split, demo_smiles, table):
     smiles, y = demo_smiles[:120], np.arange(120.0)

@@ -203,13 +203,6 @@ def test_unknown_dataset_suggests_nearest():
         load_dataset(DataConfig(dataset="dmeo"))
 
 
-def test_folder_is_loaded(tmp_path):
-    for name, text in {"b.csv": "smiles,y\nN,2\nO,\n", "a.csv": "smiles,y\nC,1\n", "_c.csv": "no"}.items():
-        (tmp_path / name).write_text(text)
-    dataset = load_dataset(DataConfig(str(tmp_path)))
-    assert dataset.smiles == ["C", "N", "O"] and set(dataset.rejected) == {2} and dataset.name == str(tmp_path)
-
-
 def test_demo_dataset_is_loaded():
     dataset = load_dataset(DataConfig())
     assert dataset.name == "demo" and dataset.target_names == ["gap_ev"] and not dataset.rejected
@@ -295,13 +288,6 @@ def test_split_of_store_is_used(split, tmp_path):
 def test_unusable_stores_are_rejected(table, labels, settings, reason, tmp_path):
     with pytest.raises(InputError, match=reason):
         stored(tmp_path, table, labels, **settings)
-
-
-def test_store_fingerprint_depends_on_targets_and_molecules(tmp_path):
-    first = stored(tmp_path, TABLE).fingerprint()
-    assert stored(tmp_path, TABLE).fingerprint() == first
-    assert load_dataset(DataConfig(str(tmp_path / "t.arrow"), targets="y")).fingerprint() != first
-    assert stored(tmp_path, {**TABLE, "smiles": ["CC", *TABLE["smiles"][1:]]}).fingerprint() != first
 
 
 # --- PyG ----------------------------------------------------------------------------------------

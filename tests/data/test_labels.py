@@ -169,13 +169,9 @@ def test_separate_files_and_fingerprint_of_lists(tmp_path):
     assert result[0] == result[1] != result[2]
 
 
-def test_only_column_of_lists_is_target(tmp_path):
+def test_only_column_of_lists_is_target_and_data_without_lists_are_rejected(tmp_path, demo_csv):
     path = write_table(tmp_path / "t.csv", ["CCO"] * 12, ["[1,2,3]"] * 12, note=["[Na+]"] * 12, y=range(12))
     assert load_dataset(DataConfig(dataset=path, level="atom")).target_names == ["q"]
-    assert load_dataset(DataConfig(dataset=path)).target_names == ["y"]
-
-
-def test_data_without_lists_is_rejected(tmp_path, demo_csv):
     with pytest.raises(InputError, match="list of numbers"):
         load_dataset(DataConfig(dataset=str(demo_csv), targets="gap_ev", level="atom"))
     store = tmp_path / "s.arrow"

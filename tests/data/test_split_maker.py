@@ -3,9 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rdkit import Chem
-from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 from rdkit.Chem.Scaffolds import MurckoScaffold
-from rdkit.DataStructs import BulkTanimotoSimilarity
 
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import DataConfig
@@ -77,18 +75,6 @@ def test_scaffold_split_divides_no_scaffold(make, demo_smiles):
         for rows in splits.values()
     ]
     assert all(scaffolds) and sum(map(len, scaffolds)) == len(set.union(*scaffolds)) > 100
-
-
-def test_cluster_split_has_test_molecules_less_similar_to_training(make, demo_smiles):
-    generator = GetMorganGenerator(radius=2)
-
-    def nearest(splits) -> np.ndarray:
-        prints = [generator.GetFingerprint(Chem.MolFromSmiles(text)) for text in demo_smiles[:600]]
-        train = [prints[row] for row in splits["train"]]
-        return np.array([max(BulkTanimotoSimilarity(prints[row], train)) for row in splits["test"]])
-
-    clusters, random = nearest(make(split="cluster")), nearest(make(split="random"))
-    assert clusters.mean() < random.mean() - 0.05 and (clusters > 0.6).mean() < (random > 0.6).mean()
 
 
 def test_too_many_rows_for_the_cluster_split_raise(make, monkeypatch):
@@ -197,16 +183,9 @@ def test_sets_have_the_given_shares(method, make):
     assert sizes(make(split=method, split_sizes="0.5,0.2,0.3")) == [pytest.approx(n, abs=3) for n in (300, 120, 180)]
     first, second = (make(split=method, split_sizes="0.5,0.2,0.3", carve=carve) for carve in (0, 1))
     assert first["test"].tolist() == second["test"].tolist() and first["valid"].tolist() != second["valid"].tolist()
-    assert [len(rows) for rows in second.values()] == [pytest.approx(n, abs=3) for n in (300, 120, 180)]
-
-
-@pytest.mark.parametrize("carve", [0, 1])
-def test_share_of_zero_leaves_no_test_set(carve, make):
-    splits = make(split_sizes="0.9,0.1,0", carve=carve)
-    assert {name: len(rows) for name, rows in splits.items()} == {
-        "train": pytest.approx(540, abs=3),
-        "valid": pytest.approx(60, abs=3),
-    }
+    assert sizes(second) == [pytest.approx(n, abs=3) for n in (300, 120, 180)]
+    without_test = make(split=method, split_sizes="0.9,0.1,0")
+    assert list(without_test) == ["train", "valid"] and len(without_test["valid"]) == pytest.approx(60, abs=3)
 
 
 def test_split_of_the_dataset_that_lacks_a_class_raises(make):

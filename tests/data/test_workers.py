@@ -94,13 +94,3 @@ def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly):
     with featurizer_pool(workers=2, seconds=1000) as processes:
         future = processes.submit(pool._parse_task, [NO_STEP_LIMIT])
     assert future.done()
-
-
-def _in_a_pool(smiles):
-    with featurizer_pool(workers=2) as processes:
-        return processes, parse(smiles, GraphConfig(), processes)[1]
-
-
-def test_daemon_process_starts_no_pool():
-    with multiprocessing.get_context("fork").Pool(1) as outer:
-        assert outer.apply(_in_a_pool, [["C", "x"]]) == (None, [None, "not a valid SMILES"])

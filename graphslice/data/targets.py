@@ -183,7 +183,7 @@ def infer_target(chunks: Sequence[Rows], columns: TableColumns, config: DataConf
         return found[0]  # also a column of other words: infer_tasks says what is wrong with it
     raise InputError(
         f"{name}: which columns are the targets? Name them with data.targets; the columns are "
-        f"{quoted_list(others, quote=quote_item)}, beside {quoted_list(filter(None, used))}"
+        f"{quoted_list(others, quote=quote_item)}, next to {quoted_list(filter(None, used))}"
     )
 
 

@@ -34,7 +34,7 @@ def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, A
             )
     if not path.is_file():
         raise ValueError(f"a folder needs {_CONFIG} and {' or '.join(_WEIGHT_FILES)}, and there is no {path}")
-    contents = dict(load_file(path)) if path.suffix == ".safetensors" else _read_torch(path)
+    contents: dict[str, Any] = dict(load_file(path)) if path.suffix == ".safetensors" else _read_torch(path)
     for name in ("args", "cfg", "hyper_parameters"):
         settings |= _plain_values(contents.get(name))
     state = next((contents[key] for key in ("state_dict", "model") if isinstance(contents.get(key), dict)), contents)

@@ -49,7 +49,7 @@ def test_table_is_loaded(load, tmp_path):
     [
         ({"smiles": ["C"], "logp": [1.0]}, "logP", r"no column 'logP' \(did you mean 'logp'\?\)"),
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
-        ({"smiles": ["C"]}, None, "the columns are none, beside 'smiles'"),
+        ({"smiles": ["C"]}, None, "the columns are none, next to 'smiles'"),
     ],
 )
 def test_unusable_targets_are_rejected(table, targets, reason, load):

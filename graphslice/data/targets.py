@@ -69,7 +69,7 @@ class ColumnContents:
             self.values |= set(np.unique(numbers[np.isfinite(numbers)])[: MOST_CLASSES + 1].tolist())
         for row in np.flatnonzero(~empty & ~is_number).tolist():
             cell = cell_text(chunk.table.column(column), row)
-            if self.unclear is None and (has_comma(cell) or list_or_none(cell) is not None):
+            if self.unclear is None and (has_comma(cell) or ("[" in cell and list_or_none(cell) is not None)):
                 self.unclear = first_row + row + 1, cell
             if parse_bound(cell) is not None:
                 self.bounds += 1

@@ -9,7 +9,7 @@ from sklearn.svm import SVC, SVR
 
 from graphslice.errors import InputError
 from graphslice.stacking import KernelMachine, fit_kernel, kernel
-from graphslice.stacking.kernel import MAX_ROWS, kernel_matrix, training_kernel
+from graphslice.stacking.kernel import kernel_matrix, training_kernel
 from graphslice.system import threads
 from graphslice.tasks import fit_knots, interpolate, to_scores
 
@@ -130,15 +130,6 @@ def test_fit_and_prediction_do_not_depend_on_the_number_of_threads(kind, monkeyp
         np.testing.assert_array_equal(array, machine.to_arrays()[name])
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_machines_survive_their_arrays(kind):
-    machine = fitted(kind)
-    back = KernelMachine.from_arrays({name: array.copy() for name, array in machine.to_arrays().items()})
-    np.testing.assert_array_equal(back.predict(X), machine.predict(X))
-    assert back.features == COUNTS + DESCRIPTORS and back.of_numbers == (kind == "regression")
-    assert len(back.sizes) <= len(X) and back.width == (3 if kind == "multiclass" else 1)
-
-
 def test_unusual_inputs_get_finite_predictions():
     machine = fitted("regression")
     x = np.zeros((7, COUNTS + DESCRIPTORS), np.float32)
@@ -161,13 +152,6 @@ def test_few_or_equal_labels_are_predicted(kind):
     assert len(constant.sizes) == 0
     with pytest.raises(InputError, match="no row has a label"):
         fitted(kind, X, np.full(90, np.nan))
-
-
-def test_of_many_rows_a_sample_is_used(monkeypatch):
-    monkeypatch.setattr("graphslice.stacking.kernel.MAX_ROWS", 50)
-    machine, again = fitted("regression"), fitted("regression")
-    assert len(machine.sizes) <= 50 < MAX_ROWS
-    np.testing.assert_array_equal(machine.predict(X), again.predict(X))
 
 
 def changed(name, value):
@@ -205,11 +189,13 @@ def test_indices_out_of_bounds_are_rejected(damage):
 def test_arrays_are_stored_in_the_smallest_dtype_that_is_exact():
     machine = fitted("regression")
     coarse = replace(machine, descriptors=machine.descriptors.astype(np.float16).astype(np.float32))
-    for one, dtype in ((machine, np.float32), (coarse, np.float16)):
+    for one, dtype in ((machine, np.float32), (coarse, np.float16), (fitted("multiclass"), np.float32)):
         arrays = one.to_arrays()
         assert arrays["descriptors"].dtype == dtype
         assert (arrays["ptr"].dtype, arrays["vectors"].dtype, arrays["sizes"].dtype) == (np.int32, np.int16, np.float32)
-        np.testing.assert_array_equal(KernelMachine.from_arrays(arrays).predict(X), one.predict(X))
+        back = KernelMachine.from_arrays(arrays)
+        np.testing.assert_array_equal(back.predict(X), one.predict(X))
+        assert (back.features, back.of_numbers) == (COUNTS + DESCRIPTORS, one.of_numbers)
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -239,6 +225,7 @@ def test_sample_of_many_rows_has_the_shares_of_the_classes(monkeypatch):
     assert len(set(rows.tolist())) == 50 and (np.diff(rows) > 0).all()
     assert np.bincount(classes[rows].astype(int)).tolist() in ([35, 14, 1], [34, 15, 1])
     assert not np.array_equal(rows, kernel._stratified_sample(classes, 1))
+    assert len(fitted("regression").sizes) <= 50
 
 
 def test_labels_without_a_relation_get_the_frequency_of_their_class():

@@ -93,19 +93,13 @@ def changed(fitted: Trees, name: str, place: object, value: object) -> dict[str,
     return arrays
 
 
-def test_error_names_the_fault(fitted):
+def test_indices_out_of_bounds_are_rejected(fitted):
     inner, leaf = np.flatnonzero(fitted.feature >= 0)[0], np.flatnonzero(fitted.feature < 0)[0]
-    for name, place, value, message in [
-        ("feature", inner, 12, "compares no feature"),
-        ("child", inner, inner, "two children after it"),
-        ("child", inner, fitted.roots[1], "two children after it"),
-        ("child", leaf, len(fitted.values), "leaf has no value"),
-        ("roots", -1, len(fitted.feature) + 1, "not ascending indices"),
-        ("columns", 0, fitted.width, "no column"),
-        ("settings", 0, 0, "no feature"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            Trees(**changed(fitted, name, place, value))
+    wrong = [("feature", inner, 12), ("child", inner, inner), ("child", inner, fitted.roots[1])]
+    wrong += [("child", leaf, len(fitted.values)), ("roots", -1, len(fitted.feature) + 1)]
+    for change in (*wrong, ("columns", 0, fitted.width), ("settings", 0, 0)):
+        with pytest.raises(InputError, match="arrays of a base model do not fit"):
+            Trees(**changed(fitted, *change))
 
 
 def test_wrong_dtype_or_layout_is_rejected(fitted):

@@ -45,9 +45,3 @@ def mixed(make_report, hostile_table) -> Path:
     names = [name for name in hostile_table.columns if name not in ("smiles", "split")]
     quoted = ",".join('"' + name.replace('"', '""') + '"' for name in names)
     return make_report(hostile_table, data={"targets": quoted, "transform": "skewed=log"})
-
-
-@pytest.fixture(scope="session")
-def binary(make_report, demo_rows) -> Path:
-    table = demo_rows.assign(active=(demo_rows["gap_ev"] > demo_rows["gap_ev"].median()).astype(int))
-    return make_report(table.drop(columns="gap_ev"))

@@ -48,15 +48,11 @@ def test_test_rows_do_not_change_the_score(demo_rows, tiny_config, tmp_path):
     assert scores[0] == scores[1]
 
 
-def test_held_out_rows_are_training_rows_of_a_run_with_a_validation_set(demo_csv, tiny_config):
+def test_seeds_hold_out_other_folds_of_the_training_rows(demo_csv, tiny_config, monkeypatch):
+    monkeypatch.setattr("graphslice.search.objective.num_held_out", lambda data: 2)
     objective = prepare(tiny_config(demo_csv), (), QUIET).objective
     assert len(objective.data.splits["valid"]) > 0
     assert np.isin(np.concatenate(objective.folds), objective.data.splits["train"]).all()
-
-
-def test_seeds_hold_out_other_folds_of_a_large_table(demo_csv, tiny_config, monkeypatch):
-    monkeypatch.setattr("graphslice.search.objective.num_held_out", lambda data: 2)
-    objective = prepare(tiny_config(demo_csv), (), QUIET).objective
     assert [objective._held_out(seed) for seed in range(4)] == [[0, 1], [2, 3], [4, 0], [1, 2]]
 
 

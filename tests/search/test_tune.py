@@ -172,31 +172,19 @@ def test_all_trials_failed_raises(demo_csv, tiny_config, tmp_path):
         tune(config, tmp_path / "t", trials=1, console=QUIET)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"minutes": float("nan")}, "minutes must be more than 0"), ({"trials": 0}, "trials must be at least 1")],
-)
-def test_impossible_budgets_raise(demo_csv, tiny_config, tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
-        tune(tiny_config(demo_csv), tmp_path / "t", console=QUIET, **options)
-    assert not (tmp_path / "t").exists()
-
-
-def test_unusable_folders_raise(demo_csv, tiny_config, run_directory, tmp_path):
+def test_unusable_input_leaves_no_folder(demo_csv, tiny_config, run_directory, tmp_path):
     config = tiny_config(demo_csv)
+    with pytest.raises(InputError, match="minutes must be more than 0"):
+        tune(config, tmp_path / "none", minutes=float("nan"), console=QUIET)
     with pytest.raises(InputError, match="holds a run, no search"):
         tune(config, run_directory, console=QUIET)
     with FileLock(tmp_path / ".lock"), pytest.raises(InputError, match="another process is using"):
         tune(config, tmp_path, console=QUIET)
+    with pytest.raises(InputError, match="missing"):
+        tune(tiny_config(tmp_path / "missing.csv"), tmp_path / "none", console=QUIET)
     with pytest.raises(InputError, match="holds no search to continue"):
         resume(tmp_path / "none", console=QUIET)
     assert not (tmp_path / "none").exists()
-
-
-def test_unreadable_table_leaves_no_folder(tiny_config, tmp_path):
-    with pytest.raises(InputError):
-        tune(tiny_config(tmp_path / "missing.csv"), tmp_path / "t", console=QUIET)
-    assert not (tmp_path / "t").exists()
 
 
 # --- command line and processes ---------------------------------------------------------------------

@@ -87,29 +87,25 @@ def test_folder_of_a_running_comparison_is_rejected(tmp_path, tiny_config, demo_
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize(
-    ("data", "budget", "reason"),
-    [({"split": "random"}, "2epochs", r"data\.split .*, not random"), ({}, "3epochs", "trainer.max_epochs 2, not 3")],
-)
-def test_folder_of_another_comparison_is_rejected(data, budget, reason, compared, tiny_config, demo_csv):
-    with pytest.raises(InputError, match=f"holds a run with {reason}"):
-        compare(tiny_config(demo_csv, data=data), parse_variants("slice-max"), 1, budget, compared[0])
+def test_folder_of_another_comparison_is_rejected(compared, tiny_config, demo_csv):
+    for data, budget, reason in (
+        ({"split": "random"}, "2epochs", r"data\.split .*, not random"),
+        ({}, "3epochs", "trainer.max_epochs 2, not 3"),
+    ):
+        with pytest.raises(InputError, match=f"holds a run with {reason}"):
+            compare(tiny_config(demo_csv, data=data), parse_variants("slice-max"), 1, budget, compared[0])
 
 
-def test_folder_with_the_same_settings_is_continued(tmp_path, tiny_config, demo_csv):
+def test_folder_with_the_same_settings_is_continued_unless_labels_changed(tmp_path, tiny_config, demo_rows):
     """With feature columns, and the learning rate of the preset."""
+    demo_rows.to_csv(tmp_path / "my.csv", index=False)
     rate = RunConfig.preset("small").optimizer.peak_lr
-    config = tiny_config(demo_csv, data={"features": "morgan"}, optimizer={"peak_lr": rate})
+    config = tiny_config(tmp_path / "my.csv", data={"features": "morgan"}, optimizer={"peak_lr": rate})
     first, again = (compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c") for _ in range(2))
     assert first["runs"] == again["runs"]
-
-
-def test_folder_with_changed_labels_is_rejected(tmp_path, demo_rows, tiny_config):
-    demo_rows.to_csv(tmp_path / "my.csv", index=False)
-    compare(tiny_config(tmp_path / "my.csv"), parse_variants("map-only"), 1, "1steps", tmp_path / "c")
     demo_rows.assign(gap_ev=demo_rows["gap_ev"] + 1).to_csv(tmp_path / "my.csv", index=False)
     with pytest.raises(InputError, match=r"the data of the run in .* has changed"):
-        compare(tiny_config(tmp_path / "my.csv"), parse_variants("map-only"), 1, "1steps", tmp_path / "c")
+        compare(config, parse_variants("map-only"), 1, "1steps", tmp_path / "c")
 
 
 # --- results ------------------------------------------------------------------------------------
@@ -133,14 +129,6 @@ def test_records_match_the_run_directories(compared):
     assert [(steps, error) for _, steps, error in run["curve"]] == [
         (steps, pytest.approx(error, abs=1e-5)) for steps, error in zip([3, 6], log, strict=True)
     ]
-
-
-def test_finished_comparison_is_not_trained_again(compared, tiny_config, demo_csv):
-    out, result = compared
-    before = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")}
-    again = compare(tiny_config(demo_csv), parse_variants("slice-max,map-only"), 1, "2epochs", out)
-    assert again["runs"] == result["runs"]
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*/seed-0/*")} == before
 
 
 def test_comparison_is_continued_and_extended(compared, tiny_config, demo_csv, tmp_path):

@@ -271,7 +271,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
         numbers if config.split not in SPLIT_METHODS and present else None,
         store=store,
         columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
-        auxiliary={level: _store_labels(store, level, names) for level, names in auxiliary.items()},
+        auxiliary={level: store.atom_bond_labels(level, names) for level, names in auxiliary.items()},
     )
 
 
@@ -287,11 +287,6 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     if not names:
         raise InputError(f"{store.name} has no labels of molecules: run graphslice featurize with --targets")
     return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
-
-
-def _store_labels(store: GraphStore, level: str, names: Sequence[str]) -> Labels:
-    labels, known = store.atom_bond_labels(level), store.info.atom_bond_targets[level]
-    return replace(labels, values=labels.values[:, [known.index(name) for name in names]], names=tuple(names))
 
 
 def _store_tasks(

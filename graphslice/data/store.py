@@ -287,11 +287,13 @@ class GraphStore:
         has_label = np.isfinite(self.targets[rows]).any(axis=1)
         return rows[(self.sizes[rows] == 0) | ~has_label]
 
-    def atom_bond_labels(self, level: str) -> Labels:
-        """Atom- or bond-level labels of all rows, in the order of the graphs; names in ``info.atom_bond_targets``."""
-        column, names = atom_bond_column(level), self.info.atom_bond_targets[level]
-        values = self._joined(np.float64, len(names), (batch.column(column).values.values for batch in self.batches))
-        return Labels(level, values, pointers(self._lengths(column)), names)
+    def atom_bond_labels(self, level: str, names: Sequence[str] | None = None) -> Labels:
+        """Atom- or bond-level labels of all rows in the order of the graphs, by default of all targets of the level."""
+        column, known = atom_bond_column(level), self.info.atom_bond_targets[level]
+        names = known if names is None else names
+        values = self._joined(np.float64, len(known), (batch.column(column).values.values for batch in self.batches))
+        values = values[:, [known.index(name) for name in names]]
+        return Labels(level, values, pointers(self._lengths(column)), tuple(names))
 
     @property
     def split(self) -> np.ndarray:

@@ -286,7 +286,11 @@ def typed_arrays(
     the molecule if a shape is wrong or values are not integers in range."""
     arrays = []
     for values, (name, dtype, width, least, most) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
-        array = np.asarray(values) if len(values) else np.empty((0, width), dtype)
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU
+            array = np.array(None)
+        array = array if array.size else np.empty((0, width), dtype)
         is_valid = array.dtype.kind in "bui" and array.shape[1:] == (width,)
         if is_valid and array.dtype != dtype:
             is_valid = least <= array.min() and array.max() <= most

@@ -232,7 +232,8 @@ def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:
 def check_usable(name: str, rows: int, reasons: Mapping[int, str]) -> None:
     """Raise :class:`InputError` if every row has a reason why it cannot be used."""
     if len(reasons) >= rows:
-        raise InputError(f"{name}: no row can be used{f'; the first: {reasons[min(reasons)]}' if reasons else ''}")
+        problem = f"no row can be used; the first: {reasons[min(reasons)]}" if reasons else "there are no rows"
+        raise InputError(f"{name}: {problem}")
 
 
 def usable_mask(rows: int, rejected: dict[int, str]) -> np.ndarray:

@@ -285,7 +285,10 @@ def _store_target_names(store: GraphStore, config: DataConfig) -> tuple[list[str
     auxiliary = {level: [name for name in names if name in requested] for level, names in atom_bond_targets.items()}
     names = [name for name in requested if name in known]
     if not names:
-        raise InputError(f"{store.name} has no labels of molecules: run graphslice featurize with --targets")
+        raise InputError(
+            f"{store.name} has the molecule-level targets {quoted_list(known)}: name one of them with data.targets, or "
+            "run graphslice featurize with --targets"
+        )
     return names, {level: auxiliary_names for level, auxiliary_names in auxiliary.items() if auxiliary_names}
 
 

@@ -44,6 +44,7 @@ def graph(pairs: list, size: int = 3, **arrays) -> MolGraph:
         graph([(0, 1)], bond_features=np.array([[256, 0, 0]])),
         graph([], atoms=np.zeros((3, 9))),
         graph([], atoms=np.zeros((3, 8), np.uint8)),
+        graph([], bonds=[[0, 1], [1]]),
         graph([], bonds=np.array([[0, 2**32 + 1]])),
         graph([(0, 1)], bond_features=np.zeros((2, 3), np.uint8)),
     ],

@@ -279,7 +279,7 @@ def test_split_of_store_is_used(split, tmp_path):
 @pytest.mark.parametrize(
     ("table", "labels", "settings", "reason"),
     [
-        (TABLE, None, {}, r"t\.arrow has no labels of molecules: run graphslice featurize with --targets"),
+        (TABLE, None, {}, r"t\.arrow has the molecule-level targets none: .* run graphslice featurize with --targets"),
         (TABLE, "y,z", {"targets": "yy"}, r"no column 'yy' .did you mean 'y'.*it has 'y', 'z'"),
         (TABLE, "y,z", {"split": "fold"}, "must be random, scaffold, cluster or split, not 'fold'"),
         ({"smiles": ["C"], "y": [1]}, "y", {"split": "split"}, "must be random, scaffold or cluster, not 'split'"),

@@ -152,7 +152,7 @@ def test_unknown_preset_suggests_the_nearest():
     [
         (b"model: [1, 2", "line 1"), (b"model:\n\tlayers: 2", "line 2"), (b"\xff\xfe\x00\x80", ""),
         (b"model: !!python/object/apply:os.getcwd []", ""), (b"data: {dataset: 2024-13-45}", ""),
-        (b"a: !!int ''", ""), (b"[" * 2000, ""), (b"", "expected sections"), (b"- model", "expected sections"),
+        (b"a: !!int ''", ""), (b"[" * 400, ""), (b"", "expected sections"), (b"- model", "expected sections"),
         (b"trainer: {max_epochs: 1}\nmodel: {dropout: 0.1}\ntrainer: {patience: 3}", "'trainer' twice"),
     ],
 )  # fmt: skip

@@ -188,7 +188,9 @@ def read_training_smiles(folder: Path | None) -> dict[int, str]:
 def _read_column(path: Path, column: str) -> list[tuple[int, str]]:
     """Read pairs of a row (from 0) and a text from a CSV file of a run."""
     with _damage_reported(path), path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return [(int(line["row"]) - 1, line[column]) for line in csv.DictReader(file)]
+        if not (pairs := [(int(line["row"]) - 1, line[column]) for line in csv.DictReader(file)]):
+            raise ValueError("no rows")
+        return pairs
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Run directories, what they refuse, their splits, and the printed summary of the data."""
+"""Run directories, what they reject, their splits, and the printed summary of the data."""
 
 from __future__ import annotations
 

@@ -116,14 +116,14 @@ def _reliability(task: Task, y: np.ndarray, values: np.ndarray, split: str) -> F
 
 
 @report_style()
-def learning_curves(points: Sequence[tuple[np.ndarray, np.ndarray]], label: str, best: Sequence[int | None]) -> str:
-    """Draw values by epoch, one line of epochs and values per model, and mark the best epoch of each, if known."""
+def learning_curves(points: Sequence[dict[int, float]], label: str, best: Sequence[int | None]) -> str:
+    """Draw values by epoch, one line per model, and mark the best epoch of each, if known."""
     axes = new_panel(xlabel="epoch", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for (x, y), chosen in zip(points, best, strict=True):
-        _draw_line(axes, x, y, "c1", dots=len(x) <= 2)
-        if chosen is not None and chosen in x:
-            draw_dots(axes, x[x == chosen], y[x == chosen], "c2", large=True)
+    for values, chosen in zip(points, best, strict=True):
+        _draw_line(axes, np.array(list(values)), np.array(list(values.values())), "c1", dots=len(values) <= 2)
+        if chosen in values:
+            draw_dots(axes, np.array([chosen]), np.array([values[chosen]]), "c2", large=True)
     return to_svg(axes)
 
 

@@ -126,15 +126,15 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
 
 @dataclass(frozen=True)
 class Curve:
-    """Learning curve of one model: epochs and training loss, epochs and validation metric, ``float64 [E]`` each."""
+    """Learning curve of one model, by epoch from 1."""
 
-    loss: tuple[np.ndarray, np.ndarray]
-    valid: tuple[np.ndarray, np.ndarray]
+    loss: dict[int, float]  # of the training set
+    valid: dict[int, float]  # metric of the validation set
     best: int | None  # selected epoch
 
 
 def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:
-    """Read the learning curve of one model, over all resumptions, from its run directory; epochs count from 1."""
+    """Read the learning curve of one model, over all resumptions, from its run directory."""
     columns = ("train_loss_epoch", f"val_{metric}", "val_choice")
     logged: dict[str, dict[int, float]] = {name: {} for name in columns}
     for line in read_metric_logs(folder):
@@ -142,11 +142,5 @@ def read_curve(folder: Path, metric: str, higher_is_better: bool) -> Curve:
             if line.get(name) and line.get("epoch"):
                 logged[name][int(line["epoch"]) + 1] = float(line[name])  # the log counts from 0
     loss, valid, choice = ({k: v for k, v in sorted(logged[name].items()) if np.isfinite(v)} for name in columns)
-    best = None
-    if choice:
-        best = (max if higher_is_better else min)(choice, key=lambda epoch: choice[epoch])
-    return Curve(_arrays(loss), _arrays(valid), best)
-
-
-def _arrays(values: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(list(values), dtype=np.float64), np.array(list(values.values()), dtype=np.float64)
+    best = (max if higher_is_better else min)(choice, key=choice.__getitem__) if choice else None
+    return Curve(loss, valid, best)

@@ -362,26 +362,19 @@ def training_section(run: Run) -> Section:
     section = Section("training", "Training")
     metric = METRICS[run.metric]
     curves = [read_curve(folder, run.metric, metric.higher_is_better) for folder in run.models]
-    curves = [curve for curve in curves if len(curve.loss[0]) or len(curve.valid[0])]
-    if not curves:
-        section.parts.append(Text("The run directory holds no training log."))
-        return section
-    best = [curve.best for curve in curves]
     figures = []
-    if losses := [curve.loss for curve in curves if len(curve.loss[0])]:
+    if losses := [curve.loss for curve in curves if curve.loss]:
         svg = learning_curves(losses, "training loss", [None] * len(losses))
         figures.append(Figure(svg, "Loss on the training set, mean of each epoch.", "Training"))
-    if valid := [(curve.valid, curve.best) for curve in curves if len(curve.valid[0])]:
-        label = f"validation {metric.label}"
-        svg = learning_curves([points for points, _ in valid], label, [chosen for _, chosen in valid])
+    if valid := [(curve.valid, curve.best) for curve in curves if curve.valid]:
+        best = [epoch for _, epoch in valid]
+        svg = learning_curves([points for points, _ in valid], f"validation {metric.label}", best)
         at = ", ".join("?" if epoch is None else str(epoch) for epoch in best[:10]) + ", …" * (len(best) > 10)
         caption = "One line per model. " if len(curves) > 1 else ""
-        caption += (
-            f"Validation {metric.label} of the network without base models. The marked epoch ({at}) was selected; "
-        )
-        caption += "it has the best mean over itself and up to four preceding epochs."
+        caption += f"Validation {metric.label} of the network. The marked epoch ({at}) was selected; it has the best "
+        caption += "mean over itself and up to four preceding epochs."
         figures.append(Figure(svg, caption, "Validation"))
-    section.parts.append(Figures(figures))
+    section.parts.append(Figures(figures) if figures else Text("The run directory holds no training log."))
     return section
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -94,6 +94,10 @@ class Setup:
     defaults: dict[str, Any]  # value of each hyperparameter in the defaults
 
 
+#: A stage of the search: :func:`search` or :func:`repeat`, with the index of the process.
+Stage = Callable[[Setup, Path, Limits, int, Console], None]
+
+
 def prepare(config: RunConfig, mixers: Sequence[str], console: Console) -> Setup:
     """Read the molecules, complete the configuration of the user, and make objective and search space; raises
     :class:`InputError` if the data or the configuration cannot be used."""
@@ -174,8 +178,8 @@ def _describe_trial(trials: Sequence[Record], number: int, setup: Setup) -> str:
     trial, metric = trials[number], METRICS[setup.objective.metric]
     outcome = trial.state if trial.value is None else f"{metric.label} {trial.value:.4f}"
     outcome += f" ({trial.reason})" if trial.reason else ""
-    best = min((t for t in trials if t.value is not None), key=lambda t: metric.loss(t.value or 0.0), default=None)
-    so_far = "" if best is None else f"; best {best.value:.4f} (trial {best.number})"
+    best = best_first({t.number: [t.value] for t in trials if t.value is not None}, metric)
+    so_far = "".join(f"; best {value:.4f} (trial {first})" for first, value in list(best.items())[:1])
     name = f"trial {number}" + " (defaults)" * (trial.params == setup.defaults)
     return f"{name}: {outcome}, {trial.seconds:.0f} s{so_far}"
 
@@ -309,7 +313,7 @@ def run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Se
         if limits.trials is not None:
             started, least = sum(trial.counts for trial in trials), int(_are_defaults_waiting(trials, setup))
             limits = replace(limits, trials=max(limits.trials - started, least))
-        for stage in _STAGES:
+        for stage in (search, repeat):
             _run_stage(stage, setup, out, limits, mixers, console)
     except KeyboardInterrupt:
         raise Interrupted from None
@@ -317,13 +321,10 @@ def run_stages(study: Study, setup: Setup, out: Path, limits: Limits, mixers: Se
         study.set_user_attr(SECONDS, study.user_attrs.get(SECONDS, 0.0) + time.time() - begin)
 
 
-_STAGES = {"search": search, "repeat": repeat}
-
-
-def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
+def _run_stage(stage: Stage, setup: Setup, out: Path, limits: Limits, mixers: Sequence[str], console: Console) -> None:
     """Run a stage of the search in this process, or in several."""
     if limits.processes == 1:
-        _STAGES[stage](setup, out, limits, 0, console)
+        stage(setup, out, limits, 0, console)
         return
     tasks = {index: (stage, setup.user_config, out, limits, mixers, index) for index in range(limits.processes)}
     gpus = visible_gpus(setup.config.trainer.accelerator)
@@ -333,10 +334,12 @@ def _run_stage(stage: str, setup: Setup, out: Path, limits: Limits, mixers: Sequ
                 raise InputError(reason)
 
 
-def run_in_process(stage: str, config: RunConfig, out: Path, limits: Limits, mixers: Sequence[str], index: int) -> None:
-    """Run a stage in a process of its own: :func:`~graphslice.search.tune.search` or ``repeat``."""
+def run_in_process(
+    stage: Stage, config: RunConfig, out: Path, limits: Limits, mixers: Sequence[str], index: int
+) -> None:
+    """Run a stage of the search in a child process."""
     setup = prepare(config, mixers, Console(quiet=True))
-    _STAGES[stage](setup, out, limits, index, Console(stderr=True, soft_wrap=True))
+    stage(setup, out, limits, index, Console(stderr=True, soft_wrap=True))
 
 
 def _write_results(out: Path, trials: list[Record], setup: Setup, seeds: int, console: Console) -> Choice | None:

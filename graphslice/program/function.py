@@ -89,6 +89,10 @@ class _ProgramFunction(torch.autograd.Function):
         return None, None, None, *grads
 
 
+# Types of sizes that do not depend on the batch.
+_INDEPENDENT = (int, Argument)
+
+
 class Shapes:
     """Shapes and dtypes of the tensor arguments of an operator, such as ``"B N C"`` or ``"B int64"``; float32 without
     a dtype.
@@ -102,6 +106,7 @@ class Shapes:
         parameters = inspect.signature(reference).parameters
         self.names = list(parameters)
         self.inputs = {name: _dims_and_dtype(spec) for name, spec in inputs.items()}
+        self._settings = [name for name in self.names if name not in inputs]
         self._defaults = {p.name: p.default for p in parameters.values() if p.default is not p.empty}
 
     def arguments(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -111,14 +116,16 @@ class Shapes:
 
     def prepared(self, name: str, tensor: Tensor) -> Tensor:
         """Return an argument contiguous and in the declared dtype: :meth:`sizes` accepts int16 for int32."""
-        return tensor.to(self.inputs[name][1]).contiguous()
+        dtype = self.inputs[name][1]
+        return (tensor if tensor.dtype == dtype else tensor.to(dtype)).contiguous()
 
-    def sizes(self, arguments: dict[str, Any], **known: Any) -> dict[str, Any] | None:
+    def sizes(self, arguments: dict[str, Any], **known: Any) -> dict[Any, Any] | None:
         """Return the sizes by letter, or None if the tensors, real or symbolic, do not have the declared shapes and
         dtypes; ``known``: sizes that symbolic tensors must have."""
-        if any(isinstance(value, Tensor) and name not in self.inputs for name, value in arguments.items()):
-            return None
-        sizes = dict(known)
+        sizes: dict[Any, Any] = dict(known)
+        for name in self._settings:
+            if isinstance(arguments[name], Tensor):
+                return None
         for name, (dims, dtype) in self.inputs.items():
             tensor = arguments[name]
             if not isinstance(tensor, Tensor):
@@ -130,9 +137,9 @@ class Shapes:
                 return None
             for letter, size in zip(dims, tensor.shape, strict=True):
                 key, value = ("N", size + 1) if letter == "A" else (letter, size)
-                if key not in ("B", "N") and not isinstance(size, int | Argument):  # it depends on the batch
+                if known and key not in known and not isinstance(size, _INDEPENDENT):
                     return None
-                if letter != "*" and sizes.setdefault(key, int(letter) if letter.isdigit() else value) != value:
+                if key != "*" and sizes.setdefault(key, key if isinstance(key, int) else value) != value:
                     return None
         return None if sizes.get("C", 0) % 16 else sizes
 
@@ -205,7 +212,7 @@ class OperatorProgram:
         return None if program is None else (program, arguments, sizes)
 
     def _trace(self, sizes: tuple, tensors: tuple[str, ...], settings: tuple, backward: bool) -> Program | None:
-        known = {"N": N, "A": ATOMS, "*": None, **dict(sizes)}
+        known: dict[Any, Any] = {"N": N, "A": ATOMS, "*": None, **dict(sizes)}
         trace, arguments = Trace(backward=backward), dict(settings)
         for name in tensors:
             dims, dtype = self._shapes.inputs[name]
@@ -217,7 +224,9 @@ class OperatorProgram:
             return None
 
 
-def _dims_and_dtype(spec: str) -> tuple[tuple[str, ...], torch.dtype]:
+def _dims_and_dtype(spec: str) -> tuple[tuple[str | int, ...], torch.dtype]:
     *dims, last = spec.split()
     dtype = getattr(torch, last, None)
-    return (tuple(dims), dtype) if isinstance(dtype, torch.dtype) else ((*dims, last), torch.float32)
+    if not isinstance(dtype, torch.dtype):
+        dims, dtype = [*dims, last], torch.float32
+    return tuple(int(dim) if dim.isdigit() else dim for dim in dims), dtype

@@ -29,9 +29,8 @@ def read_external_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, A
         if (folder / _CONFIG).is_file():
             settings = dict(json.loads((folder / _CONFIG).read_text(encoding="utf-8")))
         if path.name not in _WEIGHT_FILES:
-            path = next(
-                (folder / name for name in _WEIGHT_FILES if (folder / name).is_file()), folder / _WEIGHT_FILES[0]
-            )
+            present = [name for name in _WEIGHT_FILES if (folder / name).is_file()]
+            path = folder / (*present, *_WEIGHT_FILES)[0]
     if not path.is_file():
         raise ValueError(f"a folder needs {_CONFIG} and {' or '.join(_WEIGHT_FILES)}, and there is no {path}")
     contents: dict[str, Any] = dict(load_file(path)) if path.suffix == ".safetensors" else _read_torch(path)

@@ -64,13 +64,10 @@ def test_regression_explanation():
     assert not any(explanation_of(LOGP, [0.5], [1.5], error=error).error_text for error in (0.0, np.nan))
 
 
-def test_log_transformed_explanation():
+def test_explanation_of_a_logarithm_and_of_the_more_probable_class():
     explanation = explanation_of(LOG, [0.5, -0.25], [3.49])
     assert explanation.quantity == "ln(clearance)" and "natural logarithm of clearance" in explanation.legend
     assert explanation.model_prediction == "clearance 3.49" and explanation.up == "raises clearance"
-
-
-def test_binary_explanation():
     explanation = explanation_of(ACTIVE, [0.5, -0.25], [0.777])
     assert explanation.legend == "contribution to the logit of active = yes"
     assert (explanation.down, explanation.up) == ("towards no", "towards yes")

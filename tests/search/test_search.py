@@ -107,20 +107,6 @@ def test_trial_beyond_the_time_is_stopped(make_setup, tmp_path, monkeypatch):
     assert [trial.state for trial in trials] == ["complete"]
 
 
-def test_time_is_kept_for_further_seeds(make_setup, tmp_path, monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("graphslice.search.tune.time", SimpleNamespace(time=lambda: clock.now))
-
-    def timed(config, seed=0, report=None):
-        clock.now += 10
-        return error(config, seed)
-
-    # The durations in the study are of the real clock: nearly nothing is kept.
-    monkeypatch.setattr("graphslice.search.tune._search_end", lambda trials, limits: limits.end - 80)
-    trials = run(make_setup(timed), tmp_path, Limits(None, 200.0, 200.0, 2, 1))
-    assert len(trials) == 12 and sum(len(trial.seeds) for trial in trials) == 8
-
-
 @pytest.mark.parametrize(("duration", "end"), [(1.0, 992.0), (1_000.0, 600.0)])
 def test_reserve_is_what_the_seeds_need_but_at_most_two_fifths(duration, end):
     trial = Record(0, "complete", 1.0, duration, DEFAULTS, "")

@@ -4,7 +4,6 @@ import csv
 import shutil
 import signal
 import sys
-from dataclasses import replace
 
 import pytest
 from filelock import FileLock
@@ -17,7 +16,6 @@ from graphslice.inference import load
 from graphslice.runs.run_files import read_metrics
 from graphslice.search.objective import Objective
 from graphslice.search.tune import resume, tune
-from graphslice.training import train
 
 QUIET = Console(quiet=True)
 
@@ -78,16 +76,6 @@ def test_best_configuration_trains_the_same_model(tuned, tmp_path, cli, weights_
     assert code == 0, err
     first, again = weights_of(tuned / "run"), weights_of(tmp_path / "again")
     assert all(first[name].equal(again[name]) for name in first)
-
-
-@pytest.mark.usefixtures("in_this_process")
-@pytest.mark.slow
-def test_best_configuration_can_be_cross_validated(tuned, demo_rows, tmp_path):
-    """On other data, too."""
-    demo_rows.drop(columns="split").to_csv(tmp_path / "other.csv", index=False)
-    best = RunConfig.from_dict(read_yaml(tuned / "best.yaml"))
-    config = replace(best, data=replace(best.data, dataset=str(tmp_path / "other.csv"), folds="2"))
-    assert train(config, tmp_path / "folds", console=QUIET).metrics["test"]["molecules"] == 60
 
 
 def test_finished_search_is_not_repeated(copied, demo_csv, tiny_config, monkeypatch):

@@ -26,9 +26,9 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     from graphslice.api.model import Model, load
     from graphslice.report.model_card import model_card
     from graphslice.runs.run_files import START_FILE, write_metrics
-    from graphslice.system.hub import repository_name, upload
+    from graphslice.system.hub import upload
 
-    repository = repository_name(options.repository)
+    repository = options.repository.removeprefix("hf://")
     model = load(options.model, "cpu")
     shared = [
         replace(

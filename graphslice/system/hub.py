@@ -73,14 +73,6 @@ def _download(repository: str, revision: str) -> Path:
     return folder
 
 
-def repository_name(text: str) -> str:
-    """Return ``user/name``, given it with or without ``hf://``; raise InputError for anything else."""
-    match = _NAME.fullmatch(f"hf://{text.removeprefix('hf://')}")
-    if not match or match[2]:
-        raise InputError(f"{text} does not name a repository of the Hub: write user/name")
-    return match[1]
-
-
 def upload(folder: Path, repository: str, *, public: bool) -> str:
     """Upload the files of a directory as one commit, which removes files of a former model; return its name."""
     api = _huggingface_hub().HfApi(_endpoint())

@@ -264,4 +264,4 @@ def test_push_needs_an_account_and_a_name(server, run_directory, cli):
     code, _, err = cli("push", run_directory, "user/new")
     assert code == 2 and "no access to hf://user/new" in err and "user/new" not in server.repositories
     code, _, err = cli("push", run_directory, "user/new@main")
-    assert code == 2 and "does not name a repository of the Hub" in err
+    assert code == 2 and "no access to hf://user/new@main" in err

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -38,7 +37,7 @@ from graphslice.stacking.stacking import NAMES, NETWORK, STACK
 from graphslice.tasks import REGRESSION, TASK_KINDS, Task
 from graphslice.training.data_summary import describe_bounded
 
-_MAX_REASONS, _MAX_CLASSES = 8, 20
+_MAX_REJECTED, _MAX_CLASSES = 10, 20
 
 
 def data_section(run: Run) -> Section:
@@ -80,23 +79,16 @@ def _share(count: int, total: int) -> str:
 
 
 def _rejected(run: Run) -> list[Part]:
-    """List the most frequent reasons; those that differ only in numbers and quoted names are counted together."""
-    path, counts, first = run.folder / REJECTED, Counter[str](), dict[str, list[str]]()
+    path, lines = run.folder / REJECTED, list[dict[str, str]]()
     if path.is_file():
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            for line in csv.DictReader(file):
-                group = re.sub(r"'[^']*'|\d[\d,.]*", "…", line["reason"] or "")
-                counts[group] += 1
-                first.setdefault(group, [line["reason"] or "", line["row"]])
+            lines = list(csv.DictReader(file))
     parts: list[Part] = [Heading("Rejected rows and labels")]
-    if not counts:
+    if not lines:
         return [*parts, Text("No row and no label was rejected.")]
-    rows = [[*first[group], f"{count:,}"] for group, count in counts.most_common(_MAX_REASONS)]
-    more = f" {len(counts) - len(rows):,} less frequent reasons are not listed." if len(counts) > len(rows) else ""
-    were = "row was" if counts.total() == 1 else "rows were"
-    caption = f"{counts.total():,} {were} rejected, or used without an invalid label."
-    caption += " Similar reasons are grouped; row numbers count from 1."
-    return [*parts, Table(f"{caption}{more} rejected.csv lists all.", ["first reason", "first row", "rows"], rows)]
+    caption = f"{pluralize(len(lines), 'row')} rejected, or used without an invalid label; {REJECTED} lists all."
+    rows = [[line["reason"], line["row"]] for line in lines[:_MAX_REJECTED]]
+    return [*parts, Table(f"{caption} Row numbers count from 1.", ["reason", "row"], rows)]
 
 
 def _duplicates(run: Run) -> Duplicates:

@@ -13,7 +13,7 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
-from graphslice.evaluation.evaluate import align_targets, evaluate, load_evaluation_data, predict_rows
+from graphslice.evaluation.evaluate import align_targets, evaluate, load_evaluation_data
 from graphslice.evaluation.format_scores import describe_scores
 from graphslice.inference.predictor import load
 from graphslice.training import train
@@ -85,14 +85,6 @@ def test_evaluate_rejects_splits_without_predictions(smiles, y, split, splits, m
     pd.DataFrame({"smiles": smiles, "y": y}).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=message):
         evaluate(predictor, load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="y")), split, splits)
-
-
-def test_predict_rows_keeps_the_order_of_the_rows(dataset, predictor):
-    rows = np.array([5, 0, 5, 59])
-    result = predict_rows(predictor, dataset, rows)
-    np.testing.assert_allclose(result.values, predictor.predict([dataset.smiles[row] for row in rows]), rtol=1e-6)
-    assert result.errors == [None] * 4
-    assert predict_rows(predictor, dataset, np.array([], np.int64)).values.shape == (0, 1)
 
 
 def _mae(out: str) -> tuple[str, float]:

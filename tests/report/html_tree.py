@@ -11,13 +11,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Parsed page.
-
-    Attributes:
-        elements: tag and attributes of every element, in order.
-        words: visible text, with white space collapsed.
-        style: text of the style sheets.
-    """
+    """Parsed page: tag and attributes of every element, visible text (``words``) and text of the style sheets."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(convert_charrefs=True)

@@ -94,6 +94,19 @@ def test_numbers_of_rows_and_channels(rows, channels):
         np.testing.assert_array_equal(column_sort(leaf, torch.tensor(lengths), argument).numpy(), sorted_x)
 
 
+@pytest.mark.parametrize(
+    "shape", [(2, 0, 3), (2, 1, 16), (2, 6, 5), (2, 6, 16), (1, 40, 272)]
+)  # several parts of channels
+@pytest.mark.parametrize("order", ORDERS)
+def test_all_rows_are_sorted_without_lengths(order, shape):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    argument, descending = order_of(order, shape[2])
+    expected = np.where(descending, -np.sort(-x, axis=1), np.sort(x, axis=1))
+    for backend in backends_for(torch.from_numpy(x)):
+        actual = column_sort.using(backend)(torch.from_numpy(x), order=argument)
+        np.testing.assert_array_equal(actual.numpy(), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_all_floating_dtypes(dtype):
     x = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0)).to(dtype)  # bf16 has many ties here

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rdkit import Chem
 
 from graphslice.chem.hashes import hash_molecules
 from graphslice.chem.molecule import read_smiles
@@ -53,6 +54,37 @@ def test_files_are_predicted_in_chunks_in_the_order_of_the_rows(predictor, tmp_p
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
     assert (output["error"].notna() == (output["smiles"] == "oops")).all()
     assert pq.read_table(tmp_path / "out.parquet")["gap_ev_pred"].null_count == 8  # no nan, which means would spread
+
+
+def test_every_record_of_an_sdf_file_has_a_prediction_or_a_reason(predictor, tmp_path, monkeypatch):
+    block = Chem.MolToMolBlock(Chem.MolFromSmiles("C[C@H](N)C(=O)O"))
+    good, bad = f"{block}>  <id>\n7\n\n$$$$\n", f"{block.replace(' N ', ' ? ')}>  <id>\n8\n\n$$$$\n"
+    (tmp_path / "in.sdf").write_text((good + bad) * 5 + good[:-20])
+    monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=3))
+    report = predict_file(predictor, tmp_path / "in.sdf", tmp_path / "out.csv")
+    assert (report.rows, report.failed) == (11, 6)
+    output = pd.read_csv(tmp_path / "out.csv")
+    assert list(output) == ["smiles", "id", "gap_ev_pred", "error"]
+    assert output["id"].tolist()[:-1] == [7, 8] * 5
+    assert output["gap_ev_pred"][:-1:2].to_numpy() == pytest.approx(predictor.predict("C[C@H](N)C(=O)O")[0, 0])
+    assert output["gap_ev_pred"].isna().tolist() == output["error"].notna().tolist() == [False, True] * 5 + [True]
+    assert [f"record {n} of in.sdf" in output["error"][n - 1] for n in (2, 4, 6, 8, 10, 11)] == [True] * 6
+
+
+def test_folder_is_predicted_into_one_table(predictor, tmp_path, monkeypatch):
+    """Files are read in the order of their names; columns keep their types."""
+    smiles = ["C" * (1 + n % 9) if n % 7 else "oops" for n in range(50)]
+    table = pd.DataFrame({"n": range(50), "smiles": smiles})
+    (tmp_path / "tables").mkdir()
+    for name, rows in {"part-2": slice(31, None), "part-0": slice(0, 30), "part-1": slice(30, 31)}.items():
+        table[rows].to_parquet(tmp_path / "tables" / f"{name}.parquet", index=False)
+    (tmp_path / "tables" / "_SUCCESS").touch()
+    monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
+    report = predict_file(predictor, tmp_path / "tables", tmp_path / "out.parquet")
+    assert (report.rows, report.failed) == (50, 8)
+    output = pd.read_parquet(tmp_path / "out.parquet")
+    assert list(output) == ["n", "smiles", "gap_ev_pred", "error"] and output[["n", "smiles"]].equals(table)
+    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("stops", [0, 2])

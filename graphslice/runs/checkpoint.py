@@ -13,7 +13,7 @@ from graphslice._version import __version__
 from graphslice.calibration import Calibration
 from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import RunConfig
-from graphslice.errors import InputError, first_line
+from graphslice.errors import InputError
 from graphslice.runs.checkpoint_file import read_values, write_values
 from graphslice.runs.run_files import BEST, CONFIG, ENSEMBLE_CALIBRATION, check_folder, find_checkpoint, write_start
 from graphslice.stacking import Stacking
@@ -49,14 +49,14 @@ class Checkpoint:
         from graphslice.nn.model import build_network  # reading a checkpoint needs no torch
 
         try:
-            if not self.fits():
-                raise RuntimeError("its weights do not fit its configuration")
-            return build_network(self.config.model, self.weights)
-        except (InputError, RuntimeError, TypeError) as error:  # TypeError: a dtype that torch does not have
-            raise InputError(
-                f"cannot build the network: {first_line(error)}; a mixer may be in a file that GRAPHSLICE_MIXERS does "
-                "not name"
-            ) from None
+            if self.fits():
+                return build_network(self.config.model, self.weights)
+            reason = ""
+        except InputError as error:
+            reason = f": {error}; a mixer may be in a file that GRAPHSLICE_MIXERS does not name"
+        except (RuntimeError, TypeError):  # TypeError: a dtype that torch does not have
+            reason = ""
+        raise InputError(f"the weights of the model do not fit its configuration{reason}")
 
     def fits(self) -> bool:
         """True if the weights that have the sizes of the configuration have these; checked before a model is made."""

@@ -61,7 +61,7 @@ class Run(TypedDict):
     """contents of training.json: parameters, steps, seconds, device and so on"""
 
 
-class Rows(TypedDict):
+class Predictions(TypedDict):
     """Predictions."""
 
     rows: NotRequired[list[dict[str, Any]]]

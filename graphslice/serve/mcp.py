@@ -35,7 +35,7 @@ from graphslice.errors import InputError, check_file, check_known, shown
 from graphslice.inference.files import interval_notes, open_featurized, predict_chunks
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
-from graphslice.serve.documents import Description, Evaluation, Explanations, Rows, Run
+from graphslice.serve.documents import Description, Evaluation, Explanations, Predictions, Run
 from graphslice.system.hub import local_path
 from graphslice.system.machine import MODELS, PRETRAINED_MODEL, is_packaged_model
 
@@ -99,7 +99,7 @@ class Tools:
 
     def predict(
         self, smiles: _Smiles, model: _Model = None, interval: _Interval = None, nearest: _Nearest = False
-    ) -> Rows:
+    ) -> Predictions:
         """Predict the properties of molecules. A row without a prediction says why in `error`."""
         predictor = self.load(model)
         predictor.check_calibrated(interval, nearest)
@@ -128,7 +128,7 @@ class Tools:
 
     async def predict_file(
         self, table: _Table, out: _NewTable, model: _Model = None, interval: _Interval = None
-    ) -> Rows:
+    ) -> Predictions:
         """Predict every row of a table (CSV, TSV, Excel, Parquet, SDF, .smi), and write it with the predictions."""
         path, output = self.folder.inside(table), self.folder.inside(out)
         if not path.is_dir():

@@ -184,7 +184,7 @@ def _check_file(opened: onnxruntime.InferenceSession, tmp_path: Path, cli) -> No
     with pytest.raises(InputError, match="no molecules"):
         gs.onnx_inputs(opened, [])
     code, _, err = cli("export", tmp_path / "run", "-o", tmp_path / "model.onnx")
-    assert code == 2 and "already exists: choose another --out, or give --overwrite" in err
+    assert code == 2 and "exists already: choose another name" in err
 
 
 def test_a_network_that_onnx_cannot_express_is_rejected_in_a_sentence(tmp_path, cli):

@@ -320,5 +320,5 @@ def test_auxiliary_targets_are_trained_and_resumed(corpus, tiny_config, tmp_path
     assert [task.name for task in read_checkpoint(tmp_path / "run").tasks] == ["gap"]
     assert resume(tmp_path / "run").metrics["test"] == made.metrics["test"]
     wrong = replace(config, data=replace(config.data, targets="degree"))
-    with pytest.raises(ValueError, match="'degree' is not a molecule-level target"):
+    with pytest.raises(ValueError, match="has the molecule-level targets 'gap'"):
         train(wrong, tmp_path / "wrong")

@@ -150,9 +150,7 @@ def base_config(
         return config
     base = read_preset(preset or "small")
     if init_from is not None and init_from != FROM_SCRATCH:
-        if preset is not None:
-            raise InputError("init_from sets the architecture: leave out preset")
-        base = fine_tuning_preset(base, init_from)
+        base = fine_tuning_preset(base, init_from, preset)
     sections = nested(config or {})
     if init_from is not None:
         sections["init_from"] = init_from if init_from == FROM_SCRATCH else base["init_from"]

@@ -230,11 +230,9 @@ def _base_config(
     dataset = dataset or (from_file.get("data") or {}).get("dataset", "demo")
     merged = read_preset(preset or _usual_preset(dataset))
     if init_from is not None and init_from != FROM_SCRATCH:
-        if preset is not None:
-            raise InputError("init_from sets the architecture: leave out preset")
         from graphslice.runs.checkpoint import fine_tuning_preset
 
-        merged = fine_tuning_preset(merged, init_from)
+        merged = fine_tuning_preset(merged, init_from, preset)
     base = RunConfig.from_dict(merge_sections(merged, from_file))
     return replace(base, init_from=FROM_SCRATCH) if init_from == FROM_SCRATCH else base
 

@@ -30,7 +30,7 @@ from graphslice.data.splits import SPLIT_METHODS
 from graphslice.data.store import BATCH_ROWS, STORE_SUFFIX, GraphStore, StoreInfo, graph_settings, record_batch
 from graphslice.data.tables import Rows, open_table, read_chunks, table_files
 from graphslice.data.targets import infer_tasks
-from graphslice.errors import InputError
+from graphslice.errors import InputError, check_new, check_suffix, file_errors
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import default_cache
 
@@ -107,12 +107,10 @@ def to_record_batch(
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Let one process at a time write a file, and convert errors of the system."""
-    try:
+    with file_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(f".{path.name}.lock")):
             yield
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _existing_store(path: Path, info: StoreInfo) -> GraphStore | None:
@@ -215,10 +213,8 @@ def featurize_dataset(
     """Preprocess a dataset, streaming tables; labelled ones are read twice, since the first pass infers the tasks. With
     ``engine="ray"`` every machine must be able to read the files; an interrupted Ray run starts over."""
     out = Path(out)
-    if not out.name.endswith(STORE_SUFFIX):
-        raise InputError(f"cannot write {out}: the file name of a preprocessed dataset must end in {STORE_SUFFIX}")
-    if out.exists() and not overwrite:
-        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
+    check_suffix(out, [STORE_SUFFIX])
+    check_new(out, overwrite)
     if data.split in SPLIT_METHODS:
         raise InputError(
             f"a preprocessed dataset keeps the split of a column: use data.split {data.split} when training"

@@ -30,7 +30,7 @@ from graphslice.data.tables import (
     text_array,
     write_table,
 )
-from graphslice.errors import InputError, quoted_list
+from graphslice.errors import InputError, check_new, check_suffix, quoted_list
 from graphslice.inference.predictions import output_arrays, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint
@@ -158,8 +158,8 @@ def check_output(source: Path | Sequence[str] | None, out: Path | TableSink | No
         return
     if isinstance(source, Path) and source.exists() and any(map(out.samefile, table_files(source))):
         raise InputError(f"{out} is an input file: choose another output")
-    if out.is_file() and not overwrite:
-        raise InputError(f"{out} exists already: choose another --out, or give --overwrite")
+    if out.is_file():
+        check_new(out, overwrite)
 
 
 def _model_columns(
@@ -266,8 +266,8 @@ def embed_file(
     """Write a table with ``embedding_0``, ... and ``error``, or only a matrix to ``.npy``, as :func:`predict_file`."""
     check_output(source, out, overwrite)
     matrix = out if isinstance(out, Path) and out.suffix == MATRIX_SUFFIX else None
-    if matrix is None and isinstance(out, Path) and not out.name.lower().endswith(WRITABLE):
-        raise InputError(f"cannot write {out}: its name must end in {', '.join((MATRIX_SUFFIX, *WRITABLE))}")
+    if isinstance(out, Path):
+        check_suffix(out, (MATRIX_SUFFIX, *WRITABLE))
     new_columns = [] if matrix else [*map(embedding_column, range(predictor.networks.width)), "error"]
     with open_featurized(predictor, source, smiles_column, new_columns, workers) as (chunks, notes):
         if matrix is not None:

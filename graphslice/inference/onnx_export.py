@@ -19,7 +19,7 @@ from torch.export import Dim, export
 from graphslice._version import __version__
 from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration
-from graphslice.errors import InputError, first_line
+from graphslice.errors import InputError, first_line, optional_packages
 from graphslice.feature_dims import ATOM_DIMS
 from graphslice.inference.onnx_inputs import CONFIG_KEY, network_inputs
 from graphslice.inference.predictor import Predictor
@@ -64,12 +64,10 @@ def export_onnx(checkpoints: Sequence[Checkpoint], calibration: Calibration | No
     differences are relative to the largest prediction of a target. InputError: a package is missing, ONNX cannot
     express the network, ONNX Runtime predicts something else, or the file cannot be written.
     """
-    try:
+    with optional_packages("an ONNX file", "onnx"):
         import onnxruntime
         import onnxscript  # noqa: F401
         from onnx.helper import set_model_props
-    except ImportError as error:
-        raise InputError(f"an ONNX file needs the package {error.name}: pip install 'graphslice[onnx]'") from None
     stackings = [checkpoint.stacking for checkpoint in checkpoints if checkpoint.stacking is not None]
     whole = networks = Predictor(checkpoints, "cpu", calibration=calibration)
     if stackings:

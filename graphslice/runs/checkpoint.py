@@ -120,11 +120,13 @@ def write_run_directory(checkpoint: Checkpoint, folder: Path) -> None:
         write_start(folder)
 
 
-def fine_tuning_preset(preset: dict[str, Any], init_from: str) -> dict[str, Any]:
-    """Return a preset adapted to fine-tuning: :meth:`RunConfig.fine_tuned_from` as plain values; :class:`InputError` if
-    ``init_from`` is no run directory, checkpoint or packaged model."""
+def fine_tuning_preset(values: dict[str, Any], init_from: str, preset: str | None) -> dict[str, Any]:
+    """Return the values of the usual preset adapted to fine-tuning: :meth:`RunConfig.fine_tuned_from` as plain values;
+    :class:`InputError` if ``init_from`` is no model, or the user names a ``preset`` too."""
+    if preset is not None:
+        raise InputError("init_from sets the architecture: leave out preset")
     origin = read_checkpoint(init_from).config
-    return RunConfig.from_dict(preset).fine_tuned_from(origin, init_from).to_dict()
+    return RunConfig.from_dict(values).fine_tuned_from(origin, init_from).to_dict()
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

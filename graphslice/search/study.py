@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphslice.config import RunConfig
-from graphslice.errors import InputError, first_line
+from graphslice.errors import InputError, first_line, optional_packages
 from graphslice.tasks import REGRESSION, Task
 
 if TYPE_CHECKING:
@@ -48,10 +48,8 @@ class Record:
 
 def import_optuna() -> Any:
     """Import Optuna, without its messages; raises :class:`InputError` if it is not installed."""
-    try:
+    with optional_packages("graphslice tune", "tune"):
         import optuna
-    except ImportError:
-        raise InputError("graphslice tune needs the package optuna: pip install 'graphslice[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     return optuna

@@ -12,7 +12,7 @@ from graphslice.errors import InputError
 
 
 def test_output_without_the_extension_raises(tmp_path):
-    with pytest.raises(InputError, match=r"the file name of a preprocessed dataset must end in \.arrow"):
+    with pytest.raises(InputError, match=r"its name must end in \.arrow"):
         featurize_dataset(DataConfig(), GraphConfig(), tmp_path / "s.arrow.gz")
     assert list(tmp_path.iterdir()) == []
 
@@ -21,7 +21,7 @@ def test_split_methods_and_existing_output_are_rejected(demo_csv, tmp_path):
     with pytest.raises(InputError, match=r"keeps the split of a column: use data\.split random when training"):
         featurize_dataset(DataConfig(str(demo_csv), split="random"), GraphConfig(), tmp_path / "s.arrow")
     (tmp_path / "s.arrow").write_text("mine")
-    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another --out, or give --overwrite"):
+    with pytest.raises(InputError, match=r"s\.arrow exists already: choose another name"):
         featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "s.arrow")
     assert (tmp_path / "s.arrow").read_text() == "mine"
 

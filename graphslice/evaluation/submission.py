@@ -9,9 +9,8 @@ import numpy as np
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
 from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc, read_ogb_splits
-from graphslice.errors import InputError, check_choice, pluralize
+from graphslice.errors import InputError, check_choice, check_new, pluralize
 from graphslice.evaluation.evaluate import predict_rows
-from graphslice.inference.files import check_output
 from graphslice.inference.predictor import Predictor
 
 #: Splits to submit, with the number of molecules that OGB has in each.
@@ -32,7 +31,7 @@ def submit(
         raise InputError(f"the model predicts {', '.join(predictor.targets)}, but {dataset} requires {OGB_TARGET}")
     files = [folder / ("y_pred_pcqm4m.npz" if s == "test" else f"y_pred_pcqm4m-v2_{s}.npz") for s in sizes]
     for file in files:
-        check_output(None, file, overwrite)
+        check_new(file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
     splits = read_ogb_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():

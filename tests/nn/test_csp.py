@@ -1,5 +1,7 @@
 """Properties of the mixer csp that its paper states; tests/ops/test_sort_by_first.py has those of its sort."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from graphslice.nn.context import AttentionContext
 
 
 @pytest.mark.parametrize(
-    "own", [{}, {"groups": 3}, {"shifts": "linear"}, {"shifts": "power", "groups": 2}, {"sort": False}]
+    "own", [{}, {"groups": 3}, {"shifts": "linear"}, {"shifts": "heads", "groups": 2}, {"shifts": "power", "groups": 2}, {"sort": False}]
 )
 def test_implicit_map_is_a_permutation_of_every_channel(own):
     mixer = without_projections(mixer_of("csp", **own, layer=2, layers=3))
@@ -23,15 +25,26 @@ def test_implicit_map_is_a_permutation_of_every_channel(own):
     assert set(permutation.flatten().tolist()) == {0.0, 1.0}
 
 
-def test_shifts_without_sorting_rotate_every_channel():
-    x = torch.randn(1, 7, 12, dtype=torch.float64)
-    context = AttentionContext(torch.tensor([5]), 7)
-    mixer = without_projections(mixer_of("csp", shifts="linear", sort=False))
-    output, shift_steps = mixer(x, context)[0], mixer.shift_steps(torch.tensor([5]))[0].tolist()
-    assert shift_steps == [c % 5 for c in range(12)]  # ceil(5 / 12) = 1
-    for c, step in enumerate(shift_steps):
-        assert torch.equal(output[:5, c], torch.roll(x[0, :5, c], -step))
-        assert torch.equal(output[5:, c], x[0, 5:, c])
+def shift_matrix(rows, step):
+    """Return ``[[0, I_J], [I_(N - J), 0]]`` (CSP, eq. 3)."""
+    matrix = torch.zeros(rows, rows, dtype=torch.float64)
+    matrix[:step, rows - step :] = torch.eye(step)
+    matrix[step:, : rows - step] = torch.eye(rows - step)
+    return matrix
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("shifts", ["linear", "heads"])
+def test_shifts_without_sorting_are_the_matrices_of_equation_3(shifts, rows):
+    """12 channels of 3 heads: C (m - 1) / D = 3 (m - 1) for ``heads``."""
+    x = torch.randn(1, rows + 2, 12, dtype=torch.float64)
+    output = without_projections(mixer_of("csp", shifts=shifts, sort=False))(
+        x, AttentionContext(torch.tensor([rows]), rows + 2)
+    )[0]
+    for c in range(12):
+        step = (c * math.ceil(rows / 12) if shifts == "linear" else 12 * (c // 4) // 4) % rows
+        assert torch.equal(output[:rows, c], shift_matrix(rows, step) @ x[0, :rows, c])
+        assert torch.equal(output[rows:, c], x[0, rows:, c])
 
 
 def test_power_shifts_increase_over_the_channels_of_all_layers():

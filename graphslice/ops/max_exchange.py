@@ -16,24 +16,28 @@ TIE = (1e-3, 0.1)
 
 
 @operator
-def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
+def max_exchange(v: Tensor, lengths: Tensor, hard: bool = False) -> Tensor:
     """Exchange the maximum of every channel with the value of the first row (Sliceformer, section 3.3).
 
-    Symmetric molecules have many equal rows. A hard exchange would choose one of them by atom order or by rounding
-    errors, so tied rows share the exchange. Row j has a weight w_j that is 1 while its distance to the maximum is below
-    ``TIE[0]`` times the size of the exchange and falls linearly to 0 at ``TIE[1]`` times it; the weights are normalised
-    to sum to 1. The map is doubly stochastic and continuous in v; without ties it swaps two entries. The weights have
-    no gradient, like the indices of a hard exchange.
+    Symmetric molecules have many equal rows, of which a hard exchange chooses one by the order of the atoms or by
+    rounding errors. In a soft exchange tied rows share it: row j has a weight w_j that is 1 while its distance to the
+    maximum is below ``TIE[0]`` times the size of the exchange and falls linearly to 0 at ``TIE[1]`` times it; the
+    weights are normalised to sum to 1. The map is doubly stochastic and continuous in v; without ties it swaps two
+    entries. The weights have no gradient, like the indices of a hard exchange.
 
     Args:
         v: ``[B, N, C]``, floating point.
         lengths: int64 ``[B]``, number of valid rows, at least 1.
+        hard: swap two entries, as in the paper; of equal maxima the first counts.
 
     Returns:
         ``[B, N, C]``, dtype of ``v``; later rows are unchanged.
     """
+    first, mask = v[:, :1], torch.arange(v.shape[1], device=v.device) < lengths[:, None]
+    if hard:
+        largest = v.masked_fill(~mask[:, :, None], -torch.inf).argmax(dim=1, keepdim=True)
+        return torch.cat([v.gather(1, largest), v.scatter(1, largest, first)[:, 1:]], dim=1)
     with torch.no_grad():
-        first, mask = v[:, :1], torch.arange(v.shape[1], device=v.device) < lengths[:, None]
         others = v.masked_fill(~mask[:, :, None], -torch.inf)
         others[:, 0] = -torch.inf
         largest = others.amax(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).min)
@@ -46,8 +50,11 @@ def max_exchange(v: Tensor, lengths: Tensor) -> Tensor:
 
 
 @max_exchange.kernels(v="B N C", lengths="B int64")
-def _rule(trace: Trace, v, lengths) -> Traced:
+def _rule(trace: Trace, v, lengths, hard: bool = False) -> Traced:
     out, weights, sizes = trace.new(v.shape), trace.new(v.shape), (N, v.shape[2])
-    trace.forward(columns.max_exchange, v, lengths, out, weights, *sizes, *map(float_bits, TIE))
+    if hard:
+        trace.forward(columns.swap_maximum, v, lengths, out, weights, *sizes)
+    else:
+        trace.forward(columns.max_exchange, v, lengths, out, weights, *sizes, *map(float_bits, TIE))
     trace.backward(columns.max_exchange_gradient, weights, Upstream(out), Gradient(v), *sizes)
     return out

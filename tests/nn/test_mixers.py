@@ -99,6 +99,8 @@ def test_unknown_settings_and_wrong_types_are_rejected(mixer, own, message):
     [
         ("csp", {"groups": 0}, "at least 1"),
         ("csp", {"shifts": "powers"}, "did you mean 'power'"),
+        ("slice-max", {"exchange": "had"}, "did you mean 'hard'"),
+        ("slice-released", {"order": "interleaved"}, "did you mean 'interleave'"),
         ("slice-quantile", {"keep_fraction": 2.0}, "from 0 to 1"),
     ],
 )

@@ -8,11 +8,31 @@ import torch
 from mixer_samples import DIM, HEADS, context_of, mixer_of, sample, without_projections
 
 from graphslice.nn.context import AttentionContext
+from graphslice.nn.mixers import build_mixer
 
-SLICES = ["slice-ascend", "slice-interleave", "slice-max", "slice-released"]
+SLICES = [
+    ("slice-ascend", {}),
+    ("slice-interleave", {}),
+    ("slice-max", {}),
+    ("slice-max", {"exchange": "hard"}),
+    ("slice-released", {}),
+    ("slice-released", {"order": "interleave"}),
+]
 
 
-def slow_slice(name, v, pv, layer, layers):
+def haar_columns(width, count):
+    """Return the columns of a head that the released code sorts in descending order, from its rule: ``count`` blocks
+    of width // count columns, of which every second one is reversed, and the columns after the last of these."""
+    block = max(1, width // count)
+    reversed_columns = []
+    for pair in range(width // (2 * block)):
+        reversed_columns += range((2 * pair + 1) * block, (2 * pair + 2) * block)
+    if count > 1 and reversed_columns:
+        reversed_columns += range(reversed_columns[-1] + block, width)
+    return reversed_columns
+
+
+def slow_slice(name, own, v, pv, layer, layers):
     """Compute the operation on the columns of one sample, without the projections."""
     result = np.zeros_like(v)
     for c in range(DIM):
@@ -22,7 +42,13 @@ def slow_slice(name, v, pv, layer, layers):
             descending = math.sin(2 ** (layers - layer) * math.pi * (c + 1) / DIM) < -1e-9
             result[:, c] = sorted(pv[:, c], reverse=descending)
         elif name == "slice-released":
-            result[:, c] = pv[:, c] + np.array(sorted(v[:, c]))
+            interleave = own.get("order") == "interleave"
+            descending = interleave and c % (DIM // HEADS) in haar_columns(DIM // HEADS, 2 ** (layer - 1))
+            result[:, c] = pv[:, c] + np.array(sorted(v[:, c], reverse=descending))
+        elif own.get("exchange") == "hard":
+            result[:, c] = pv[:, c]
+            largest = int(np.argmax(pv[:, c]))
+            result[[0, largest], c] = result[[largest, 0], c]
         elif name == "slice-max":
             first, *others = pv[:, c]
             gain = max(others, default=first) - first
@@ -36,9 +62,9 @@ def slow_slice(name, v, pv, layer, layers):
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "no graph"])
 @pytest.mark.parametrize(("layer", "layers"), [(1, 1), (1, 6), (2, 4), (3, 12)])
-@pytest.mark.parametrize("name", SLICES)
-def test_slices_match_their_formulas(name, layer, layers, graph):
-    mixer, lengths, d = mixer_of(name, layer=layer, layers=layers), [7, 4], DIM // HEADS
+@pytest.mark.parametrize(("name", "own"), SLICES)
+def test_slices_match_their_formulas(name, own, layer, layers, graph):
+    mixer, lengths, d = mixer_of(name, layer=layer, layers=layers, **own), [7, 4], DIM // HEADS
     x, bias = sample(7, seed=5, batch=2)
     output = mixer(x, context_of(lengths, 7, bias if graph else None)).detach().numpy()
     weights = {key: value.detach().numpy() for key, value in mixer.state_dict().items()}
@@ -49,10 +75,18 @@ def test_slices_match_their_formulas(name, layer, layers, graph):
             scores = np.exp(bias[b, head, :n, :n].numpy())
             part = slice(head * d, (head + 1) * d)
             pv[:, part] = scores / scores.sum(axis=1, keepdims=True) @ v[:, part]
-        expected = slow_slice(name, v, pv, layer, layers)
+        expected = slow_slice(name, own, v, pv, layer, layers)
         np.testing.assert_allclose(
             output[b, :n], expected @ weights["output.weight"].T + weights["output.bias"], atol=1e-9
         )
+
+
+@pytest.mark.parametrize("head_dim", [1, 5, 24, 36])
+def test_released_orders_are_the_haar_columns_of_every_head(head_dim):
+    for layer in range(1, 8):
+        mixer = build_mixer("slice-released", 2 * head_dim, 2, order="interleave", layer=layer, layers=7)
+        expected = [c % head_dim in haar_columns(head_dim, 2 ** (layer - 1)) for c in range(2 * head_dim)]
+        assert mixer.descending.tolist() == expected
 
 
 @pytest.mark.parametrize("keep_fraction", [0.0, 0.5, 1.0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphslice.errors import check_number
+from graphslice.errors import check_choice, check_number
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers.base import Aggregating, register
 from graphslice.ops import broadcast_max, column_sort, max_exchange
@@ -47,26 +47,58 @@ class SliceInterleave(Aggregating):
 
 @register("slice-released")
 class SliceReleased(Aggregating):
-    """Aggregation plus ascending sort, ``P V + Sort_col(V)``, as in the published code of the Sliceformer authors."""
+    """Aggregation plus a sort, ``P V + Sort_col(V)``, as in the published code of the Sliceformer authors.
+
+    Args:
+        dim, heads, settings: as for :class:`Mixer`.
+        order: ``"ascend"``; or ``"interleave"``, the Haar columns of the code: layer n splits the C / H channels of
+            each head into ``2^(n - 1)`` blocks and sorts every second one in descending order.
+
+    Raises:
+        InputError: if ``order`` is unknown.
+    """
+
+    descending: Tensor
+
+    def __init__(self, dim: int, heads: int, *, order: str = "ascend", **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        check_choice("order of mixer slice-released", order, ("ascend", "interleave"))
+        width, descending = dim // heads, torch.zeros(dim // heads, dtype=torch.bool)
+        if order == "interleave" and self.layer > 1 and width > 1:
+            channels, block = torch.arange(width), max(1, width // 2 ** (self.layer - 1))
+            # The code also reverses the channels after the last pair of blocks, from one before its second half on.
+            rest = width // (2 * block) * 2 * block + block - 1
+            descending = (channels // block % 2 == 1) | (channels >= rest)
+        self.register_buffer("descending", descending.repeat(heads), persistent=False)
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         v = self.value(x)
-        return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths)
+        return context.aggregate(v, self.active_dropout) + column_sort(v, context.lengths, self.descending)
 
 
 @register("slice-max")
 class SliceMax(Aggregating):
     """Max-exchange of ``P V`` (Sliceformer, section 3.3).
 
-    In every channel the largest value is exchanged with that of the first row, the graph token; rows that nearly tie
-    for the maximum share the exchange (:func:`graphslice.ops.max_exchange`).
+    In every channel the largest value is exchanged with that of the first row, the graph token.
+
+    Args:
+        dim, heads, settings: as for :class:`Mixer`.
+        exchange: ``"soft"``, rows that nearly tie for the maximum share the exchange
+            (:func:`graphslice.ops.max_exchange`); or ``"hard"``, as in the paper.
+
+    Raises:
+        InputError: if ``exchange`` is unknown.
     """
 
-    equivariant = True
+    def __init__(self, dim: int, heads: int, *, exchange: str = "soft", **settings) -> None:
+        super().__init__(dim, heads, **settings)
+        check_choice("exchange of mixer slice-max", exchange, ("soft", "hard"))
+        self.hard = exchange == "hard"
+        self.equivariant = not self.hard  # equal atoms are told apart by their order
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
-        v = context.aggregate(self.value(x), self.active_dropout)
-        return max_exchange(v, context.lengths)
+        return max_exchange(context.aggregate(self.value(x), self.active_dropout), context.lengths, self.hard)
 
 
 @register("map-only")

@@ -229,8 +229,32 @@ def max_exchange(samples, v, lengths, out, weights, width, channels, low, high):
 
 
 @kernel
+def swap_maximum(samples, v, lengths, out, weights, width, channels):
+    """Swap the first of the maxima of every channel with the value of the first row; ``weights``: 1 in its row."""
+    lanes, zeros = float32x16(), float32x16()
+    half, one = splat(lanes, np.float32(0.5)), splat(lanes, np.float32(1))
+    for b in range(samples):
+        rows = length_at(lengths, b, width)
+        for c in range(0, channels, 16):
+            first = b * width * channels + c
+            of_token = load(lanes, v, first)
+            largest = _maximum_of_rows(v, first, 0, rows, channels)
+            free = select_ge(of_token, largest, zeros, one)  # 1 until the maximum is found
+            store(out, first, largest)
+            store(weights, first, zeros)
+            for n in range(1, width):
+                at, weight = first + n * channels, zeros
+                value = load(lanes, v, at)
+                if n < rows:
+                    weight = select_ge(value, largest, free, zeros)
+                    free = free - weight
+                store(weights, at, weight)
+                store(out, at, select_ge(weight, half, of_token, value))
+
+
+@kernel
 def max_exchange_gradient(samples, weights, grad, grad_v, width, channels):
-    """Gradient of :func:`max_exchange`; the weights count as constants."""
+    """Gradient of :func:`max_exchange` and :func:`swap_maximum`; the weights count as constants."""
     lanes = float32x16()
     for b in range(samples):
         for c in range(0, channels, 16):

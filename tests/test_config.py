@@ -24,6 +24,11 @@ from graphslice.system.machine import CONFIGS
 def test_presets_round_trip_through_yaml(name):
     config = RunConfig.preset(name)
     written = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    base = RunConfig.preset(written.pop("preset")) if "preset" in written else RunConfig()
+    changed = {f"{section}.{key}" for section, values in written.items() for key in values}
+    for section in ("data", "graph", "model", "optimizer", "trainer"):
+        for key, value in vars(getattr(base, section)).items():
+            assert f"{section}.{key}" in changed or getattr(getattr(config, section), key) == value
     for section, values in written.items():
         for key, value in values.items():
             assert getattr(getattr(config, section), key) == value
@@ -32,25 +37,48 @@ def test_presets_round_trip_through_yaml(name):
 
 
 def test_all_published_presets_exist():
-    names = "base small pcqm4m-graphormer pcqm4m-slice pcqm4m-slice-interleave pcqm4m-slice-max"
-    assert set(PRESETS) >= {*names.split(), *["pcqm4mv2-graphormer", "pcqm4mv2-slice", "zinc12k-slim", "zinc12k-slice"]}
+    names = "base small zinc12k-slim zinc12k-slice pcqm4mv2-graphormer pcqm4mv2-slice pcqm4m-graphormer"
+    rerun = "pcqm4m-graphormer-rerun pcqm4m-slice-released pcqm4m-slice-released-interleave"
+    formulas = "pcqm4m-slice pcqm4m-slice-interleave pcqm4m-slice-max"
+    assert set(PRESETS) == {*names.split(), *rerun.split(), *formulas.split()}
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("pcqm4m")])
-def test_pcqm4m_presets_match_the_paper(name):
-    """Ying et al. 2021, table 7; for the later model fairseq's examples/property_prediction/pcqv2.sh."""
-    later = name.startswith("pcqm4mv2")
+def test_pcqm4m_presets_match_their_sources(name):
+    """Ying et al.: OGB-LSC/graphormer of their repository; the rerun: the script of the Sliceformer authors; the later
+    model: fairseq's examples/property_prediction/pcqv2.sh."""
     config = RunConfig.preset(name)
     model, optimizer, trainer = config.model, config.optimizer, config.trainer
-    assert (model.layers, model.dim, model.ffn_dim, model.heads) == (12, 768, 768, 32)
+    later, authors = name.startswith("pcqm4mv2"), name == "pcqm4m-graphormer"
+    assert (model.layers, model.dim, model.ffn_dim, model.heads, model.readout) == (12, 768, 768, 32, "token")
     dropouts = (model.input_dropout, model.dropout, model.attention_dropout, model.activation_dropout)
-    assert dropouts == ((0.0, 0.0, 0.1, 0.1) if later else (0.1, 0.1, 0.1, 0.0))
+    assert dropouts == ((0.0, 0.0, 0.1, 0.1) if later else (0.0 if authors else 0.1, 0.1, 0.1, 0.0))
     layout = (model.norm, model.head, model.embedding_norm)
     assert layout == (("post", "mlp", True) if later else ("pre", "linear", False))
-    assert (optimizer.peak_lr, optimizer.end_lr, optimizer.weight_decay) == (2e-4, 1e-9, 0.0 if later else 0.01)
-    assert (optimizer.warmup_steps, optimizer.total_steps, trainer.max_steps) == (60_000, 1_000_000, 1_000_000)
-    assert (trainer.batch_size, trainer.gradient_clip) == (256, 5.0)
+    weight_decay = 0.0 if later or authors else 0.01
+    assert (optimizer.peak_lr, optimizer.end_lr, optimizer.weight_decay) == (2e-4, 1e-9, weight_decay)
+    steps = (optimizer.warmup_steps, optimizer.total_steps, trainer.max_steps)
+    assert steps == ((10_000, 1_500_000, 1_500_000) if authors else (60_000, 1_000_000, 1_000_000))
+    batch = (trainer.batch_size, trainer.gradient_clip, model.max_path)
+    assert batch == ((1024, 5.0, 20) if authors else (256, 5.0, 5))
     assert config.data.dataset == ("pcqm4mv2" if later else "pcqm4m")
+
+
+@pytest.mark.parametrize(
+    ("name", "mixer", "settings"),
+    [
+        ("pcqm4m-graphormer", "softmax", {}),
+        ("pcqm4m-graphormer-rerun", "softmax", {}),
+        ("pcqm4m-slice", "slice-ascend", {}),
+        ("pcqm4m-slice-interleave", "slice-interleave", {}),
+        ("pcqm4m-slice-max", "slice-max", {"exchange": "hard"}),
+        ("pcqm4m-slice-released", "slice-released", {}),
+        ("pcqm4m-slice-released-interleave", "slice-released", {"order": "interleave"}),
+    ],
+)
+def test_mixers_of_the_presets_for_pcqm4m(name, mixer, settings):
+    model = RunConfig.preset(name).model
+    assert (model.mixer, model.mixer_settings or {}) == (mixer, settings)
 
 
 def test_slim_preset_matches_the_paper():

@@ -67,9 +67,12 @@ def meanings(kind: type) -> dict[str, str]:
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """Read a preset as nested values; raises :class:`InputError` if it does not exist."""
+    """Read a preset, and the one that its key ``preset`` names, as nested values; raises :class:`InputError` if it does
+    not exist."""
     check_choice("the preset", name, PRESETS)
-    return read_yaml(CONFIGS / f"{name}.yaml")
+    values = read_yaml(CONFIGS / f"{name}.yaml")
+    base = values.pop("preset", None)
+    return merge_sections(read_preset(base), values) if base else values
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

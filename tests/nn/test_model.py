@@ -48,6 +48,7 @@ def shuffled(graph: MolGraph, seed: int) -> MolGraph:
         ("pcqm4m-slice", 32_911_169),
         ("pcqm4m-slice-interleave", 32_911_169),
         ("pcqm4m-slice-max", 32_911_169),
+        ("pcqm4m-slice-released-interleave", 32_911_169),
         # Hugging Face's file holds 191 MB of float32.
         ("pcqm4mv2-graphormer", 47_677_505),
     ],

@@ -1,8 +1,9 @@
-"""Labelled molecules in Python: data frames, mappings of columns, files, and pairs of SMILES and labels."""
+"""Labelled molecules in Python: data frames, mappings of columns, files, pairs of SMILES and labels, PyG graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +11,30 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.config import join_names
-from graphslice.data.columns import check_unique
+from graphslice.data.columns import label_names, target_names
 from graphslice.data.loaders import as_table, is_frame
 from graphslice.errors import InputError
 from graphslice.inference.inputs import as_molecules, frame_smiles, is_graph
 
 
-def as_dataset(data: Any, targets: str | Sequence[str] | None, lists: bool) -> tuple[Any, dict[str, str | None]]:
-    """Return labelled molecules as a data frame (None for a file), and the settings of the section data that name the
-    dataset and its columns. ``lists``: every label is a list of numbers (atom- or bond-level targets)."""
-    target_setting = name_setting(targets)
-    if isinstance(data, tuple) and len(data) == 2:
-        table = labelled_table(*data, None if targets is None else name_list(targets), lists=lists)
-        return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
-    if isinstance(data, Mapping):
-        return _to_table(data), {"targets": target_setting}
-    if is_frame(data):
-        return data, {"targets": target_setting}
+def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[str, str]]:
+    """Return labelled molecules as a data frame or PyG graphs (None for a file), and what they change of the settings
+    of the section data, such as ``targets``. ``lists``: every label is a list of numbers (atoms or bonds)."""
+    if data is None or is_frame(data):
+        return data, {}
     if isinstance(data, str | Path):
-        return None, {"targets": target_setting, "dataset": str(data)}
+        return None, {"dataset": str(data)}
+    if isinstance(data, Mapping):
+        return _to_table(data), {}
+    if isinstance(data, tuple) and len(data) == 2:
+        table = labelled_table(*data, target_names(targets, ()) or None, lists=lists)
+        return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
+    items = iter(data) if hasattr(data, "__iter__") or hasattr(data, "__getitem__") else iter(())
+    if is_graph(first := next(items, None)):
+        return chain([first], items), {}
     raise InputError(
-        f"labelled molecules are a data frame, a path, or a pair of SMILES and labels, not {type(data).__name__}; "
-        "graphslice.train(config, out, data=graphs) trains on PyG graphs"
+        "labelled molecules are a data frame, a path, a pair of SMILES and labels, or PyG graphs with y, not "
+        f"{type(data).__name__}"
     )
 
 
@@ -42,7 +45,7 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
     """
     molecules = frame_smiles(smiles) if is_frame(smiles) else as_molecules(smiles)
     if any(is_graph(molecule) for molecule in molecules):
-        raise InputError("labels belong to SMILES: graphslice.train(config, out, data=graphs) trains on PyG graphs")
+        raise InputError("labels belong to SMILES: give PyG graphs their labels as y")
     try:
         values = _ragged_labels(labels) if lists else _unmasked(labels)
     except ValueError:
@@ -54,16 +57,11 @@ def labelled_table(smiles: Any, labels: Any, targets: Sequence[str] | None = Non
             f"labels have shape {list(values.shape)}, but there are {len(molecules)} SMILES: give one label per SMILES"
         )
     if targets is None:
-        width = 1 if values.ndim == 1 else values.shape[1]
-        names = getattr(labels, "columns", None)
+        targets = getattr(labels, "columns", ())
         if values.ndim == 1:  # the name of a pandas Series may be a number, that of a polars Series empty
-            names = None if (name := getattr(labels, "name", None)) in (None, "") else [name]
-        targets = ["y"] if names is None and width == 1 else [f"y{i}" for i in range(width)] if names is None else names
-        targets = [str(name) for name in targets]
+            targets = () if (name := getattr(labels, "name", None)) in (None, "") else [name]
     columns = values.reshape(len(values), -1).T
-    if len(targets) != len(columns):
-        raise InputError(f"{len(targets)} names for {len(columns)} targets: {', '.join(targets)}")
-    check_unique(targets, targets, "the table of labels")
+    targets = label_names([*targets], len(columns), "the table of labels")
     # A name for the SMILES column that no target has.
     first = next(name for name in ("smiles", "SMILES", "the SMILES") if name not in targets)
     texts = [molecule if isinstance(molecule, str) else "" for molecule in molecules]
@@ -98,10 +96,6 @@ def _to_table(columns: Mapping[str, Any]) -> pa.Table:
 
 def name_setting(names: Any) -> str | None:
     """Return one or several column names, which may be numbers, as a configuration has them."""
-    return names if names is None or isinstance(names, str) else join_names(name_list(names))
-
-
-def name_list(names: Any) -> list[str]:
-    """Return one or several column names, which may be numbers, as texts."""
-    single = isinstance(names, str) or not isinstance(names, Iterable)
-    return [str(name) for name in ([names] if single else names)]
+    if names is None or isinstance(names, str):
+        return names
+    return join_names([str(name) for name in (names if isinstance(names, Iterable) else [names])])

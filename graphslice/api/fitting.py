@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +28,11 @@ from graphslice.training.run import RunResult
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch_geometric.data import Data
 
 
 def fit(
-    data: DataFrame | Mapping[str, Sequence] | tuple | str | Path,
+    data: DataFrame | Mapping[str, Sequence] | tuple | str | Path | Iterable[Data],
     targets: str | Sequence[str] | None = None,
     *,
     smiles: str | None = None,
@@ -60,10 +61,10 @@ def fit(
     ``folds`` needs ``if __name__ == "__main__":``. A notebook does not.
 
     Args:
-        data: a data frame (pandas, polars or Arrow), a dict of columns, the path of a dataset, or a pair of R SMILES
-            and labels, ``[R]`` or ``[R, T]``.
-        targets: the column or columns to predict. Optional if only one column is numeric. For a pair of SMILES and
-            labels, the names of the T labels.
+        data: a data frame (pandas, polars or Arrow), a dict of columns, the path of a dataset, a pair of R SMILES and
+            labels, ``[R]`` or ``[R, T]``, or a PyG dataset or list of ``Data`` with OGB's features and ``y``.
+        targets: the column or columns to predict. Optional if only one column is numeric. For a pair or for graphs,
+            the names of the T labels.
         smiles: the SMILES column. Default: detected by name.
         level: ``"atom"`` or ``"bond"`` for atom- or bond-level targets. Each target cell is then a list with one number
             per atom or bond of the SMILES, in RDKit's order; unknown numbers are None or nan.
@@ -99,8 +100,8 @@ def fit(
             ``graphslice train --resume OUT``.
     """
     config = base_config(preset, config, None if init_from is None else str(init_from))
-    frame, data_source = as_dataset(data, targets, (level or config.data.level) != MOLECULE)
     settings = {
+        "data.targets": name_setting(targets),
         "data.smiles_column": smiles,
         "data.level": level,
         "data.features": name_setting(features),
@@ -108,7 +109,6 @@ def fit(
         "data.weight_column": weights,
         "data.folds": None if folds is None else str(folds),
         "data.seed": seed,
-        **{f"data.{name}": value for name, value in data_source.items()},
         "graph.standardize": standardize,
         "trainer.ensemble": ensemble,
         "trainer.max_epochs": epochs,
@@ -128,7 +128,7 @@ def fit(
     if not quiet:
         compile_note.announce_compilation()
     try:
-        result = _train_alone(config, folder, data=frame, overwrite=overwrite, console=console)
+        result = _train_alone(config, folder, data, overwrite=overwrite, console=console)
     except Interrupted:
         raise KeyboardInterrupt(f"interrupted; {folder} holds the last checkpoint" if out else "interrupted") from None
     if out is not None:
@@ -166,13 +166,14 @@ class TrainedRun(RunResult):
         return load(self.folder, read_config(self.folder).trainer.inference_device)
 
 
-def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
+def train(config: RunConfig, out: str | Path, data: Any = None, **arguments: Any) -> TrainedRun:
     """Train a model from a complete configuration.
 
     Args:
         config: the configuration of the run.
         out: the run directory.
-        **arguments: the other arguments of :func:`graphslice.training.train`, such as ``data``.
+        data: labelled molecules in place of the file ``config.data.dataset``, in any form of :func:`fit`.
+        **arguments: the other arguments of :func:`graphslice.training.train`, such as ``overwrite``.
 
     Returns:
         The result of the run, with the model.
@@ -180,19 +181,21 @@ def train(config: RunConfig, out: str | Path, **arguments: Any) -> TrainedRun:
     Raises:
         InputError: as in :func:`graphslice.training.train`.
     """
-    return TrainedRun(**vars(_train_alone(config, out, **arguments)))
+    return TrainedRun(**vars(_train_alone(config, out, data, **arguments)))
 
 
 _training = threading.Lock()
 
 
-def _train_alone(config: RunConfig, out: str | Path, **arguments: Any) -> RunResult:
+def _train_alone(config: RunConfig, out: str | Path, data: Any, **arguments: Any) -> RunResult:
     """Train while no other thread of the process does, and restore torch's random numbers, which threads share."""
     import torch
 
+    data, columns = as_dataset(data, config.data.targets, config.data.level != MOLECULE)
+    config = replace(config, data=replace(config.data, **columns))
     used = torch.cuda.device_count() if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else 0
     with _training, torch.random.fork_rng(range(used)):
-        return train_run.train(config, out, **arguments)
+        return train_run.train(config, out, data=data, **arguments)
 
 
 def _switch(value: bool | str | None) -> str | None:

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,7 @@ from graphslice.tasks import Task, output_slices
 if TYPE_CHECKING:
     import torch
     from pandas import DataFrame
+    from torch_geometric.data import Data
 
     from graphslice.data.dataset import LabelledDataset
     from graphslice.explain.attribution import Explanation
@@ -199,7 +200,7 @@ class Model(Predictor):
 
     def evaluate(
         self,
-        data: DataFrame | Mapping[str, Sequence] | tuple | str | Path | None = None,
+        data: DataFrame | Mapping[str, Sequence] | tuple | str | Path | Iterable[Data] | None = None,
         targets: str | Sequence[str] | None = None,
         *,
         split: str | None = None,
@@ -209,7 +210,7 @@ class Model(Predictor):
 
         Args:
             data: labelled molecules as for :func:`graphslice.fit`: a data frame, a dict of columns, the path of a
-                dataset, or a pair of SMILES and labels. Default: the dataset that the model was trained on.
+                dataset, a pair of SMILES and labels, or PyG graphs. Default: the dataset that the model was trained on.
             targets: label columns: some of the model's targets, or as many other columns as it has targets, in its
                 order. Default: the columns named like the model's targets. For a pair, the names of its labels.
             split: ``train``, ``valid``, ``test`` or ``all``. Default: ``test`` without ``data``, or if it defines a
@@ -231,9 +232,9 @@ class Model(Predictor):
         """
         from graphslice.evaluation.evaluate import evaluate, evaluation_notes
 
-        frame, named = (None, {}) if data is None else as_dataset(data, targets, self.level != MOLECULE)
-        fields = {"targets": name_setting(targets), "smiles_column": smiles, **named}
-        overrides = {name: value for name, value in fields.items() if value is not None}
+        fields = {"targets": name_setting(targets), "smiles_column": smiles}
+        frame, named = as_dataset(data, fields["targets"], self.level != MOLECULE)
+        overrides = {name: value for name, value in (fields | named).items() if value is not None}
         dataset, splits = self._load_dataset(frame, overrides, split)
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"

@@ -21,8 +21,8 @@ from graphslice.data.columns import (
     MAX_MAGNITUDE,
     TableColumns,
     check_feature_columns,
-    check_unique,
     find_columns,
+    label_names,
     require_column,
     target_names,
 )
@@ -45,8 +45,11 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
-    """Load the labelled dataset of a configuration; ``tasks`` of its targets are inferred if they are None."""
+def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None, data: Any = None) -> LabelledDataset:
+    """Load the labelled dataset of a configuration, or ``data`` in its place: a data frame, or PyG graphs with ``y``;
+    ``tasks`` of its targets are inferred if they are None."""
+    if data is not None:
+        return dataset_from_frame(data, config, tasks) if is_frame(data) else dataset_from_pyg(data, config, tasks)
     if config.valid_file or config.test_file:
         return _dataset_from_files(config, tasks)
     if config.dataset in OGB_FOLDERS:
@@ -103,7 +106,7 @@ def dataset_path(dataset: str) -> Path:
 
 def is_dataset_name(dataset: str) -> bool:
     """True if ``dataset`` is the name of a built-in dataset, even if a folder has the same name."""
-    return dataset in ("demo", "pyg", *OGB_FOLDERS)
+    return dataset in ("demo", *OGB_FOLDERS)
 
 
 def absolute_dataset(dataset: str) -> str:
@@ -180,8 +183,8 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))
 
 
-#: Name of a data frame in messages.
-NAME = "the data frame"
+#: Names of a data frame and of PyG graphs in messages.
+NAME, PYG_NAME = "the data frame", "the PyG dataset"
 _ARROW = pa.Table | pa.RecordBatch
 
 #: Reason for rejecting RDKit molecules as input for atom- and bond-level targets.
@@ -360,21 +363,23 @@ def _check_elements(atoms: np.ndarray, smiles: str) -> None:
         raise MoleculeError("the features are not OGB's: the elements differ from those of the graph's SMILES")
 
 
-def dataset_from_pyg(
-    data: Iterable[Data], targets: Sequence[str] | None = None, config: DataConfig | None = None
-) -> LabelledDataset:
-    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``: T numbers, nan
-    where unknown, named y0, y1, ... (y for a single target) if not given."""
+def pyg_labels(data: Data) -> np.ndarray:
+    """Return the labels ``y`` of one molecule, ``float64 [T]``, nan where unknown."""
     import torch
 
-    config = config or DataConfig()
-    _check_settings("a PyG dataset", config)
+    y = getattr(data, "y", None)
+    return np.array([np.nan] if y is None else torch.as_tensor(y).tolist(), float).reshape(-1)
+
+
+def dataset_from_pyg(data: Iterable[Data], config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
+    """Load labelled molecules from a PyG dataset or a list of ``Data`` with OGB features and ``y``: T numbers, nan
+    where unknown, named y0, y1, ... (y for a single target) if not given."""
+    _check_settings(PYG_NAME, config)
     graphs: list[MolGraph] = []
     faults: dict[int, str] = {}
     rows: list[np.ndarray] = []
     for row, item in enumerate(data):
-        y = getattr(item, "y", None)
-        rows.append(np.array([np.nan] if y is None else torch.as_tensor(y).tolist(), float).reshape(-1))
+        rows.append(pyg_labels(item))
         try:
             graphs.append(from_pyg(item))
         except MoleculeError as reason:
@@ -383,8 +388,8 @@ def dataset_from_pyg(
     values = np.stack(rows)
     values[np.abs(values) > MAX_MAGNITUDE] = np.nan
     faults = unlabelled_rows(Labels.of_molecules(values)) | faults
-    check_usable("the PyG dataset", len(rows), faults)
-    names = list(targets) if targets else ["y"] if values.shape[1] == 1 else [f"y{i}" for i in range(values.shape[1])]
-    check_unique(names, names, "the PyG dataset")
-    tasks = infer_tasks_from_values(values, names, config, "the PyG dataset")
+    check_usable(PYG_NAME, len(rows), faults)
+    names = label_names(target_names(config.targets, ()), values.shape[1], PYG_NAME)
+    tasks = rename_tasks(names, tasks) or infer_tasks_from_values(values, names, config, PYG_NAME)
+    values = _recoded(values, [Task(name) for name in names], tasks, PYG_NAME)
     return LabelledDataset("pyg", [], Labels.of_molecules(values), tasks, faults, graphs=graphs)

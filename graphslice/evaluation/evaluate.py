@@ -16,7 +16,7 @@ from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import pointers
-from graphslice.data.loaders import absolute_dataset, column_names, dataset_from_frame, is_dataset_name, load_dataset
+from graphslice.data.loaders import absolute_dataset, column_names, is_dataset_name, is_frame, load_dataset
 from graphslice.data.splits import SPLITS, Splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import Rows, is_table_name, list_array, number_array, open_table, text_array, write_table
@@ -34,7 +34,7 @@ def load_evaluation_data(
     model: Path | None,
     overrides: dict[str, Any],  # of DataConfig
     split: str | None = None,
-    frame: Any = None,
+    frame: Any = None,  # or PyG graphs
 ) -> tuple[LabelledDataset, Splits | None]:
     """Load the data of a ``frame`` or that ``overrides`` name, else those of the training, with all targets of the
     model, and their splits or None; ``all`` ignores a split column. InputError: unreadable data, other targets, or
@@ -43,10 +43,10 @@ def load_evaluation_data(
         return _load_training_data(predictor, model, overrides, split)
     if frame is None:
         overrides = {**overrides, "dataset": absolute_dataset(overrides["dataset"])}
-    columns = _columns(overrides["dataset"]) if frame is None else column_names(frame)
+    columns = _columns(overrides["dataset"]) if frame is None else column_names(frame) if is_frame(frame) else []
     data = _named_data(predictor, overrides, split, columns)
     tasks = _select_tasks(predictor, data.targets)
-    dataset = load_dataset(data, tasks) if frame is None else dataset_from_frame(frame, data, tasks)
+    dataset = load_dataset(data, tasks, frame)
     dataset = align_targets(predictor, dataset, data.targets)
     return dataset, dataset.splits
 
@@ -177,6 +177,9 @@ def predict_rows(
     predictor: Predictor, dataset: LabelledDataset, rows: np.ndarray, interval: float | None = None
 ) -> Predictions:
     """Predict rows ``int64 [R]`` of a dataset; ``interval``: coverage in percent of prediction intervals, or None."""
+    if dataset.graphs is not None:
+        store = predictor.featurize_molecules([dataset.graphs[row] for row in rows])
+        return predictor.predict_featurized(store, interval=interval)
     if dataset.store is not None and predictor.can_read(dataset.store):
         return predictor.predict_store_rows(dataset.store, rows, interval=interval)
     features = tuple(predictor.feature_columns)

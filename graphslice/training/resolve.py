@@ -227,7 +227,7 @@ def _choose_baselines(setting: str, dataset: LabelledDataset) -> str:
     if dataset.level != MOLECULE:
         return "off"
     labels = int((~np.isnan(dataset.targets)).sum())
-    return setting if setting != "auto" else "on" if dataset.smiles and labels <= _MOST_BASELINE_LABELS else "off"
+    return setting if setting != "auto" else "on" if labels <= _MOST_BASELINE_LABELS else "off"
 
 
 def _choose_refit(trainer: TrainerConfig, baselines: str, data: DataConfig, dataset: LabelledDataset) -> str:

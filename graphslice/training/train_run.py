@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from graphslice.config import DataConfig, RunConfig, join_names
-from graphslice.data.columns import target_names
+from graphslice.config import RunConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.dataset import LabelledDataset
-from graphslice.data.loaders import dataset_from_frame, dataset_from_pyg, is_dataset_name, is_frame, load_dataset
+from graphslice.data.loaders import is_dataset_name, load_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.evaluate import as_predictions
@@ -60,8 +59,7 @@ def train(
     config: RunConfig,
     out: str | Path,
     *,
-    data: Iterable[Data] | DataFrame | None = None,
-    target_names: Sequence[str] | None = None,
+    data: DataFrame | Iterable[Data] | None = None,
     overwrite: bool = False,
     command: str | None = None,
     console: Console | None = None,
@@ -73,8 +71,7 @@ def train(
         out: run directory: an empty folder or, with ``overwrite``, that of a run.
         data: data to use instead of the file ``config.data.dataset``: a data frame (pandas, polars or Arrow), which is
             read like a CSV with the same cells and with the columns named in ``config.data``; or a PyG dataset or list
-            of ``Data`` with OGB features and ``y``.
-        target_names: names of the targets of ``data``; for a data frame, its target columns.
+            of ``Data`` with OGB features and ``y``, which ``config.data.targets`` names.
         overwrite: replace an existing run in ``out``.
         command: command line that started the run, which is saved with it; None if started from Python.
         console: where to report.
@@ -94,9 +91,9 @@ def train(
         check_options(config)
         with quiet_lightning():
             make_fabric(choose_devices(config.trainer), out, fresh=True, log=False)
-        dataset = _load_dataset(config.data, data, target_names)
+        dataset = load_dataset(config.data, data=data)
         if is_first_process():
-            check_run_directory(out, config, frame=is_frame(data), overwrite=overwrite)
+            check_run_directory(out, config, frame=data is not None, overwrite=overwrite)
         complete, molecules = resolve(config, dataset, out, console)
         if complete.members:
             return train_ensemble(complete, molecules, dataset, out, fresh=True, command=command, console=console)
@@ -121,16 +118,6 @@ def _console(console: Console | None) -> Console:
     return (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
 
 
-def _load_dataset(
-    config: DataConfig, data: Iterable[Data] | DataFrame | None, targets: Sequence[str] | None
-) -> LabelledDataset:
-    if data is None:
-        return load_dataset(config)
-    if is_frame(data):
-        return dataset_from_frame(data, config if targets is None else replace(config, targets=join_names(targets)))
-    return dataset_from_pyg(data, targets, config)
-
-
 def _check_unchanged(config: RunConfig, dataset: LabelledDataset, what: object) -> None:
     if dataset.fingerprint() != config.data.fingerprint:
         raise InputError(f"the data of {what} has changed since the run was started: start a new run instead")
@@ -150,7 +137,7 @@ def resume(folder: str | Path, *, data: Iterable[Data] | None = None, console: C
             raise InputError(
                 f"{folder} was trained on PyG data: continue it with graphslice.training.resume(folder, data=...)"
             )
-        dataset = _load_dataset(config.data, data, target_names(config.data.targets, ()))
+        dataset = load_dataset(config.data, data=data)
         _check_unchanged(config, dataset, folder)
         complete, molecules = resolve(config, dataset, folder, console, chosen=True, splits=read_splits(folder))
         if complete.members:

@@ -126,13 +126,26 @@ def test_pair_of_a_frame_and_masked_labels():
 
 @pytest.fixture
 def dataset_of(training_of):
-    """``dataset_of(data, targets)``: the labelled molecules on which ``fit`` trains."""
+    """``dataset_of(data, targets)``: the labelled molecules on which ``fit`` trains, and ``train`` too."""
+
+    def train(data, targets=None):
+        gs.train(RunConfig(data=DataConfig(targets=targets)), "run", data)
 
     def dataset_of(*arguments):
-        training = training_of(fit, *arguments)
-        return dataset_from_frame(training.data, training.config.data)
+        trainings = [training_of(function, *arguments) for function in (fit, train)]
+        of_fit, of_train = (load_dataset(one.config.data, data=one.data) for one in trainings)
+        assert of_train.fingerprint() == of_fit.fingerprint() and of_train.tasks == of_fit.tasks
+        return of_fit
 
     return dataset_of
+
+
+def as_graphs(smiles, labels) -> list:
+    """The PyG graphs of some SMILES, with labels."""
+    graphs = [gs.smiles_to_graph(text).to_pyg() for text in smiles]
+    for graph, label in zip(graphs, labels, strict=True):
+        graph.y = torch.tensor([label], dtype=torch.float64)
+    return graphs
 
 
 @pytest.mark.parametrize("kind", ["dict", "arrow", "batch", "arrays", "series", "lists", "mols", "matrix"])
@@ -154,6 +167,26 @@ def test_fit_accepts_every_container_of_molecules_and_labels(kind, dataset_of, d
     np.testing.assert_array_equal(dataset.targets, y.to_numpy()[:, None])
 
 
+def test_fit_on_pyg_graphs_gives_the_model_of_their_smiles(demo_rows):
+    """With base models; the model is evaluated on graphs too."""
+    smiles, y = demo_rows["smiles"], demo_rows["gap_ev"]
+    config = {**SETTINGS, "trainer": {**SETTINGS["trainer"], "baselines": "auto"}}
+    expected, graphs = fit((smiles, y), "gap_ev", config=config), as_graphs(smiles, y)
+    model = fit(graphs, "gap_ev", config=config)
+    assert model.stackings[0] is not None and model.metrics == expected.metrics
+    np.testing.assert_array_equal(model.predict(smiles), expected.predict(smiles))
+    assert model.evaluate(graphs) == expected.evaluate((smiles, y), "gap_ev")
+    with pytest.raises(gs.InputError, match=r"the training data of .* is not there"):
+        model.evaluate()
+
+
+def test_train_and_fit_take_any_iterable_of_graphs(dataset_of, demo_rows):
+    graphs = as_graphs(demo_rows["smiles"][:12], demo_rows["gap_ev"][:12])
+    subset = torch.utils.data.Subset(graphs, range(10))
+    assert dataset_of(graphs).target_names == ["y"] and len(dataset_of(tuple(graphs), ["gap"])) == 12
+    assert dataset_of(subset, "gap").target_names == ["gap"] and len(dataset_of(subset)) == 10
+
+
 def test_unnamed_targets_get_default_names(dataset_of, demo_rows):
     y = np.stack([demo_rows["gap_ev"], demo_rows["gap_ev"] * 2], axis=1)
     assert dataset_of((demo_rows["smiles"], y)).target_names == ["y0", "y1"]
@@ -173,7 +206,9 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
 @pytest.mark.parametrize(
     ("data", "keywords", "message"),
     [
-        (3, {}, "a data frame, a path, or a pair"),
+        (3, {}, "or PyG graphs with y, not int"),
+        (["C", "CC"], {}, "or PyG graphs with y, not list"),
+        ((["C", gs.smiles_to_graph("C")], [1, 2]), {}, "give PyG graphs their labels as y"),
         ((["C", "CC"], [1]), {}, r"shape \[1\], but there are 2 SMILES"),
         ({"smiles": pd.Series(["C"]), "y": pd.Series([1, 2])}, {}, "do not form a table"),
         (pd.DataFrame({"smiles": []}), {}, "no rows"),
@@ -311,7 +346,6 @@ def test_train_takes_a_data_frame(demo_rows, tiny_config, tmp_path):
     assert result.model.evaluate()["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
     again = resume(tmp_path / "run")  # reads the molecules from the run directory
     assert again.metrics == result.metrics
-    assert gs.train(config, tmp_path / "named", data=demo_rows, target_names=["gap_ev"]).model.targets == ["gap_ev"]
 
 
 def test_targets_may_be_a_list(demo_rows, tiny_config, tmp_path):

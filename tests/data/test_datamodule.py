@@ -105,11 +105,11 @@ def test_pyg_graphs_are_loaded():
     for n in range(1, 13):
         items.append(gs.smiles_to_graph("C" * n).to_pyg())
         items[-1].y = torch.tensor([float(n)])
-    data = MoleculeData(dataset_from_pyg(items), config(max_atoms=10))
+    data = MoleculeData(dataset_from_pyg(items, DataConfig()), config(max_atoms=10))
     assert set(data.rejected) == {10, 11} and "11 atoms" in data.rejected[10]
     assert [data.store[i].num_atoms for i in data.usable_rows] == list(range(1, 11))
     with pytest.raises(InputError, match=r"12 rows can be used, of 1 scaffold .* give data\.split random"):
-        MoleculeData(dataset_from_pyg(items), config("scaffold"))
+        MoleculeData(dataset_from_pyg(items, DataConfig()), config("scaffold"))
 
 
 # --- duplicates ---------------------------------------------------------------------------------
@@ -138,9 +138,8 @@ def test_split_of_graphs_matches_split_of_smiles(split, demo_smiles, table):
     for text, label in zip(smiles, y, strict=True):
         items.append(gs.smiles_to_graph(text).to_pyg())
         items[-1].y = torch.tensor([label])
-    graphs, texts = (
-        MoleculeData(data, config(split)).splits for data in (dataset_from_pyg(items), table(smiles=smiles, y=y))
-    )
+    datasets = dataset_from_pyg(items, DataConfig()), table(smiles=smiles, y=y)
+    graphs, texts = (MoleculeData(data, config(split)).splits for data in datasets)
     assert {k: v.tolist() for k, v in graphs.items()} == {k: v.tolist() for k, v in texts.items()}
 
 

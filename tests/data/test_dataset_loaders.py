@@ -299,31 +299,42 @@ def pyg(smiles: str, *y: float):
     return data
 
 
+def load_pyg(items, **settings):
+    return dataset_from_pyg(items, DataConfig(**settings))
+
+
 def test_pyg_dataset_is_loaded():
     broken = pyg("CC", 9.0)
     broken.x = broken.x[:, :3]
     unlabelled = gs.smiles_to_graph("CCC").to_pyg()
     unlabelled.y = None
-    dataset = dataset_from_pyg([pyg("CCO", 1.0), broken, pyg("C", np.nan), pyg("N", 1e30), unlabelled, pyg("O", 2.0)])
+    dataset = load_pyg([pyg("CCO", 1.0), broken, pyg("C", np.nan), pyg("N", 1e30), unlabelled, pyg("O", 2.0)])
     assert dataset.name == "pyg" and dataset.target_names == ["y"] and len(dataset) == 6
     assert set(dataset.rejected) == {1, 2, 3, 4} and "not integers" in dataset.rejected[1]
     assert [g.num_atoms for g in dataset.graphs] == [3, 0, 1, 1, 3, 1]
     np.testing.assert_array_equal(dataset.targets[[0, 5]], [[1.0], [2.0]])
 
 
-@pytest.mark.parametrize("names", [None, ("gap", "dipole")])
+@pytest.mark.parametrize("names", [None, "gap,dipole"])
 def test_pyg_targets_are_named(names):
-    dataset = dataset_from_pyg((pyg(s, 1.0, 2.0) for s in ("C", "N")), names)
-    assert dataset.target_names == [*(names or ("y0", "y1"))]
+    dataset = load_pyg((pyg(s, 1.0, 2.0) for s in ("C", "N")), targets=names)
+    assert dataset.target_names == (names or "y0,y1").split(",")
     assert dataset.targets.shape == (2, 2) and not dataset.rejected
+
+
+def test_pyg_classes_are_indices():
+    dataset = load_pyg([pyg("C", 7.0), pyg("N", 3.0), pyg("O", 7.0)], task="binary")
+    assert dataset.tasks[0].classes == ("3", "7") and dataset.targets[:, 0].tolist() == [1.0, 0.0, 1.0]
 
 
 def test_unusable_pyg_data_is_rejected():
     with pytest.raises(InputError, match="no row can be used; the first: no target value"):
-        dataset_from_pyg([pyg("C", np.nan)])
-    with pytest.raises(InputError, match=r"data.split of a PyG dataset must be random, scaffold or cluster"):
-        dataset_from_pyg([pyg("C", 1.0)], config=DataConfig(split="scafold"))
+        load_pyg([pyg("C", np.nan)])
+    with pytest.raises(InputError, match=r"data.split of the PyG dataset must be random, scaffold or cluster"):
+        load_pyg([pyg("C", 1.0)], split="scafold")
+    with pytest.raises(InputError, match="1 names for 2 targets: gap"):
+        load_pyg([pyg("C", 1.0, 2.0)], targets="gap")
 
 
 def test_pyg_fingerprint_depends_on_graphs():
-    assert dataset_from_pyg([pyg("CCO", 1.0)]).fingerprint() != dataset_from_pyg([pyg("CCN", 1.0)]).fingerprint()
+    assert load_pyg([pyg("CCO", 1.0)]).fingerprint() != load_pyg([pyg("CCN", 1.0)]).fingerprint()

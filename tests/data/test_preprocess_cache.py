@@ -109,7 +109,7 @@ def test_stores_and_graphs_are_not_cached(store_as_source, tmp_path):
     assert cached_store(store_as_source, GraphConfig(), tmp_path / "no") is store_as_source.store
     data = smiles_to_graph("CCO").to_pyg()
     data.y = torch.tensor([1.0])
-    assert cached_store(dataset_from_pyg([data]), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
+    assert cached_store(dataset_from_pyg([data], DataConfig()), GraphConfig(), tmp_path / "no").sizes.tolist() == [3]
     assert not (tmp_path / "no").exists()
     with pytest.raises(InputError, match="other settings than the model: featurize with --graph"):
         cached_store(store_as_source, GraphConfig(standardize="parent"))

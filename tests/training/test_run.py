@@ -287,7 +287,7 @@ def test_too_few_molecules_are_rejected_before_anything_is_written(rows, data, m
 
 
 def test_training_on_pyg_data(tmp_path, tiny_config, pyg_data):
-    result = gs.train(tiny_config(), tmp_path / "run", data=pyg_data, target_names=["gap", "double"])
+    result = gs.train(tiny_config(data={"targets": "gap,double"}), tmp_path / "run", data=pyg_data)
     assert set(result.metrics["test"]["targets"]) == {"gap", "double"}
     model = gs.load(tmp_path / "run", "cpu")
     assert model.targets == ["gap", "double"] and model.config.data.dataset == "pyg"

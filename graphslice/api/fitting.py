@@ -24,6 +24,7 @@ from graphslice.runs.run_files import read_config
 from graphslice.system import compile_note
 from graphslice.training import train_run
 from graphslice.training.loop import Interrupted
+from graphslice.training.resolve import check_one_device
 from graphslice.training.run import RunResult
 
 if TYPE_CHECKING:
@@ -117,10 +118,7 @@ def fit(
         "trainer.seed": seed,
     }
     config = config.with_options({name: value for name, value in settings.items() if value is not None})
-    if config.trainer.devices not in ("auto", "1"):  # the processes of other devices would run the script again
-        raise InputError(
-            f"fit trains on one device: for trainer.devices {config.trainer.devices} call graphslice.train"
-        )
+    check_one_device(config, "fit, unlike graphslice.train,")  # processes of others would run the script again
     config = replace(config, trainer=replace(config.trainer, devices="1"))
     temporary = tempfile.TemporaryDirectory(prefix="graphslice-") if out is None else None
     folder = Path(out or "" if temporary is None else temporary.name).expanduser()

@@ -187,7 +187,7 @@ class TrainerConfig(Section):
     baselines: str = "auto"
     """on: also fit a random forest, gradient boosting and a kernel machine to Morgan counts and descriptors of the
     graph, and predict with the stack of all models, whose weights are chosen on held-out molecules; off; or auto: on
-    with SMILES and up to 20,000 labels"""
+    up to 20,000 labels of molecules"""
     refit: str = "auto"
     """on: choose the weights of the stack, and calibrate, on folds of the training set, and train the final models on
     all its rows; off: on a validation set; auto: on with baselines and up to 3,000 rows, unless the data have a

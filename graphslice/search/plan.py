@@ -13,7 +13,6 @@ from graphslice.config import FROM_SCRATCH, RunConfig, read_yaml
 from graphslice.config.reading import check_same_settings, parse_value
 from graphslice.errors import InputError, nearest
 from graphslice.runs.run_files import CONFIG
-from graphslice.system.processes import is_first_process
 
 if TYPE_CHECKING:
     from graphslice.data.dataset import LabelledDataset
@@ -131,10 +130,11 @@ def plan_runs(variants: Iterable[Variant], seeds: Iterable[int], base: RunConfig
 def check_single_networks(config: RunConfig, what: str) -> None:
     """Raise :class:`InputError` for a configuration of several models or devices per training of a comparison or
     search, ``what``."""
+    from graphslice.training.resolve import check_one_device
+
     if config.data.folds is not None or (config.num_models > 1 and what == "comparison"):
         raise InputError(f"a {what} trains single networks: leave out trainer.ensemble and data.folds")
-    if config.trainer.devices not in ("auto", "1") or not is_first_process():
-        raise InputError(f"each training of a {what} uses one device: leave out trainer.devices")
+    check_one_device(config, f"each training of a {what}")
 
 
 def check_folder(saved: Mapping[str, Any], wanted: Mapping[str, Any], folder: Path, what: str) -> None:

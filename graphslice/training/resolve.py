@@ -145,9 +145,14 @@ def check_options(config: RunConfig) -> None:
     for option, is_set in of_molecules.items():
         if is_set and data.level != MOLECULE:
             raise InputError(f"{option} needs molecule-level targets: leave it out with data.level {data.level}")
-    if config.num_models > 1 and (trainer.devices not in ("auto", "1") or not is_first_process()):
-        reason = "each member of an ensemble or cross-validation trains on a single device"
-        raise InputError(f"{reason}: leave out trainer.devices")
+    if config.num_models > 1:
+        check_one_device(config, "each member of an ensemble or cross-validation")
+
+
+def check_one_device(config: RunConfig, what: str) -> None:
+    """Raise :class:`InputError` if a training that uses one device is configured or launched on several."""
+    if config.trainer.devices not in ("auto", "1") or not is_first_process():
+        raise InputError(f"{what} uses one device: leave out trainer.devices")
 
 
 def check_tasks(config: RunConfig, tasks: Sequence[Task]) -> None:

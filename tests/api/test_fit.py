@@ -215,7 +215,7 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
         (PAPP, {"config": {"trainer": {"epochs": 3}}}, "unknown configuration key"),
         (PAPP, {"preset": "small", "config": RunConfig()}, "leave them out"),
         (PAPP, {"preset": "small", "init_from": "gap"}, "leave out preset"),
-        (PAPP, {"config": {"trainer": {"devices": "2"}}}, "fit trains on one device"),
+        (PAPP, {"config": {"trainer": {"devices": "2"}}}, "fit, unlike graphslice.train, uses one device"),
         ((["C", "CC"], [[1, 2], [3, 4]]), {"targets": "a"}, "1 names for 2 targets"),
     ],
     ids=str,

@@ -197,7 +197,7 @@ def test_late_process_does_not_resume_the_old_run(run_copy, demo_csv, tiny_confi
         ({"graph": {"max_atoms": 1}}, "no row can be used"),
         ({"trainer": {"accelerator": "abacus"}}, "this machine cannot train with these settings"),
         ({"trainer": {"metric": "auroc"}}, "auroc"),
-        ({"trainer": {"ensemble": 2, "devices": "2"}}, "each member .* trains on a single device"),
+        ({"trainer": {"ensemble": 2, "devices": "2"}}, "each member .* uses one device"),
     ],
 )
 def test_invalid_settings_write_and_remove_nothing(tmp_path, run_copy, demo_csv, tiny_config, sections, reason):

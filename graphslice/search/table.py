@@ -119,7 +119,15 @@ def table(result: dict) -> str:
         rows.append([*cells, f"{memory:.2f} GiB" if memory else "", len(runs)])
     lines = [*markdown_table(head, rows)]
     split = "Test" if compared_split(result["runs"]) == "test" else "Validation"
-    lines += describe(differences(group_by_variant(result), metric_of(result)), f"{split} {label}")
+    found = differences(group_by_variant(result), metric_of(result))
+    lines += describe(found, f"{split} {label}")
+    if len(rows) > 1 and not found:
+        lines.append(
+            f"\nNo difference between these variants can be claimed: that takes {MIN_SEEDS} seeds in common, better 5 "
+            "(`--seeds 5`)."
+        )
+    elif found and all(difference["low"] <= 0 <= difference["high"] for difference in found):
+        lines.append(f"\nNo difference from `{found[0]['reference']}` can be claimed: every interval contains 0.")
     failed = [run for run in result["runs"] if "error" in run]
     lines += [f"\n{run['variant']}, seed {run['seed']}: {run['error']}" for run in failed]
     return "\n".join(lines) + "\n"

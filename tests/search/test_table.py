@@ -120,7 +120,23 @@ def test_row_has_mean_and_standard_deviation_over_seeds(result):
 
 
 def test_table_ends_with_failed_runs(result):
-    assert table(result).splitlines()[4:] == ["", "c, seed 0: no"]
+    assert table(result).splitlines()[-2:] == ["", "c, seed 0: no"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        ({"a": [0.1, 0.2], "b": [1.0, 2.0]}, "between these variants can be claimed: that takes 3 seeds in common"),
+        ({"a": [0.1, 0.2, 0.3], "b": [1.0, 2.0]}, "between these variants can be claimed: that takes 3 seeds"),
+        ({"a": [1.0, 2.0, 3.0], "b": [1.1, 2.3, 2.9]}, "from `a` can be claimed: every interval contains 0"),
+        ({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.5, 3.51]}, None),
+        ({"a": [1.0, 2.0]}, None),
+    ],
+)
+def test_table_says_when_no_difference_can_be_claimed(scores, sentence):
+    records = [record(name, seed, 0.5, value) for name in scores for seed, value in enumerate(scores[name])]
+    text = table({"runs": records})
+    assert text.count("No difference ") == (sentence is not None) and (sentence or "") in text
 
 
 def test_undefined_metrics_are_sorted_last(result):

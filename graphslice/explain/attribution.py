@@ -30,6 +30,7 @@ from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.torch_networks import tf32_matmul
 from graphslice.nn import GraphTransformer
+from graphslice.stacking.stacking import SMALL_WEIGHT
 from graphslice.system.threads import map_one_core_each
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, each_target, output_slices, predicted_classes
 
@@ -279,8 +280,6 @@ def activations(
     return Activations(*(tensor.cpu().numpy() for tensor in tensors))
 
 
-#: Below this weight of the network in the prediction, atom contributions explain little of the prediction.
-SMALL_WEIGHT = 0.3
 #: Legend and meaning of blue and red where the molecules are explained for different classes.
 SEVERAL_CLASSES = ("contribution to the logit of the class named with each molecule", "away from it", "towards it")
 # Numbers with more decimals, or larger ones, are written with a power of ten.

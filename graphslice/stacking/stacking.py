@@ -38,6 +38,8 @@ NAMES = {
     "kernel": "kernel machine",
     STACK: "stack",
 }
+#: Below this weight of the network, predictions and their scores are mostly those of the base models.
+SMALL_WEIGHT = 0.3
 #: Fitting functions of the base models.
 FITTERS: dict[str, Callable[..., BaseModel]] = {"forest": fit_forest, "boosting": fit_boosting, "kernel": fit_kernel}
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from graphslice.calibration import PARTS_STD, Calibration, fit_calibration, temperature_scaled
 from graphslice.calibration.domain import DOMAIN_BITS, MAX_TRAINING_MOLECULES, ApplicabilityDomain
+from graphslice.config import ModelConfig
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.featurize import fingerprint_rows, graph_input_rows, molecule_ids
 from graphslice.data.splits import Splits, random_subset
@@ -35,6 +36,7 @@ from graphslice.stacking import Stacking
 from graphslice.stacking.stacking import (
     NAMES,
     NETWORK,
+    SMALL_WEIGHT,
     STACK,
     BaseModel,
     combine_predictions,
@@ -164,7 +166,9 @@ class Stack:
             }
             for split, (rows, by_model) in predictions.items()
         }
-        self.console.print(_describe_weights(weights, list(parts), dataset.tasks), highlight=False)
+        note = mixer_note(data.config.model.mixer, weights[0].mean())
+        for line in (_describe_weights(weights, list(parts), dataset.tasks), *note):
+            self.console.print(line, highlight=False, soft_wrap=True)
         split = "test" if "test" in predictions else "valid"
         self.console.print(_describe_scores(split, metric, scores[split]), highlight=False, soft_wrap=True)
         return scores, held_out
@@ -202,6 +206,14 @@ def _describe_weights(weights: np.ndarray, names: Sequence[str], tasks: Sequence
     )
     mean = f", mean over {len(tasks):,} targets" if len(tasks) > 1 else ""
     return f"stack: {shares} (weights chosen on held-out molecules{mean})"
+
+
+def mixer_note(mixer: str, weight: float) -> list[str]:
+    """Say that scores show little of a mixer that the user chose, if its network has a small weight in the stack."""
+    if weight >= SMALL_WEIGHT or mixer == ModelConfig.preset("small").mixer:
+        return []
+    other = f"trainer.baselines off, or graphslice compare, shows those of {mixer}"
+    return [f"the scores are mostly those of the base models: {other}"]
 
 
 def _describe_scores(split: str, metric: str, values: dict[str, float]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 
 from graphslice.config import RunConfig
@@ -48,7 +49,7 @@ from graphslice.training.fine_tuning import print_known
 from graphslice.training.loop import Interrupted
 from graphslice.training.resolve import CompleteConfig, check_options, member_configs, resolve
 from graphslice.training.run import RunResult, finished_result, init_run_directory, run
-from graphslice.training.stack import calibrate_ensemble, evaluate_split
+from graphslice.training.stack import calibrate_ensemble, evaluate_split, mixer_note
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -246,6 +247,9 @@ def evaluate_ensemble(out: Path, data: MoleculeData, metric: str, console: Conso
                 note = f"each molecule is scored on the mean of {repeats} predictions, one of each repeat"
                 console.print(note, highlight=False)
             console.print(f"out-of-fold predictions: {out / OUT_OF_FOLD}", highlight=False, markup=False)
+    weights = [1.0 if one is None else one.weights[0].mean() for model in models for one in model.stackings]
+    for line in mixer_note(config.model.mixer, float(np.mean(weights))):
+        console.print(line, highlight=False)
     metrics["members"] = {folder.name: read_metric(folder, metric) for folder in folders}
     folds = data_config.folds_and_repeats[0] if data_config.is_cross_validation else 0
     _describe_members(folders, metrics["members"], metric, folds, console)

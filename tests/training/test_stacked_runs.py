@@ -16,8 +16,9 @@ from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.molecule import MolArrays
 from graphslice.runs.checkpoint import add_to_checkpoint, read_checkpoint
 from graphslice.runs.run_files import read_splits
-from graphslice.stacking.stacking import FITTERS, NAMES, predict_base_models
+from graphslice.stacking.stacking import FITTERS, NAMES, SMALL_WEIGHT, predict_base_models
 from graphslice.training import resume, train
+from graphslice.training.stack import mixer_note
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,20 @@ def test_scores_of_network_trees_and_ensemble(stacked_run):
     assert "(weights chosen on held-out molecules, mean over 2 targets)" in output
     for name, value in metrics["baselines"]["test"].items():
         assert f"{NAMES[name]} {value:.4f}" in output
+
+
+def test_run_says_that_its_scores_show_little_of_a_chosen_mixer(stacked_run):
+    assert read_checkpoint(stacked_run[0]).stacking.weights[0].mean() < SMALL_WEIGHT
+    assert "the scores are mostly those of the base models: trainer.baselines off, or" in stacked_run[1]
+    assert mixer_note("csp", SMALL_WEIGHT) == [] != mixer_note("csp", SMALL_WEIGHT - 0.001)
+    assert mixer_note(gs.RunConfig.preset("small").model.mixer, 0.0) == []
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_ensemble_says_so_too(tiny_config, demo_csv, tmp_path):
+    output, config = io.StringIO(), tiny_config(demo_csv, trainer={"baselines": "on", "ensemble": 2, "max_epochs": 1})
+    train(config, tmp_path / "run", console=Console(file=output, width=300))
+    assert "the scores are mostly those of the base models" in output.getvalue()
 
 
 def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):

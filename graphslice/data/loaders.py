@@ -29,7 +29,7 @@ from graphslice.data.columns import (
 from graphslice.data.dataset import LabelledDataset, check_usable, rename_tasks, unlabelled_rows
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import Labels
-from graphslice.data.ogb import OGB_FOLDERS, OGB_TARGET, load_pcqm4m
+from graphslice.data.ogb import OGB_FOLDERS, OGB_NOTES, OGB_TARGET, load_pcqm4m
 from graphslice.data.rows import parse_chunks
 from graphslice.data.splits import SPLIT_METHODS, SPLITS, encode_splits, present_splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
@@ -124,7 +124,8 @@ def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
         require_column(column, [], config.dataset)
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     labels, split = Labels.of_molecules(gaps[:, None]), encode_splits(splits, len(smiles))
-    return LabelledDataset(config.dataset, smiles, labels, regression_tasks([OGB_TARGET]), split=split)
+    tasks, notes = regression_tasks([OGB_TARGET]), OGB_NOTES[config.dataset]
+    return LabelledDataset(config.dataset, smiles, labels, tasks, split=split, notes=notes)
 
 
 def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | None = None) -> LabelledDataset:
@@ -275,6 +276,7 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
         store=store,
         columns=store.descriptors(np.arange(len(store)), columns) if columns else None,
         auxiliary={level: store.atom_bond_labels(level, names) for level, names in auxiliary.items()},
+        notes=OGB_NOTES.get(store.info.source, ()),
     )
 
 

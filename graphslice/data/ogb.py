@@ -1,4 +1,4 @@
-"""PCQM4M-LSC, loaded by OGB's own classes. The leaderboard of PCQM4M is closed; that of PCQM4Mv2 is open."""
+"""PCQM4M-LSC, loaded by OGB's own classes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from graphslice.errors import InputError, first_line
 #: Folder of each dataset below the root.
 OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
 OGB_TARGET = "homolumogap"
+#: What OGB prints of a dataset, which :func:`load_pcqm4m` hides.
+OGB_NOTES = {"pcqm4m": ("the leaderboard of pcqm4m is closed; that of pcqm4mv2 is open",), "pcqm4mv2": ()}
 
 
 def import_ogb_lsc() -> Any:

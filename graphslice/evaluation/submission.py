@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ def submit(
     for file in files:
         check_new(file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
+    for note in data.notes:
+        print(note, file=sys.stderr)
     splits = read_ogb_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():
         if (size := len(splits.get(split, ()))) != expected:

@@ -13,10 +13,11 @@ import pytest
 import torch
 from exploit import Exploit
 
-from graphslice.config import DataConfig
+from graphslice.config import DataConfig, GraphConfig
 from graphslice.data import ogb as ogb_lsc
 from graphslice.data.loaders import load_dataset
 from graphslice.data.ogb import OGB_FOLDERS, load_pcqm4m
+from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 
 SPLITS = {"pcqm4m": ["train", "valid", "test"], "pcqm4mv2": ["train", "valid", "test-dev", "test-challenge"]}
@@ -60,6 +61,15 @@ def test_ogb_dataset_is_loaded(name, make_ogb, tmp_path, offline):
     assert np.isnan(np.delete(dataset.targets, known)).all() and not dataset.rejected
     with pytest.raises(InputError, match=r"data.targets must be homolumogap, not 'gap'"):
         load_dataset(DataConfig(dataset=name, root=str(tmp_path), targets="gap"))
+
+
+@both_versions
+def test_only_the_first_version_has_a_note_that_its_leaderboard_is_closed(name, make_ogb, tmp_path):
+    make_ogb(tmp_path, name)
+    data, out = DataConfig(dataset=name, root=str(tmp_path)), tmp_path / "preprocessed.arrow"
+    featurize_dataset(data, GraphConfig(), out)
+    for dataset in (load_dataset(data), load_dataset(DataConfig(dataset=str(out)))):
+        assert ["that of pcqm4mv2 is open" in note for note in dataset.notes] == [True] * (name == "pcqm4m")
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])

@@ -1,9 +1,11 @@
+import io
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 from graphslice.data.ogb import import_ogb_lsc
 from graphslice.errors import InputError
@@ -29,8 +31,10 @@ def root(make_ogb, tmp_path_factory):
 @pytest.fixture(scope="module")
 def ogb_run(root, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "ogb"
-    result = train(tiny_config("pcqm4m", data={"root": str(root)}), folder)
+    console = Console(file=io.StringIO(), width=200)
+    result = train(tiny_config("pcqm4m", data={"root": str(root)}), folder, console=console)
     assert list(result.metrics) == ["metric", "valid"]  # the test labels are hidden
+    assert "note: the leaderboard of pcqm4m is closed; that of pcqm4mv2 is open\n" in console.file.getvalue()
     return folder
 
 
@@ -55,8 +59,8 @@ def test_submit_requires_all_molecules_of_ogb(cli, offline, ogb_run, root, tmp_p
 
 def test_submission_matches_that_of_ogb(cli, offline, ogb_run, root, tmp_path, monkeypatch):
     monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
-    code, out, _ = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
-    assert code == 0
+    code, out, err = cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "new" / "folder")
+    assert code == 0 and "the leaderboard of pcqm4m is closed; that of pcqm4mv2 is open" in err
     file = tmp_path / "new" / "folder" / "y_pred_pcqm4m.npz"
     assert out.strip() == str(file) and list(file.parent.iterdir()) == [file]
     assert cli("submit", ogb_run, "--dataset", "pcqm4m", "--root", root, "-o", file.parent)[0] == 2  # it exists

@@ -1,6 +1,7 @@
 """Fixtures shared by several test files."""
 
 import csv
+import itertools
 import os
 import pickle
 import shutil
@@ -291,6 +292,17 @@ def cli(capsys):
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """``clock(seconds)`` makes every look at the clock take some seconds."""
+
+    def set_clock(seconds):
+        ticks = itertools.count(1_000, seconds)
+        monkeypatch.setattr("graphslice.system.console.monotonic", lambda: next(ticks))
+
+    return set_clock
 
 
 @pytest.fixture

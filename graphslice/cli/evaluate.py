@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
 
 from graphslice.cli.options import (
     TABLE_FILES,
@@ -45,7 +46,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     given = {name: options[name] for name in names if options[name] is not None}
     dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
-    result = evaluate(predictor, dataset, split, splits, out)
+    result = evaluate(predictor, dataset, split, splits, out, Console(stderr=True))
     print(describe_scores(f"{dataset.name} {split}:", result, digits=6))
     for line in (*describe_bounds(split, result), *describe_coverage(split, result)):
         print(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
 
 from graphslice.cli.options import add_device, load_model
 
@@ -30,6 +31,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
 
     model = load_model(options)
     root = model.config.data.root if options.root is None else options.root
-    files = submit(model, options.dataset, root, options.out, overwrite=options.overwrite)
+    console = Console(stderr=True, soft_wrap=True)
+    files = submit(model, options.dataset, root, options.out, overwrite=options.overwrite, console=console)
     print(*files, sep="\n")
     return {"files": [str(path) for path in files]}

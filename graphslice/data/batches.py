@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,14 @@ from graphslice.feature_dims import MAX_DISTANCE
 if TYPE_CHECKING:
     from graphslice.batch import GraphBatch
 
+#: Is told the number of molecules that were done since the last call.
+Progress: TypeAlias = Callable[[int], object]
+
 _TIE_RULES = {"mean": paths.MEAN, "floyd-warshall": paths.FLOYD_WARSHALL}
+
+
+def no_progress(molecules: int) -> None:
+    """Ignore the progress."""
 
 
 def batches_per_epoch(molecules: int, batch_size: int, world: int = 1) -> int:

@@ -81,6 +81,7 @@ def featurize_rows(
     config: GraphConfig,
     *,
     pool: Pool = None,
+    progress: Callable[[int], object] | None = None,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
@@ -88,7 +89,7 @@ def featurize_rows(
     """Read the molecules of a table into stores in memory, chunk by chunk; the faults of the rows become complete.
     ``prefetch`` parses the next chunk meanwhile: faster if the caller works on a GPU, slower if on the same cores."""
     texts = ((rows, rows.smiles(columns.smiles)) for rows in chunks)
-    for rows, parsed in _parse_chunks(texts, config, level, pool, prefetch=prefetch, kinds=kinds):
+    for rows, parsed in _parse_chunks(texts, config, level, pool, progress, prefetch, kinds):
         yield with_store(rows, columns, parsed, level)
 
 
@@ -106,7 +107,7 @@ def parse(
     smiles: Sequence[str],
     config: GraphConfig | StoreInfo,
     pool: Pool = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
 ) -> Parsed:
@@ -131,7 +132,7 @@ def _parse_chunks(
     config: GraphConfig | StoreInfo,
     level: str,
     pool: Pool,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], object] | None = None,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[tuple[_Label, Parsed]]:
@@ -154,7 +155,7 @@ def _parse_chunks(
 
 
 def _finish(
-    label: _Label, futures: list[_Futures], kinds: Sequence[str], progress: Callable[[int], None] | None
+    label: _Label, futures: list[_Futures], kinds: Sequence[str], progress: Callable[[int], object] | None
 ) -> tuple[_Label, Parsed]:
     return label, _join(_results(futures), kinds, progress)
 
@@ -174,7 +175,7 @@ def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str
     return (smiles[start : start + size] for start in range(0, len(smiles), size))
 
 
-def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Callable[[int], None] | None) -> Parsed:
+def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Callable[[int], object] | None) -> Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
     orders = [np.empty((0, 2), ORDER_DTYPE)]

@@ -34,7 +34,7 @@ from graphslice.errors import InputError, check_new, check_suffix, file_errors
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import default_cache
 
-Progress = Callable[[int], None] | None
+Progress = Callable[[int], object] | None
 
 
 def build_store(

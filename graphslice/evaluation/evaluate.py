@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from rich.console import Console
 
 from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.columns import TableColumns, target_names
@@ -26,6 +27,7 @@ from graphslice.evaluation.metrics import score_rows
 from graphslice.inference.predictions import Predictions, output_arrays
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, Predictor
 from graphslice.runs.run_files import find_members, locate_dataset, read_splits, run_directory_of
+from graphslice.system.console import molecule_progress
 from graphslice.tasks import UNBOUNDED, Task, is_bounded
 
 
@@ -174,25 +176,39 @@ def evaluation_notes(dataset: LabelledDataset) -> list[str]:
 
 
 def predict_rows(
-    predictor: Predictor, dataset: LabelledDataset, rows: np.ndarray, interval: float | None = None
+    predictor: Predictor,
+    dataset: LabelledDataset,
+    rows: np.ndarray,  # int64 [R]
+    interval: float | None = None,  # coverage in percent of prediction intervals, or None
+    console: Console | None = None,  # shows the progress
 ) -> Predictions:
-    """Predict rows ``int64 [R]`` of a dataset; ``interval``: coverage in percent of prediction intervals, or None."""
+    """Predict rows of a dataset."""
     if dataset.graphs is not None:
         store = predictor.featurize_molecules([dataset.graphs[row] for row in rows])
         return predictor.predict_featurized(store, interval=interval)
+    console = console or Console(quiet=True)
+    predicting = molecule_progress("predicting", len(rows), console)
     if dataset.store is not None and predictor.can_read(dataset.store):
-        return predictor.predict_store_rows(dataset.store, rows, interval=interval)
+        with predicting as advance:
+            return predictor.predict_store_rows(dataset.store, rows, interval=interval, progress=advance)
     features = tuple(predictor.feature_columns)
     columns = {} if dataset.columns is None else dict(zip(features, dataset.columns[rows].T, strict=True))
     chunk = Rows.of_smiles([dataset.smiles[row] for row in rows], columns)
     read = TableColumns("smiles", features=features)
-    with featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
-        ((_, store),) = predictor.featurize_rows([chunk], read, pool)
-    return predictor.predict_featurized(store, interval=interval)
+    reading = molecule_progress("reading molecules", len(rows), console)
+    with reading as advance, featurizer_pool(len(rows), kinds=predictor.kinds) as pool:
+        ((_, store),) = predictor.featurize_rows([chunk], read, pool, advance)
+    with predicting as advance:
+        return predictor.predict_featurized(store, interval=interval, progress=advance)
 
 
 def evaluate(
-    predictor: Predictor, dataset: LabelledDataset, split: str, splits: Splits | None, out: Path | None = None
+    predictor: Predictor,
+    dataset: LabelledDataset,
+    split: str,
+    splits: Splits | None,
+    out: Path | None = None,
+    console: Console | None = None,  # shows the progress
 ) -> dict:
     """Evaluate a model on a split of a dataset of :func:`align_targets`; ``out`` as in :func:`write_predictions`.
 
@@ -214,7 +230,7 @@ def evaluate(
         where = "" if split == "all" else f" in the split {split}"
         raise InputError(f"{dataset.name} has no usable labels{where}{''.join(first)}")
     level = None if predictor.calibration is None else COVERAGE_LEVEL
-    predictions = predict_rows(predictor, dataset, rows, level)
+    predictions = predict_rows(predictor, dataset, rows, level, console)
     predicted = np.flatnonzero([error is None for error in predictions.errors])
     if not len(predicted):
         raise InputError(f"{dataset.name} {split}: no molecule could be predicted; the first: {predictions.errors[0]}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
@@ -22,7 +22,13 @@ TEST_SPLIT_SIZES = {
 
 
 def submit(
-    predictor: Predictor, dataset: str, root: str | Path, folder: str | Path, *, overwrite: bool = False
+    predictor: Predictor,
+    dataset: str,
+    root: str | Path,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    console: Console | None = None,  # shows the progress
 ) -> list[Path]:
     """Predict the hidden test sets of OGB-LSC with a HOMO-LUMO gap model, all before writing; return the paths."""
     folder = Path(folder)
@@ -34,8 +40,9 @@ def submit(
     for file in files:
         check_new(file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
+    console = console or Console(quiet=True)
     for note in data.notes:
-        print(note, file=sys.stderr)
+        console.print(note, highlight=False)
     splits = read_ogb_splits(dataset, root)  # the order of a submission
     for split, expected in sizes.items():
         if (size := len(splits.get(split, ()))) != expected:
@@ -43,7 +50,7 @@ def submit(
     folder.mkdir(parents=True, exist_ok=True)  # now, not after the predictions
     predicted: dict[str, np.ndarray] = {}
     for split in sizes:
-        predictions = predict_rows(predictor, data, splits[split])
+        predictions = predict_rows(predictor, data, splits[split], console=console)
         if failed := [(row, reason) for row, reason in zip(splits[split], predictions.errors, strict=True) if reason]:
             what = f"no prediction of {pluralize(len(failed), 'molecule')} of {dataset} {split}"
             raise InputError(f"{what}; the first, row {failed[0][0] + 1}: {failed[0][1]}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 import numpy as np
 
 from graphslice.config import MOLECULE, READOUTS, ModelConfig
-from graphslice.data.batches import batch_arrays, eval_batches
+from graphslice.data.batches import Progress, batch_arrays, eval_batches, no_progress
 from graphslice.data.store import GraphStore
 from graphslice.inference.program_cache import load_program
 from graphslice.program.saved import MAX_ROWS, SavedProgram
@@ -53,7 +53,7 @@ class CompiledNetworks:
     def num_parameters(self) -> int:
         return sum(weight.size for name, weight in self._parameters[0].items() if name not in STATISTICS)
 
-    def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    def predict(self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress) -> np.ndarray:
         """Compute the outputs ``float32 [M, R, W + D]`` of molecules."""
         outputs = np.empty((len(self._parameters), len(rows), self._config.model.tasks), np.float32)
 
@@ -61,8 +61,8 @@ class CompiledNetworks:
             for member, (values, parameters) in enumerate(zip(embeddings, self._parameters, strict=True)):
                 outputs[member, indices] = predict_targets(values, parameters)
 
-        if len(large := self._for_each_batch(store, rows, fill)):
-            outputs[:, large] = self.as_torch().predict(store, rows[large])
+        if len(large := self._for_each_batch(store, rows, fill, progress)):
+            outputs[:, large] = self.as_torch().predict(store, rows[large], progress)
         return outputs
 
     def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -77,7 +77,11 @@ class CompiledNetworks:
         return results
 
     def _for_each_batch(
-        self, store: GraphStore, rows: np.ndarray, use: Callable[[np.ndarray, list[np.ndarray]], None]
+        self,
+        store: GraphStore,
+        rows: np.ndarray,
+        use: Callable[[np.ndarray, list[np.ndarray]], None],
+        progress: Progress = no_progress,
     ) -> np.ndarray:
         """Call ``use`` with the indices of each batch and the embeddings by each member; return indices left out."""
         fits = store.sizes[rows] < MAX_ROWS  # the graph token is a row too
@@ -91,7 +95,7 @@ class CompiledNetworks:
                 pairs = zip(readouts, self._parameters, strict=True)
                 use(indices, [with_descriptors(values, inputs.get("descriptors"), p) for values, p in pairs])
 
-        map_one_core_each(embed_batch, eval_batches(store.sizes[rows[small]], _BATCH))
+        map_one_core_each(embed_batch, eval_batches(store.sizes[rows[small]], _BATCH), lambda done: progress(len(done)))
         return np.flatnonzero(~fits)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from graphslice.calibration.domain import DOMAIN_BITS
 from graphslice.chem.descriptors import descriptor_kinds, descriptor_width, feature_column_names
 from graphslice.chem.molecule import MolGraph
 from graphslice.config import MOLECULE
+from graphslice.data.batches import Progress, no_progress
 from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool, featurize_rows, fingerprint_rows, graph_input_rows, parse
 from graphslice.data.labels import pointers, ragged_indices
@@ -246,18 +247,23 @@ class Predictor:
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
     def featurize_rows(
-        self, chunks: Iterable[Rows], columns: TableColumns, pool: Pool = None
+        self, chunks: Iterable[Rows], columns: TableColumns, pool: Pool = None, progress: Progress | None = None
     ) -> Iterator[tuple[Rows, GraphStore]]:
         """Featurize a table for the model chunk by chunk, in the processes of a pool of :func:`featurizer_pool`."""
-        graph, on_gpu = self.config.graph, self._device != "cpu"
-        return featurize_rows(chunks, columns, graph, pool=pool, prefetch=on_gpu, kinds=self.kinds, level=self.level)
+        settings: dict[str, Any] = {"prefetch": self._device != "cpu", "kinds": self.kinds, "level": self.level}
+        return featurize_rows(chunks, columns, self.config.graph, pool=pool, progress=progress, **settings)
 
     def predict_featurized(
-        self, store: GraphStore, *, interval: float | None = None, nearest: bool = False
+        self,
+        store: GraphStore,
+        *,
+        interval: float | None = None,
+        nearest: bool = False,
+        progress: Progress = no_progress,
     ) -> Predictions:
         """Predict all rows of a store of :meth:`featurize_rows`, atoms and bonds in the order of the SMILES."""
         rows = np.arange(len(store))
-        predictions = self.predict_store_rows(store, rows, interval=interval, nearest=nearest)
+        predictions = self.predict_store_rows(store, rows, interval=interval, nearest=nearest, progress=progress)
         return predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
@@ -279,15 +285,23 @@ class Predictor:
     def _calibrated(self, values: np.ndarray) -> np.ndarray:
         return values if self.calibration is None else self.calibration.probabilities(values, self.tasks)
 
-    def _predict(self, store: GraphStore, rows: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _predict(
+        self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Predictions of M models, ``float32 [M, R, W]``, and difficulty estimates ``float32 [R, T]`` by name."""
-        outputs = self.networks.predict(store, rows)
+        outputs = self.networks.predict(store, rows, progress)
         values, predicted_stds = network_predictions(outputs, self.networks.target_stds, self.tasks)
         values, difficulty = stack_predictions(values, self.stackings, store, rows, self.tasks)
         return values, difficulty | predicted_stds
 
     def predict_store_rows(
-        self, store: GraphStore, rows: np.ndarray, *, interval: float | None = None, nearest: bool = False
+        self,
+        store: GraphStore,
+        rows: np.ndarray,
+        *,
+        interval: float | None = None,
+        nearest: bool = False,
+        progress: Progress = no_progress,
     ) -> Predictions:
         """Predict rows ``int64 [R]`` of a store, atoms and bonds in its order: mean and standard deviation (ddof=1) of
         the members. Invalid molecules get nan and an error message; other arguments as in :meth:`predict`."""
@@ -297,7 +311,7 @@ class Predictor:
         values = np.full((ptr[-1], len(self.columns)), np.nan, dtype=np.float32)
         std = None if self.num_models == 1 else values.copy()
         predicted = ragged_indices(ptr, np.flatnonzero(is_valid))
-        member_values, difficulty = self._predict(store, rows[is_valid])
+        member_values, difficulty = self._predict(store, rows[is_valid], progress)
         values[predicted] = self._calibrated(_mean(member_values))
         if std is not None:
             std[predicted] = member_values.std(axis=0, ddof=1, dtype=np.float64)

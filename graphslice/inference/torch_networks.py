@@ -11,7 +11,7 @@ import torch
 
 from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, ModelConfig, RunConfig
-from graphslice.data.batches import BatchLoader, collate_rows, eval_batches
+from graphslice.data.batches import BatchLoader, Progress, collate_rows, eval_batches, no_progress
 from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.errors import InputError, first_line
@@ -63,12 +63,12 @@ class TorchNetworks:
     def num_parameters(self) -> int:
         return self.modules[0].num_parameters
 
-    def predict(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
+    def predict(self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress) -> np.ndarray:
         """Compute ``float32 [M, R, W + D]``, predictions in the unit of the targets and D standard deviations of their
         errors, of valid molecules ``rows``; ``[M, S, W + D]`` for all S atoms or bonds in the order of the store."""
         counts = store.atom_bond_counts(self._config.model.level, rows)
         outputs = np.full((len(self.modules), counts.sum(), self._config.model.tasks), np.nan, dtype=np.float32)
-        for_each_batch(self._config, self.device, store, rows, self._forward, outputs, counts)
+        for_each_batch(self._config, self.device, store, rows, self._forward, outputs, counts, progress)
         return outputs
 
     def _forward(self, batch: GraphBatch) -> np.ndarray:
@@ -105,6 +105,7 @@ def for_each_batch(
     compute: Callable[[GraphBatch], np.ndarray],  # maps B molecules to [..., B, C]; in several threads on a CPU
     results: np.ndarray,  # [..., R, C], filled in place
     counts: np.ndarray | None = None,  # int64 [R], rows of results per molecule; None: one each
+    progress: Progress = no_progress,
 ) -> None:
     """Apply a function to valid molecules of a store, in batches of molecules of similar size."""
     ptr = pointers(np.ones(len(rows), np.int64) if counts is None else counts)
@@ -116,12 +117,13 @@ def for_each_batch(
         loader = BatchLoader(store, rows, batches, settings, threads=2, pin_memory=on_gpu)
         for indices, batch in zip(batches, loader, strict=True):
             results[..., ragged_indices(ptr, indices), :] = compute(batch)
+            progress(len(indices))
         return
 
     def fill(indices: list[int]) -> None:
         results[..., ragged_indices(ptr, indices), :] = compute(collate_rows(store, rows[indices], **settings))
 
-    map_one_core_each(fill, batches)
+    map_one_core_each(fill, batches, lambda done: progress(len(done)))
 
 
 # Largest batch, which keeps a GPU busy while the next one is launched, and smallest batch, in molecules.

@@ -1,4 +1,4 @@
-"""Handlers of Ctrl-C and SIGTERM, and progress of work on many molecules, which they end."""
+"""Handlers of Ctrl-C and SIGTERM, and the progress of work, which they end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _STOPPING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+# Seconds between two lines of progress in a log file.
+_LINE_SECONDS = 60
 
 
 @contextmanager
@@ -43,14 +46,47 @@ def interrupts_are_handled() -> bool:
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} mol/s" if task.speed else "")
+class WorkProgress:
+    """Progress of some work with an estimate of the remaining time, as a context manager: a bar on a terminal, and in a
+    log file a line a minute. ``done`` is the fraction that was done before, None if the total is unknown."""
+
+    def __init__(self, what: str, console: Console, done: float | None = 0.0) -> None:
+        self._what, self._console, self._before = what, console, done or 0.0
+        columns = TextColumn(what), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}")
+        times = TimeElapsedColumn(), TextColumn("remaining"), TimeRemainingColumn()
+        hidden = console.quiet or not console.is_terminal
+        self._bar = Progress(*columns, *times, console=console, transient=True, disable=hidden)
+        self._task = self._bar.add_task("", total=None if done is None else 1.0)
+        self._bar.update(self._task, completed=self._before)
+
+    def __enter__(self) -> WorkProgress:
+        self._bar.start()
+        self._begin = self._printed = monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, done: float | None, what: str, molecules: int) -> None:
+        """Show the fraction that is ``done``, and the rate of the molecules since the beginning."""
+        now = monotonic()
+        elapsed = max(1e-9, now - self._begin)
+        status = f"{what}, {molecules / elapsed:,.0f} molecules/s"
+        self._bar.update(self._task, completed=done, description=status)
+        if self._console.is_terminal or now - self._printed < _LINE_SECONDS:
+            return
+        self._printed = now
+        share, remaining = "", ""
+        if done is not None:
+            left = elapsed / max(1e-9, done - self._before) * (1 - done)
+            share, remaining = f"{100 * done:.0f}%, ", f", {timedelta(seconds=round(left))} remaining"
+        line = f"{self._what}: {share}{status}, {timedelta(seconds=round(elapsed))} elapsed{remaining}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def molecule_progress(what: str, total: int | None, console: Console) -> Iterator[Callable[[int], None]]:
-    """Context manager that shows a progress bar on a terminal, and yields a function of the molecules newly done.
+    """Context manager that shows a :class:`WorkProgress`, and yields a function of the number of molecules newly done.
 
     The function also raises the exception of Ctrl-C or SIGTERM again, which compiled code and callbacks lose.
     """
@@ -61,15 +97,15 @@ def molecule_progress(what: str, total: int | None, console: Console) -> Iterato
         received.append(number)
         handlers[number](number, frame)
 
-    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn()
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with signals_handled(handle, handlers), bar:
-        task = bar.add_task("", total=total)
+    count, of_total = 0, "" if total is None else f" of {total:,}"
+    with signals_handled(handle, handlers), WorkProgress(what, console, 0.0 if total else None) as progress:
 
         def advance(molecules: int) -> None:
+            nonlocal count
             for number in received:
                 handlers[number](number, None)
-            bar.advance(task, molecules)
+            count += molecules
+            progress.update(min(1.0, count / total) if total else None, f"{count:,}{of_total}", count)
 
         yield advance
 

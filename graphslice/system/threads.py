@@ -75,13 +75,22 @@ def _thread_pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "graphslice-kernels")
 
 
-def map_one_core_each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+def map_one_core_each(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    done: Callable[[_Item], object] = lambda item: None,  # called in this thread, in the order of the items
+) -> list[_Result]:
     """Compute ``[function(item) for item in items]`` in parallel, each item on one core; a single item on all cores.
     Grad mode, autocast and random generators are those of another thread."""
-    threads = cores()
+    threads, results = cores(), []
     if threads == 1 or len(items) == 1:
-        return [function(item) for item in items]
-    return list(_single_cores(threads).map(lambda item: _on_one_core(function, item), items))
+        computed: Iterator[_Result] = map(function, items)
+    else:
+        computed = _single_cores(threads).map(lambda item: _on_one_core(function, item), items)
+    for item, result in zip(items, computed, strict=True):
+        results.append(result)
+        done(item)
+    return results
 
 
 @lru_cache

@@ -1,6 +1,6 @@
 """The training loop of a run: steps, validations, checkpoints, limits and logs, in the order in which they happen.
 
-Also its optimiser and learning rates, its progress bar, and the check and compilation of fast training steps.
+Also its optimiser and learning rates, and the check and compilation of fast training steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
@@ -35,7 +34,7 @@ from graphslice.ops.dispatch import OPERATORS
 from graphslice.runs.checkpoint import save_checkpoint
 from graphslice.runs.run_files import BEST, LAST
 from graphslice.runs.torch_io import load_weights, torch_bytes
-from graphslice.system.console import interrupts_are_handled, signals_handled
+from graphslice.system.console import WorkProgress, interrupts_are_handled, signals_handled
 from graphslice.system.files import atomic_write
 from graphslice.training.devices import DTYPES, autocast, device_share
 from graphslice.training.module import MONITOR, PropertyModule
@@ -115,9 +114,7 @@ class TrainingLoop:
         self.settings, self.state = module.config.trainer, TrainingState()
         self.budget = budget = TimeBudget(self.settings.max_minutes)
         self.fast = FastSteps(module, data, fabric, steps, lambda: budget.seconds_left, console)
-        self.progress = RunProgress(
-            steps, self.settings.batch_size, module.metric, console, lambda: budget.fraction, name
-        )
+        self.console, self.name, self._score = console, name or "training", ""
         share = device_share(fabric)
         self.train_batches = data.train_loader(share, lambda: self.state.step)
         self.valid_batches = data.eval_loader("valid", share)
@@ -142,9 +139,9 @@ class TrainingLoop:
             for logger in self.fabric.loggers:
                 logger.save()  # creates the logs, which takes seconds
             self.budget.start()
-            with self.progress.bar:
+            self._first_step = self.state.step
+            with WorkProgress(self.name, self.console, self._fraction_done()) as self._progress:
                 self.fast.begin(self.state.step)
-                self.progress.begin(self.state.step)
                 while not self._finished():
                     self._train_epoch()
             for logger in self.fabric.loggers:
@@ -187,7 +184,7 @@ class TrainingLoop:
             total, molecules = total + loss * len(batch), molecules + len(batch)
             ended = self._out_of_limits()
             self.fast.after_step(self.state.step)
-            self.progress.update(self.state.step)
+            self._show_progress()
             if ended or self.state.step % _LOG_EVERY == 0:
                 self._log({"train_loss_step": float(loss)})
             if ended:
@@ -226,13 +223,13 @@ class TrainingLoop:
             self.state.seconds, self.state.validated = self.budget.seconds, self.state.step
             if self.state.step >= self.steps:
                 self._save_best()
-            self.progress.validated(self.state.step, len(self.train_batches), {})
             return
         self.module.zero_grad()  # frees memory
         self.module.eval()
         with torch.inference_mode(), autocast(self.fabric):
             for batch in self.valid_batches:
                 self.module.validate(batch.to(self.fabric.device, non_blocking=True))
+                self._show_progress()
                 self._stop_if_alone()
         self.module.train()
         scores = self.module.validation_scores(self.data.dataset)
@@ -243,7 +240,17 @@ class TrainingLoop:
         if state.best is None or lower_is_better(scores[MONITOR]) < lower_is_better(state.best):
             state.best, state.waited = scores[MONITOR], 0
             self._save_best()
-        self.progress.validated(state.step, len(self.train_batches), scores)
+        name = self.module.metric
+        self._score = f"validation {METRICS[name].label} {scores[f'val_{name}']:.4f}, "
+
+    def _show_progress(self) -> None:
+        step, batch_size = self.state.step, self.settings.batch_size
+        where = f"{self._score}epoch {-(-step // len(self.train_batches))}, step {step:,}"
+        self._progress.update(self._fraction_done(), where, (step - self._first_step) * batch_size)
+
+    def _fraction_done(self) -> float:
+        """Return the completed fraction of the training, by steps or time, whichever is larger."""
+        return max(self.state.step / max(1, self.steps), self.budget.fraction)
 
     def _read_clock(self) -> None:
         """Update the fraction of the time limit that has passed; all devices use the clock of the first."""
@@ -371,60 +378,6 @@ def freeze(model: GraphTransformer, frozen: str) -> None:
 def _block_index(name: str) -> int | None:
     match = re.match(r"blocks\.(\d+)\.", name)
     return int(match.group(1)) if match else None
-
-
-class RunProgress:
-    """Progress bar of a network: steps, molecules per second, validation metric, time left. ``bar`` is a context
-    manager; without a terminal, a line is printed at every 5% of the training instead."""
-
-    def __init__(
-        self, steps: int, batch_size: int, metric: str, console: Console, elapsed: Callable[[], float], name: str
-    ) -> None:
-        self.steps, self.batch_size, self.console, self.elapsed, self.name = steps, batch_size, console, elapsed, name
-        self.logged, self.label = f"val_{metric}", f"validation {METRICS[metric].label}"
-        self.bar = Progress(
-            TextColumn(name or "training"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TextColumn("remaining"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal or console.quiet,
-        )
-        self._printed = 0.0
-        self._score = ""
-
-    def begin(self, step: int) -> None:
-        """Begin before the first step of the run or of its resumption."""
-        self._begin, self._first, self._from = time.monotonic(), step, self._fraction_done(step)
-        self._task = self.bar.add_task("", total=1.0, status="")
-        self.bar.update(self._task, completed=self._from)
-
-    def update(self, step: int) -> None:
-        """Show that a step was made."""
-        rate = (step - self._first) * self.batch_size / max(1e-9, time.monotonic() - self._begin)
-        status = f"step {step:,} · {rate:,.0f} mol/s{self._score}"
-        self.bar.update(self._task, completed=self._fraction_done(step), status=status)
-
-    def validated(self, step: int, steps_per_epoch: int, scores: Mapping[str, float]) -> None:
-        """Show the score of a validation, if any; without a terminal, print a line if the run has progressed by 5%."""
-        score = f"{self.label} {scores[self.logged]:.4f}, " if scores else ""
-        self._score = f" · {score.removesuffix(', ')}" if scores else ""
-        share = self._fraction_done(step)
-        if not self.console.is_terminal and (share - self._printed >= 0.05 or share >= 1):
-            self._printed = share
-            passed = time.monotonic() - self._begin
-            left = passed / max(1e-9, share - self._from) * (1 - share)
-            where = f"epoch {-(-step // steps_per_epoch)}, step {step:,}, {100 * share:.0f}%"
-            name = f"{self.name}, " if self.name else ""
-            text = f"{name}{where}: {score}{passed:.0f} s elapsed, {left:.0f} s remaining"
-            self.console.print(text, highlight=False)
-
-    def _fraction_done(self, step: int) -> float:
-        """Return the completed fraction of the training, by steps or time, whichever is larger."""
-        return max(step / max(1, self.steps), self.elapsed())
 
 
 # Seconds of torch.compile per batch width (number of rows), forward and backward with CUDA graphs, on two cores: about

@@ -87,6 +87,18 @@ def test_v2_has_a_file_for_each_test_split(offline, ogb_run, root, tmp_path, mon
     assert [file.name for file in files] == [f"y_pred_pcqm4m-v2_{split}.npz" for split in saved]
 
 
+@pytest.mark.parametrize("command", ["evaluate", "submit"])
+def test_log_file_gets_a_line_a_minute(command, cli, offline, ogb_run, root, tmp_path, monkeypatch, clock):
+    monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
+    out = ["-o", tmp_path / "out"] if command == "submit" else []
+    clock(60)
+    code, _, err = cli(command, ogb_run, "--dataset", "pcqm4m", "--root", root, *out)
+    assert code == 0
+    times = "10 of 10, 0 molecules/s, 0:01:00 elapsed, 0:00:00 remaining"
+    lines = [line for line in err.splitlines() if "remaining" in line]
+    assert lines == [f"reading molecules: 100%, {times}", f"predicting: 100%, {times}"]
+
+
 def test_submit_rejects_molecules_without_prediction(offline, ogb_run, make_ogb, tmp_path, monkeypatch):
     folder = make_ogb(tmp_path)
     table = pd.read_csv(folder / "raw" / "data.csv.gz")

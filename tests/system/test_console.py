@@ -1,12 +1,43 @@
 """The progress of work on many molecules."""
 
+import io
 import signal
 import sys
 
 import pytest
 from rich.console import Console
 
-from graphslice.system.console import molecule_progress
+from graphslice.system.console import WorkProgress, molecule_progress
+
+
+def test_log_file_gets_a_line_a_minute_with_the_remaining_time(clock):
+    clock(20)
+    console = Console(file=io.StringIO(), width=200)
+    with molecule_progress("predicting", 90_000, console) as advance:
+        for _ in range(9):
+            advance(10_000)
+    # 10,000 molecules in 20 seconds, from the first look at the clock
+    assert console.file.getvalue().splitlines() == [
+        "predicting: 33%, 30,000 of 90,000, 500 molecules/s, 0:01:00 elapsed, 0:02:00 remaining",
+        "predicting: 67%, 60,000 of 90,000, 500 molecules/s, 0:02:00 elapsed, 0:01:00 remaining",
+        "predicting: 100%, 90,000 of 90,000, 500 molecules/s, 0:03:00 elapsed, 0:00:00 remaining",
+    ]
+
+
+def test_without_a_total_there_is_no_estimate(clock):
+    clock(90)
+    console = Console(file=io.StringIO(), width=200)
+    with molecule_progress("reading", None, console) as advance:
+        advance(900)
+    assert console.file.getvalue() == "reading: 900, 10 molecules/s, 0:01:30 elapsed\n"
+
+
+def test_estimate_of_continued_work_leaves_out_what_was_done_before(clock):
+    clock(60)
+    console = Console(file=io.StringIO(), width=200)
+    with WorkProgress("training", console, done=0.5) as progress:
+        progress.update(0.75, "step 75", 600)
+    assert console.file.getvalue() == "training: 75%, step 75, 10 molecules/s, 0:01:00 elapsed, 0:01:00 remaining\n"
 
 
 class _SendsWhenDeleted:

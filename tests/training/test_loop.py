@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -89,6 +90,19 @@ def test_function_after_every_epoch_can_end_the_training(demo_csv, tiny_config, 
     with pytest.raises(RuntimeError, match="enough"):
         train_without(fold, complete, data, tmp_path / "run", "", console, stop)
     assert steps == [(2, 2, True), (4, 4, True)]  # 32 molecules in batches of 16
+
+
+def test_log_file_of_a_training_gets_a_line_a_minute(demo_csv, tiny_config, tmp_path, clock):
+    clock(30)  # for each of 3 steps, and each of 2 validations of one batch
+    console = Console(file=io.StringIO(), width=200)
+    train(tiny_config(demo_csv, trainer={"max_epochs": 2}), tmp_path / "run", console=console)
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("training: ")]
+    assert len(lines) == 4
+    assert lines[0] == "training: 33%, epoch 1, step 2, 1 molecules/s, 0:01:00 elapsed, 0:02:00 remaining"
+    assert re.fullmatch(
+        r"training: 83%, validation MAE \d\.\d{4}, epoch 2, step 5, 0 molecules/s, 0:03:00 elapsed, 0:00:36 remaining",
+        lines[2],
+    )
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:

@@ -23,7 +23,7 @@ MODULE = "graphslice.evaluation.evaluate"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    add_model(parser)
+    add_model(parser, several=True)
     add_data_options(parser)
     default = "test; valid of PCQM4M-LSC; all where there are no splits"
     parser.add_argument("--split", help=f"train, valid, test or all (default: {default})")
@@ -44,7 +44,8 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     check_output(Path(source) if source else None, out, options.overwrite)
     names = ("dataset", "root", "smiles_column", "decimal", "targets")
     given = {name: options[name] for name in names if options[name] is not None}
-    dataset, splits = load_evaluation_data(predictor, Path(local_path(options.model)), given, options.split)
+    model, *others = (Path(local_path(model)) for model in options.model)
+    dataset, splits = load_evaluation_data(predictor, model, given, options.split, others=others)
     split = options.split or ("all" if splits is None else "valid" if dataset.is_pcqm4m else "test")
     result = evaluate(predictor, dataset, split, splits, out, Console(stderr=True))
     print(describe_scores(f"{dataset.name} {split}:", result, digits=6))

@@ -266,11 +266,13 @@ def add_engine(parser: ArgumentParser) -> None:
     )
 
 
-def add_model(parser: ArgumentParser) -> None:
-    """Add the argument ``model``, which :func:`load_model` reads."""
-    parser.add_argument(
-        "model", help=f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}"
-    )
+def add_model(parser: ArgumentParser, several: bool = False) -> None:
+    """Add the argument ``model``, which :func:`load_model` reads; ``several``: or a list, whose mean predicts."""
+    text = f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}"
+    if several:
+        parser.add_argument("model", nargs="+", help=f"{text}; of several the predictions of all models are averaged")
+    else:
+        parser.add_argument("model", help=text)
 
 
 def add_molecules(parser: ArgumentParser, what: str) -> None:
@@ -349,9 +351,11 @@ def reject_pretrained(model: str) -> None:
 def load_model(options: Namespace) -> Predictor:
     """Load the model of the command line onto its device."""
     from graphslice.inference import load
-    from graphslice.runs.run_files import unfinished_note
+    from graphslice.runs.run_files import run_directory_of, unfinished_note
 
-    predictor = load(options.model, options.device or None)
-    if note := unfinished_note(predictor.folder):
-        print(note, file=sys.stderr)
+    first, *others = options.model if isinstance(options.model, list) else [options.model]
+    predictor = load(first, options.device or None, others)
+    for model in (first, *others):
+        if note := unfinished_note(run_directory_of(model)):
+            print(note, file=sys.stderr)
     return predictor

@@ -7,17 +7,17 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from graphslice.cli.options import add_device, load_model
+from graphslice.cli.options import add_device, add_model, load_model
 
 MODULE = "graphslice.evaluation.submission"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("model", help="run directory or checkpoint")
+    add_model(parser, several=True)
     parser.add_argument(
         "--dataset",
         required=True,
-        help="pcqm4mv2 (test-dev, test-challenge) or pcqm4m (test), whose leaderboard is closed",
+        help="pcqm4mv2 (test-dev, test-challenge); pcqm4m (test), whose leaderboard is closed",
     )
     parser.add_argument("--root", help="directory of OGB's data, downloaded if missing (default: that of the training)")
     parser.add_argument("-o", "--out", default="submission", help="output directory (default: submission)")
@@ -26,12 +26,15 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
-    """Write the files and print their paths; raise InputError for unusable input."""
-    from graphslice.evaluation.submission import submit
+    """Write the files, print their paths and what OGB's form asks of the runs; raise InputError for unusable input."""
+    from graphslice.evaluation.submission import describe_training, submit, training_facts
 
-    model = load_model(options)
-    root = model.config.data.root if options.root is None else options.root
+    predictor = load_model(options)
+    root = predictor.config.data.root if options.root is None else options.root
     console = Console(stderr=True, soft_wrap=True)
-    files = submit(model, options.dataset, root, options.out, overwrite=options.overwrite, console=console)
+    files = submit(predictor, options.dataset, root, options.out, overwrite=options.overwrite, console=console)
+    runs = {model: training_facts(model) for model in options.model}
+    for model, facts in runs.items():
+        console.out(f"{model}: {describe_training(facts)}", highlight=False)
     print(*files, sep="\n")
-    return {"files": [str(path) for path in files]}
+    return {"files": [str(path) for path in files], "runs": runs}

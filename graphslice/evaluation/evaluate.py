@@ -37,12 +37,13 @@ def load_evaluation_data(
     overrides: dict[str, Any],  # of DataConfig
     split: str | None = None,
     frame: Any = None,  # or PyG graphs
+    others: Sequence[Path] = (),  # models that the predictor averages with the first
 ) -> tuple[LabelledDataset, Splits | None]:
     """Load the data of a ``frame`` or that ``overrides`` name, else those of the training, with all targets of the
     model, and their splits or None; ``all`` ignores a split column. InputError: unreadable data, other targets, or
     training data that are gone or have changed."""
     if frame is None and "dataset" not in overrides:
-        return _load_training_data(predictor, model, overrides, split)
+        return _load_training_data(predictor, model, overrides, split, others)
     if frame is None:
         overrides = {**overrides, "dataset": absolute_dataset(overrides["dataset"])}
     columns = _columns(overrides["dataset"]) if frame is None else column_names(frame) if is_frame(frame) else []
@@ -54,7 +55,7 @@ def load_evaluation_data(
 
 
 def _load_training_data(
-    predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None
+    predictor: Predictor, model: Path | None, overrides: dict[str, Any], split: str | None, others: Sequence[Path]
 ) -> tuple[LabelledDataset, Splits | None]:
     folder, trained = None if model is None else run_directory_of(model), predictor.config.data
     source = locate_dataset(trained.dataset, folder)
@@ -77,7 +78,9 @@ def _load_training_data(
     if predictor.calibration is not None and split in ("train", "valid", "all"):
         note = "intervals were calibrated on some of these molecules or trained on them: their coverage is no test"
         aligned = replace(aligned, notes=(*aligned.notes, note))
-    return aligned, dataset.splits if dataset.is_pcqm4m else _splits_of_run(predictor, model, folder, dataset)
+    if dataset.is_pcqm4m:
+        return aligned, dataset.splits
+    return aligned, _splits_of_run(predictor, [folder, *filter(None, map(run_directory_of, others))], dataset)
 
 
 def _columns(dataset: str) -> list[str]:
@@ -153,19 +156,20 @@ def _align_to_model(predictor: Predictor, dataset: LabelledDataset, evaluated: S
     return replace(dataset, all_labels=aligned, tasks=list(predictor.tasks))
 
 
-def _splits_of_run(predictor: Predictor, model: Path, folder: Path, dataset: LabelledDataset) -> Splits:
-    """Return the splits of the run that trained a model; of an ensemble those that are the same for all members."""
+def _splits_of_run(predictor: Predictor, folders: Sequence[Path], dataset: LabelledDataset) -> Splits:
+    """Return the splits of the runs that trained a model; of an ensemble those that are the same for all members."""
     if predictor.is_cross_validation:
         raise InputError(
-            f"all molecules of {dataset.name} are in training sets of the cross-validation {model}: its metrics.json "
-            "and out_of_fold.csv hold the out-of-fold results; name other data with data.dataset"
+            f"all molecules of {dataset.name} are in training sets of the cross-validation {folders[0]}: its "
+            "metrics.json and out_of_fold.csv hold the out-of-fold results; name other data with data.dataset"
         )
-    splits = read_splits(folder) or dataset.splits or {}
-    members = [read_splits(member) or {} for member in (find_members(model) if model.is_dir() else [])]
+    splits = read_splits(folders[0]) or dataset.splits or {}
+    runs = [*folders[1:], *(member for folder in folders for member in find_members(folder))]
+    others = [read_splits(run) or {} for run in runs]
     return {
         name: rows
         for name, rows in splits.items()
-        if all(np.array_equal(rows, member.get(name, ())) for member in members)
+        if all(np.array_equal(rows, other.get(name, ())) for other in others)
     }
 
 

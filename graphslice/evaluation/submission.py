@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -13,6 +16,8 @@ from graphslice.data.ogb import OGB_TARGET, import_ogb_lsc, read_ogb_splits
 from graphslice.errors import InputError, check_choice, check_new, pluralize
 from graphslice.evaluation.evaluate import predict_rows
 from graphslice.inference.predictor import Predictor
+from graphslice.runs.run_files import TRAINING, read_training, run_directory_of
+from graphslice.system.machine import device_name
 
 #: Splits to submit, with the number of molecules that OGB has in each.
 TEST_SPLIT_SIZES = {
@@ -49,14 +54,37 @@ def submit(
             raise InputError(f"OGB's {split} of {dataset} has {expected:,} molecules, but that in {root} has {size:,}")
     folder.mkdir(parents=True, exist_ok=True)  # now, not after the predictions
     predicted: dict[str, np.ndarray] = {}
+    begin = monotonic()
     for split in sizes:
         predictions = predict_rows(predictor, data, splits[split], console=console)
         if failed := [(row, reason) for row, reason in zip(splits[split], predictions.errors, strict=True) if reason]:
             what = f"no prediction of {pluralize(len(failed), 'molecule')} of {dataset} {split}"
             raise InputError(f"{what}; the first, row {failed[0][0] + 1}: {failed[0][1]}")
         predicted[split] = predictions.values[:, 0]
+    time, count = timedelta(seconds=round(monotonic() - begin)), sum(sizes.values())
+    model = f"{pluralize(predictor.num_models, 'network')}, {predictor.total_parameters:,} parameters"
+    console.print(f"{model}: {count:,} molecules in {time} on {device_name(predictor.device)}", highlight=False)
     lsc = import_ogb_lsc()
     evaluator = lsc.PCQM4MEvaluator() if dataset == "pcqm4m" else lsc.PCQM4Mv2Evaluator()
     for split, values in predicted.items():
         evaluator.save_test_submission({"y_pred": values}, str(folder), *([] if dataset == "pcqm4m" else [split]))
     return files
+
+
+def training_facts(model: str | Path) -> dict[str, Any]:
+    """Return what OGB's form asks of a training, from the records of the run: parameters of a network, seconds, device,
+    number of devices, and of an ensemble its members; empty without records."""
+    folder = run_directory_of(model)
+    recorded = read_training(folder) if folder is not None and (folder / TRAINING).is_file() else {}
+    names = ("parameters", "seconds", "device", "devices", "members")
+    return {name: recorded[name] for name in names if name in recorded}
+
+
+def describe_training(facts: dict[str, Any]) -> str:
+    """Describe the result of :func:`training_facts` for the user."""
+    if not facts:
+        return "no record of its training"
+    members = f"{facts['members']} x " if "members" in facts else ""
+    devices = f"{facts['devices']} x " if facts["devices"] > 1 else ""
+    time = timedelta(seconds=round(facts["seconds"]))
+    return f"{members}{facts['parameters']:,} parameters, trained in {time} on {devices}{facts['device']}"

@@ -29,7 +29,7 @@ from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import Rows
 from graphslice.errors import InputError
-from graphslice.inference.compiled_networks import Networks, load_networks
+from graphslice.inference.compiled_networks import STATISTICS, Networks, load_networks
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
 from graphslice.inference.predictions import Neighbours, PredictionInterval, Predictions
 from graphslice.runs.checkpoint import Checkpoint
@@ -104,6 +104,11 @@ class Predictor:
     def num_models(self) -> int:
         """Number of ensemble members; 1 for a single model."""
         return len(self.stackings)
+
+    @property
+    def total_parameters(self) -> int:
+        """Number of parameters of all networks."""
+        return sum(w.size for weights in self.networks.weights for name, w in weights.items() if name not in STATISTICS)
 
     @property
     def model(self) -> GraphTransformer:
@@ -355,9 +360,12 @@ def _mean(member_values: np.ndarray) -> np.ndarray:
     return member_values.mean(axis=0, dtype=np.float64).astype(np.float32)
 
 
-def load(path: str | Path, device: str | torch.device | None = None) -> Predictor:
-    """Load a run directory, checkpoint file or packaged model (else InputError); no code of the file is run."""
-    checkpoints = read_checkpoints(path)
+def load(path: str | Path, device: str | torch.device | None = None, others: Sequence[str | Path] = ()) -> Predictor:
+    """Load a run directory, checkpoint file or packaged model (else InputError), with ``others`` as one ensemble, which
+    has no calibration; no code of the files is run."""
+    checkpoints = read_checkpoints(path, *others)
+    if others:
+        return Predictor(checkpoints, device)
     return Predictor(
         checkpoints, device, calibration=read_calibration(path, checkpoints), folder=run_directory_of(path)
     )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE, ModelConfig, RunConfig
@@ -18,6 +21,9 @@ from graphslice.errors import InputError, first_line
 from graphslice.inference.program_cache import save_program
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.system.threads import map_one_core_each
+
+if TYPE_CHECKING:
+    from graphslice.nn import GraphTransformer
 
 
 def torch_device(name: str) -> torch.device:
@@ -39,10 +45,11 @@ class TorchNetworks:
 
     def __init__(self, checkpoints: Sequence[Checkpoint], device: str) -> None:
         self.device = torch_device(device)
-        self._config = checkpoints[0].config
+        # Batches must fit the largest member, if they are those of several runs.
+        self._config = max((checkpoint.config for checkpoint in checkpoints), key=lambda config: config.model.dim)
         self.modules = [checkpoint.model().to(self.device) for checkpoint in checkpoints]
         if self.device.type == "cpu" and self._config.model.level == MOLECULE:
-            save_program(self._config.model, self.modules[0])
+            save_program(self.modules[0].config, self.modules[0])
 
     @property
     def target_stds(self) -> list[np.ndarray]:
@@ -63,31 +70,30 @@ class TorchNetworks:
     def num_parameters(self) -> int:
         return self.modules[0].num_parameters
 
-    def predict(self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress) -> np.ndarray:
-        """Compute ``float32 [M, R, W + D]``, predictions in the unit of the targets and D standard deviations of their
-        errors, of valid molecules ``rows``; ``[M, S, W + D]`` for all S atoms or bonds in the order of the store."""
+    def predict(self, store: GraphStore, rows: np.ndarray, progress: Progress = no_progress) -> list[np.ndarray]:
+        """Compute by member ``float32 [R, W + D]``, predictions in the unit of the targets and D standard deviations of
+        their errors, of valid molecules ``rows``; ``[S, W + D]`` for all S atoms or bonds in the order of the store."""
         counts = store.atom_bond_counts(self._config.model.level, rows)
-        outputs = np.full((len(self.modules), counts.sum(), self._config.model.tasks), np.nan, dtype=np.float32)
-        for_each_batch(self._config, self.device, store, rows, self._forward, outputs, counts, progress)
-        return outputs
-
-    def _forward(self, batch: GraphBatch) -> np.ndarray:
-        batch = batch.to(self.device, non_blocking=True)
-        with torch.inference_mode(), tf32_matmul(self.device, self._config.model.mixer):
-            outputs = [module(batch).float().cpu().numpy() for module in self.modules]
-        return np.stack(outputs)
+        ends = pointers([module.config.tasks for module in self.modules])[1:]
+        outputs = np.full((counts.sum(), ends[-1]), np.nan, dtype=np.float32)
+        compute = partial(self._compute, lambda module, batch: module(batch))
+        for_each_batch(self._config, self.device, store, rows, compute, outputs, counts, progress)
+        return np.split(outputs, ends[:-1], axis=1)
 
     def embed(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:
         """Compute embeddings of molecules, ``float32 [R, C]``."""
         embeddings = np.empty((len(rows), self.width), dtype=np.float32)
-        for_each_batch(self._config, self.device, store, rows, self._embed_batch, embeddings)
+        compute = partial(self._compute, lambda module, batch: module.compute_embeddings(batch))
+        for_each_batch(self._config, self.device, store, rows, compute, embeddings)
         return embeddings
 
-    def _embed_batch(self, batch: GraphBatch) -> np.ndarray:
-        batch = batch.to(self.device, non_blocking=True)
-        with torch.inference_mode(), tf32_matmul(self.device, self._config.model.mixer):
-            members = [module.compute_embeddings(batch).float() for module in self.modules]
-            return torch.cat(members, dim=1).cpu().numpy()
+    def _compute(self, compute: Callable[[GraphTransformer, GraphBatch], Tensor], batch: GraphBatch) -> np.ndarray:
+        """Compute ``float32 [B, C]`` of the molecules of a batch by each member, side by side."""
+        batch, results = batch.to(self.device, non_blocking=True), []
+        for module in self.modules:
+            with torch.inference_mode(), tf32_matmul(self.device, module.config.mixer):
+                results.append(compute(module, batch).float().cpu())
+        return torch.cat(results, dim=1).numpy()
 
     def as_torch(self) -> TorchNetworks:
         return self

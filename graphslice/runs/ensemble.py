@@ -25,20 +25,26 @@ def find_models(path: str | Path) -> list[Path]:
     return found or [path]
 
 
-def read_checkpoints(path: str | Path) -> list[Checkpoint]:
-    """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model; raises
-    :class:`InputError` if one cannot be read, or the members were trained on other data or targets."""
-    folders = find_models(path)
+def read_checkpoints(*paths: str | Path) -> list[Checkpoint]:
+    """Read the checkpoints of the members of an ensemble, or the one checkpoint of a single model, or those of several
+    as one ensemble; raises :class:`InputError` if one cannot be read, or they are no ensemble."""
+    folders = [folder for path in paths for folder in find_models(path)]
     checkpoints = [read_checkpoint(folder) for folder in folders]
     check_members(folders, checkpoints)
     return checkpoints
 
 
 def check_members(folders: Sequence[Path], checkpoints: Sequence[Checkpoint]) -> None:
-    """Raise :class:`InputError` unless the members of an ensemble have the data and targets of the first."""
-    known = [(checkpoint.config.data.fingerprint, checkpoint.tasks) for checkpoint in checkpoints]
+    """Raise :class:`InputError` unless the members of an ensemble have the data, targets and graphs of the first."""
+    configs = [checkpoint.config for checkpoint in checkpoints]
+    known = [
+        (config.data.fingerprint, checkpoint.tasks, config.graph, config.collate_settings)
+        for config, checkpoint in zip(configs, checkpoints, strict=True)
+    ]
     if other := next((folder for folder, one in zip(folders, known, strict=True) if one != known[0]), None):
-        raise InputError(f"{other} and {folders[0]} were trained on other data or targets: they are no ensemble")
+        raise InputError(
+            f"{other} and {folders[0]} were trained on other data, targets or settings of graphs: they are no ensemble"
+        )
 
 
 def read_calibration(path: str | Path, checkpoints: Sequence[Checkpoint]) -> Calibration | None:

@@ -12,6 +12,8 @@ from graphslice.errors import InputError
 from graphslice.evaluation import submission
 from graphslice.evaluation.submission import submit
 from graphslice.inference.predictor import load
+from graphslice.runs.checkpoint import read_checkpoint, save_checkpoint
+from graphslice.runs.run_files import read_training
 from graphslice.training import train
 
 
@@ -71,6 +73,56 @@ def test_submission_matches_that_of_ogb(cli, offline, ogb_run, root, tmp_path, m
     predicted = load(ogb_run, "cpu").predict(table["smiles"][rows])[:, 0]
     np.testing.assert_allclose(contents(file)["y_pred"], predicted, rtol=1e-5)
     assert contents(file)["y_pred"].dtype == np.float32 and list(contents(file)) == ["y_pred"]
+
+
+def test_submission_of_several_runs_is_the_mean_of_their_submissions(
+    cli, offline, ogb_run, root, tiny_config, tmp_path, monkeypatch
+):
+    """The runs have other architectures, losses with other outputs, and labels normalised otherwise."""
+    monkeypatch.setitem(submission.TEST_SPLIT_SIZES, "pcqm4m", {"test": 10})
+    runs = [ogb_run]
+    for name, model, loss in (
+        ("softmax", {"mixer": "softmax", "dim": 32}, "auto"),
+        ("csp", {"mixer": "csp"}, "gaussian"),
+    ):
+        config = tiny_config("pcqm4m", data={"root": str(root)}, model=model, trainer={"loss": loss, "seed": 3})
+        train(config, tmp_path / name)
+        checkpoint = read_checkpoint(tmp_path / name)
+        checkpoint.weights["target_mean"] = checkpoint.weights["target_mean"] + 2
+        checkpoint.weights["target_std"] = checkpoint.weights["target_std"] * 3
+        save_checkpoint(checkpoint, tmp_path / name / "model.safetensors")
+        runs.append(tmp_path / name)
+    single = []
+    for number, models in enumerate([*([run] for run in runs), runs]):
+        code, out, err = cli("submit", *models, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / str(number))
+        assert code == 0
+        single.append(contents(out.strip())["y_pred"])
+    *single, together = single
+    assert np.ptp([values.mean() for values in single]) > 1
+    np.testing.assert_allclose(together, np.mean(single, axis=0, dtype=np.float64), rtol=1e-5)
+    total = sum(read_training(run)["parameters"] for run in runs)
+    assert f"{total:,} parameters" in err and all(f"{read_training(run)['parameters']:,}" in err for run in runs)
+
+
+def test_runs_on_other_data_are_not_averaged(cli, offline, ogb_run, root, tiny_config, tmp_path):
+    train(tiny_config("pcqm4mv2", data={"root": str(root)}), tmp_path / "v2")
+    code, out, err = cli(
+        "submit", ogb_run, tmp_path / "v2", "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "o"
+    )
+    assert (code, out) == (2, "") and f"{tmp_path / 'v2'} and {ogb_run} were trained on other data" in err
+    assert err.count("\n") == 1 and not (tmp_path / "o").exists()
+    code, _, err = cli("evaluate", ogb_run, tmp_path / "v2", "--root", root)
+    assert code == 2 and "were trained on other data" in err
+
+
+def test_average_of_runs_is_evaluated(cli, offline, ogb_run, root, tiny_config, tmp_path):
+    train(tiny_config("pcqm4m", data={"root": str(root)}, trainer={"seed": 3}), tmp_path / "other")
+    table = pd.read_csv(root / "pcqm4m_kddcup2021" / "raw" / "data.csv.gz")
+    valid = table.iloc[torch.load(root / "pcqm4m_kddcup2021" / "split_dict.pt", weights_only=False)["valid"]]
+    predicted = [load(run, "cpu").predict(valid["smiles"])[:, 0] for run in (ogb_run, tmp_path / "other")]
+    code, out, _ = cli("evaluate", ogb_run, tmp_path / "other")
+    expected = np.abs(np.mean(predicted, axis=0) - valid["homolumogap"]).mean()
+    assert code == 0 and float(re.search(r"valid: MAE ([\d.]+)", out)[1]) == pytest.approx(expected, abs=2e-6)
 
 
 def test_v2_has_a_file_for_each_test_split(offline, ogb_run, root, tmp_path, monkeypatch):

@@ -15,8 +15,9 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*PAGES, *ROOT.glob("*.md"), *(ROOT / name / "README.md" for name in ("scripts", "data", "examples"))]
 #: Documents that show a user what to type.
 GUIDES = [ROOT / "README.md", *(page for page in PAGES if page.parent.name in ("howto", "start"))]
-_REFERENCE = ("reference/mixers", "reference/api", "models", "adme", "tuning", "export", "serve", "results")
-GUIDES += [ROOT / "docs" / f"{name}.md" for name in _REFERENCE]
+_OTHERS = ("explanation/sorting", "reference/mixers", "reference/api")
+_OTHERS += ("models", "adme", "tuning", "export", "serve", "results")
+GUIDES += [ROOT / "docs" / f"{name}.md" for name in _OTHERS]
 GUIDES += [ROOT / "scripts/README.md", ROOT / "examples/README.md"]
 # A block, and the comment above it that says why it is not run.
 _BLOCK = re.compile(r"(?:<!-- not run: ([^\n]+) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -69,8 +70,12 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
     for name in ("my", "demo", "v2", "pretrained"):
         shutil.copytree(run_directory, tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
+
+    def tiny(preset, config=None, *_):
+        return tiny_config(model=(config or {}).get("model", {}))
+
     for module in ("fitting", "estimators"):
-        monkeypatch.setattr(f"graphslice.api.{module}.base_config", lambda *_: tiny_config())
+        monkeypatch.setattr(f"graphslice.api.{module}.base_config", tiny)
     monkeypatch.setattr("graphslice.config.RunConfig.preset", lambda name: tiny_config())
     mixers = dict(MIXERS)  # a block registers one
     yield tmp_path

@@ -11,6 +11,7 @@ from math import comb, floor, isfinite, log10
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from scipy.special import logsumexp
 from torch import Tensor, nn
 
@@ -30,6 +31,8 @@ from graphslice.inference.inputs import Columns
 from graphslice.inference.predictor import Predictor
 from graphslice.inference.torch_networks import tf32_matmul
 from graphslice.nn import GraphTransformer
+from graphslice.nn.context import AttentionContext
+from graphslice.ops.dispatch import reference_only
 from graphslice.stacking.stacking import SMALL_WEIGHT
 from graphslice.system.threads import map_one_core_each
 from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, each_target, output_slices, predicted_classes
@@ -278,6 +281,48 @@ def activations(
     distances = batch.path_distances[batch.path_types[0].long()]
     tensors = (torch.cat(rows), torch.cat(mixed), attn_weights, distances, prediction)
     return Activations(*(tensor.cpu().numpy() for tensor in tensors))
+
+
+def implicit_map(
+    predictor: Predictor,
+    graph: MolGraph,
+    layer: int,
+    channel: int,
+    *,
+    from_values: bool = False,
+    descriptors: Mapping[str, np.ndarray] | None = None,
+) -> csr_array:
+    """Compute the matrix M by which the mixer of a layer maps a channel, ``float32 [N + 1, N + 1]``: what it makes of
+    the column ``(P V)_c`` is ``M (P V)_c``, or with ``from_values`` ``M V_c``, so that P is part of M.
+
+    The matrix is the Jacobian of the mixer's operator at the column, for a sort a permutation. Raises
+    :class:`InputError` if the operator is not a matrix times the column.
+    """
+    predictor.require_single()
+    model, batch = predictor.networks.as_torch().modules[0], collate_one(predictor, graph, descriptors)
+    check_number("layer", layer, 0, len(model.blocks) - 1)
+    check_number("channel", channel, 0, model.config.dim - 1)
+    mixer = model.blocks[layer].mixer
+    inputs: list[tuple[Tensor, AttentionContext]] = []
+    with torch.no_grad(), mixer.register_forward_pre_hook(lambda mixer, args: inputs.append(args)):
+        model(batch)
+        [(x, context)] = inputs
+        output, values = mixer.mix(x, context)[0, :, channel], mixer.get_submodule("value")(x)
+    if not from_values and "attn_weights" in mixer.reads:  # without a graph, the mixer takes P V for V
+        values, context = context.aggregate(values), AttentionContext(context.lengths, context.width)
+
+    def mix_column(column: Tensor) -> Tensor:
+        replaced = torch.cat([values[:, :, :channel], column[None, :, None], values[:, :, channel + 1 :]], dim=2)
+        with mixer.get_submodule("value").register_forward_hook(lambda *_: replaced):
+            return mixer.mix(x, context)[0, :, channel]
+
+    column = values[0, :, channel]
+    with reference_only():  # kernels give the gradient of one output, not of each
+        matrix = torch.autograd.functional.jacobian(mix_column, column)
+    if not torch.allclose(matrix @ column, output, rtol=1e-3, atol=1e-4 * float(column.abs().max())):
+        source = "V" if from_values else "P V (from_values=True takes V)"
+        raise InputError(f"the output of mixer {model.config.mixer} is not a matrix times a column of {source}")
+    return csr_array(matrix.cpu().numpy())
 
 
 #: Legend and meaning of blue and red where the molecules are explained for different classes.

@@ -20,12 +20,14 @@ TIE = 1e-5
 def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     """Permute every channel into the rank order of channel 1, within groups of rows (CSP, section 3).
 
-    The numba backend supports float32 with C a multiple of 16 and one group.
+    In groups of two rows a sort is the exchange of minimum and maximum, in O(N). The numba backend supports float32
+    with C a multiple of 16, in one group or in groups of two.
 
     Args:
         v: ``[B, N, C]``, floating point.
         lengths: int64 ``[B]``, number of valid rows of each sample; the padding is not changed.
-        groups: number of groups into which the valid rows of a sample are split.
+        groups: K, the number of groups into which the valid rows of a sample are split; the first have one row more
+            if K does not divide the rows. 0 stands for ``K = ceil(length / 2)``, groups of two rows.
 
     Returns:
         ``[B, N, C]``; channel 1 is unchanged, and values of rows that tie in channel 1 are averaged.
@@ -33,6 +35,8 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     batch, width, channels = v.shape
     if groups == 1:
         return _sort_rows_by_first(v, lengths)
+    if groups == 0 or 2 * groups >= width:
+        return _exchange_in_pairs(v, lengths - groups if groups else lengths // 2)
     number = torch.arange(groups, device=v.device)
     sizes = lengths[:, None] // groups + (number < lengths[:, None] % groups)
     starts = sizes.cumsum(1) - sizes
@@ -49,13 +53,29 @@ def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
 
 @sort_by_first.kernels(v="B N C", lengths="B int64")
 def _rule(trace: Trace, v, lengths, groups: int = 1) -> Traced:
-    trace.require(groups == 1, f"a sort in {groups} groups")
+    trace.require(groups in (0, 1), f"a sort in {groups} groups")
+    out, sizes = trace.new(v.shape), (float_bits(TIE), N, v.shape[2])
+    if groups == 0:
+        trace.forward(columns.exchange_in_pairs, v, v, lengths, out, *sizes)
+        trace.backward(columns.exchange_in_pairs, v, Upstream(out), lengths, Gradient(v), *sizes)
+        return out
     ordered, rows = trace_sort(trace, v, lengths, "ascending", keep_rows=True)
-    out, sizes = trace.new(ordered.shape), (float_bits(TIE), N, ordered.shape[2])
     trace.forward(columns.average_ties, ordered, ordered, rows, lengths, out, 0, *sizes)
     operands = ordered, rows, lengths, Gradient(ordered), 1
     trace.backward(columns.average_ties, Upstream(out), *operands, *sizes)
     return out
+
+
+def _exchange_in_pairs(v: Tensor, pairs: Tensor) -> Tensor:
+    """Sort each of the first ``pairs``, ``[B]``, of two rows by channel 1; later rows are unchanged."""
+    one, other = v[:, :-1:2], v[:, 1::2]
+    first, second = one[:, :, :1].detach(), other[:, :, :1].detach()
+    is_pair = (torch.arange(one.shape[1], device=v.device) < pairs[:, None])[:, :, None]
+    ties = is_pair & ((first - second).abs() <= TIE * torch.maximum(first.abs(), second.abs()))
+    falls = ~(one <= other) & (other == other)  # nan is sorted last
+    exchanged, mean = is_pair & (falls ^ falls[:, :, :1]), (one + other) / 2
+    rows = [torch.where(ties, mean, torch.where(exchanged, b, a)) for a, b in ((one, other), (other, one))]
+    return torch.cat([torch.stack(rows, dim=2).flatten(1, 2), v[:, 2 * one.shape[1] :]], dim=1)
 
 
 def _sort_rows_by_first(v: Tensor, lengths: Tensor) -> Tensor:

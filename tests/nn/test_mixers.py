@@ -97,7 +97,7 @@ def test_unknown_settings_and_wrong_types_are_rejected(mixer, own, message):
 @pytest.mark.parametrize(
     ("name", "own", "message"),
     [
-        ("csp", {"groups": 0}, "at least 1"),
+        ("csp", {"groups": -1}, "at least 0"),
         ("csp", {"shifts": "powers"}, "did you mean 'power'"),
         ("slice-max", {"exchange": "had"}, "did you mean 'hard'"),
         ("slice-released", {"order": "interleaved"}, "did you mean 'interleave'"),

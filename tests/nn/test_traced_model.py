@@ -105,10 +105,11 @@ SETTINGS = [
     {"readout": "sum+token+mean"},
     {"readout": "max+atomwise", "embedding_norm": True},
 ]
+PAIRS = {"mixer": "csp", "mixer_settings": {"groups": 0}}
 ORIGINAL = {"mixer": "softmax", "embedding_layout": "graphormer", "num_degrees": 512, "head": "mlp", "ffn_dim": 80}
 
 
-@pytest.mark.parametrize("settings", [*SETTINGS, ORIGINAL, {"num_degrees": 3}], ids=repr)
+@pytest.mark.parametrize("settings", [*SETTINGS, ORIGINAL, {"num_degrees": 3}, PAIRS], ids=repr)
 def test_program_matches_modules_for_other_settings(settings):
     check(model_of(**{"mixer": "galerkin", **settings}), batch_of())
 

@@ -58,7 +58,7 @@ CALLS = {
         (ones(2, 3, 24), ones(2, 3, 8), ones(2, 3, 8), 0),
     ],
     "broadcast_max": [(ones(2, 3, 15), LENGTHS, FLAGS[:15])],
-    "sort_by_first": [(V, LENGTHS, 2), (V, LENGTHS, 0)],
+    "sort_by_first": [(V, LENGTHS, 2), (V, LENGTHS, -1)],
     "read_out": [(V, LENGTHS, kinds) for kinds in (("median",), ("max", "quantiles"), ())],
     "bond_messages": [(V[0], TYPES[0], TABLE, TABLE), (V.double(), TYPES, TABLE.double(), TABLE.double())],
     "embed_atoms": [atoms(16, 0), atoms(15, 5)],

@@ -8,25 +8,27 @@ from loops import check_backends
 from scipy.optimize import linear_sum_assignment
 
 from graphslice.ops import sort_by_first
+from graphslice.ops.sort_by_first import TIE
 
 problems = st.tuples(
     st.integers(0, 2**20),
     st.integers(1, 14),
     st.sampled_from([1, 5, 16]),
-    st.integers(1, 4),
+    st.integers(0, 4),
     st.sampled_from([torch.float32, torch.float64]),
 )
 
 
 def backends_for(v: torch.Tensor, groups: int = 1) -> list[str]:
-    """Return the backends for a CPU; the kernel sorts float32 with a multiple of 16 channels in one group."""
-    has_kernel = v.dtype == torch.float32 and v.shape[2] % 16 == 0 and groups == 1
+    """Return the backends for a CPU; the kernels sort float32 with a multiple of 16 channels, in one group or pairs."""
+    has_kernel = v.dtype == torch.float32 and v.shape[2] % 16 == 0 and groups in (0, 1)
     lengths = torch.full((len(v),), v.shape[1])
     assert sort_by_first.choose(v, lengths, groups) == ("numba" if has_kernel else "torch")
     return ["torch", "numba"] if has_kernel else ["torch"]
 
 
 def groups_of(rows: int, groups: int) -> list[range]:
+    groups = groups or -(-rows // 2)
     sizes = [rows // groups + (g < rows % groups) for g in range(groups)]
     return [range(sum(sizes[:g]), sum(sizes[: g + 1])) for g in range(groups)]
 
@@ -75,6 +77,41 @@ def test_rows_that_tie_match_loop(seed, rows, dtype):
     check_backends(sort_by_first, args, torch.stack(expected), upstream, has_kernel=has_kernel, rtol=1e-5, atol=1e-5)
 
 
+def exchange_in_pairs(v: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Min-max of groups of two (CSP, 3.2.1), pair by pair: the larger of a channel goes where channel 1 is larger."""
+    out = v.clone()
+    for b, length in enumerate(lengths.clamp(0, v.shape[1]).tolist()):
+        for row in range(0, length - 1, 2):
+            one, other = v[b, row], v[b, row + 1]
+            smaller, larger = torch.where(one <= other, one, other), torch.where(one <= other, other, one)
+            if (one[0] - other[0]).abs() <= TIE * max(one[0].abs(), other[0].abs()):
+                smaller = larger = (one + other) / 2
+            out[b, row], out[b, row + 1] = (smaller, larger) if one[0] <= other[0] else (larger, smaller)
+    return out
+
+
+@settings(max_examples=80)
+@given(
+    st.integers(0, 2**20),
+    st.integers(1, 9),
+    st.sampled_from([1, 5, 16, 48]),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_groups_of_two_exchange_minimum_and_maximum(seed, rows, channels, dtype):
+    """With ties and near ties in channel 1, equal values in the others, and padding that would win every exchange."""
+    random = np.random.default_rng(seed)
+    v = torch.from_numpy(random.integers(-8, 9, (4, rows, channels)) / 4)
+    near = torch.from_numpy(random.choice([0, 2e-6, -5e-6, 2e-5, 1e-3, 9], v[:, 1::2, 0].shape))
+    v[:, 1::2, 0] = (1 + near) * v[:, : rows // 2 * 2 : 2, 0]
+    lengths = torch.from_numpy(random.integers(-1, rows + 3, 4))
+    padding = torch.arange(rows) >= lengths[:, None]
+    v = v.masked_fill(padding[:, :, None], torch.inf).to(dtype).requires_grad_()
+    upstream = torch.from_numpy(random.integers(-3, 4, v.shape))
+    has_kernel = dtype == torch.float32 and channels % 16 == 0
+    args = v, lengths, 0
+    check_backends(sort_by_first, args, exchange_in_pairs(*args[:2]), upstream, has_kernel=has_kernel, rtol=0, atol=0)
+
+
 def test_nan_in_the_first_channel_is_last_and_ties_with_nothing():
     v = torch.arange(96.0).view(1, 6, 16)
     v[0, :, 0] = torch.tensor([2, torch.nan, 2, 1, torch.nan, 0])
@@ -82,3 +119,13 @@ def test_nan_in_the_first_channel_is_last_and_ties_with_nothing():
         output = sort_by_first.using(backend)(v, torch.tensor([5]))
         assert output[0, :, 1].tolist() == [v[0, row, 1] for row in (1, 3, 2, 0, 4, 5)]
         assert output[0, :, 0].isnan().tolist() == [False, True, False, False, True, False]
+
+
+def test_nan_counts_as_the_larger_value_of_a_pair():
+    v = torch.ones(1, 6, 16)
+    v[0, :, 0] = torch.tensor([torch.nan, 1, torch.nan, torch.nan, 3, 4])
+    v[0, :, 1] = torch.tensor([6, 5, 8, 7, torch.nan, 2])
+    for backend in backends_for(v, 0):
+        output = sort_by_first.using(backend)(v, torch.tensor([6]), 0)[0]
+        torch.testing.assert_close(output[:, 0], v[0, :, 0], rtol=0, atol=0, equal_nan=True)
+        assert output[:5, 1].tolist() == [6, 5, 7, 8, 2] and output[5, 1].isnan()

@@ -37,7 +37,7 @@ def compared(demo_csv, tiny_config, tmp_path_factory):
 def test_unusable_settings_are_rejected(tmp_path, tiny_config, demo_csv):
     for mixers, trainer, options, reason in (
         ("csp:grups=2", {}, {}, "grups"),
-        ("csp:groups=0", {}, {}, "must be at least 1, not 0"),
+        ("csp:groups=-1", {}, {}, "must be at least 0, not -1"),
         ("csp", {"metric": "foo"}, {}, "trainer.metric must be"),
         ("csp", {"class_weights": "balanced"}, {}, "needs a target of classes"),
         ("csp", {"devices": "2"}, {}, "one device"),  # Lightning would start the command again for each device

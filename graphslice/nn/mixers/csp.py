@@ -29,7 +29,8 @@ class CSP(Aggregating):
 
     Args:
         dim, heads, settings: as for :class:`Mixer`.
-        groups: K; if K does not divide the number of rows, the first groups have one row more.
+        groups: K; if K does not divide the number of rows, the first groups have one row more. 0 stands for
+            ``K = ceil(N / 2)``, groups of two rows, which exchange minimum and maximum in O(N).
         shifts: ``"none"``; ``"linear"``, ``J_c = c ceil(N / C)`` with c from 0; ``"heads"``, ``C (m - 1) / D`` for all
             D channels of head m (Table 1, second row); or ``"power"``, ``J^(c - 1) - 1`` with
             ``J = N^(1 / (L C - 1))``, not rounded down, where c counts from 1 over the channels of all layers. Sorting
@@ -37,14 +38,14 @@ class CSP(Aggregating):
         sort: if False, the channels are only shifted.
 
     Raises:
-        InputError: if ``groups`` is less than 1 or ``shifts`` is unknown.
+        InputError: if ``groups`` is negative or ``shifts`` is unknown.
     """
 
     def __init__(
         self, dim: int, heads: int, *, groups: int = 1, shifts: str = "none", sort: bool = True, **settings
     ) -> None:
         super().__init__(dim, heads, **settings)
-        check_number("groups of mixer csp", groups, 1)
+        check_number("groups of mixer csp", groups, 0)
         check_choice("shifts of mixer csp", shifts, SHIFTS)
         self.groups, self.shifts, self.sort = groups, shifts, sort
         # Sorting all rows by rank does not depend on their numbering, unless channel 1 was shifted.

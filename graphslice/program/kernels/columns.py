@@ -120,6 +120,32 @@ def average_ties(samples, values, ordered, rows, lengths, out, inverse, tie, wid
             store(out, at, load(lanes, values, at))
 
 
+@kernel
+def exchange_in_pairs(samples, v, values, lengths, out, tie, width, channels):
+    """Sort every channel of rows 2i and 2i + 1 in the order of the first channel, or give both rows the mean if they
+    tie there. The order is that of ``v``: the map of a pair is symmetric, so that it is also the gradient's, and
+    ``values`` are ``v`` or the upstream gradient."""
+    lanes, half = float32x16(), splat(float32x16(), np.float32(0.5))
+    for b in range(samples):
+        sample, end = b * width * channels, (b * width + length_at(lengths, b, width) // 2 * 2) * channels
+        for at in range(sample, end, 2 * channels):
+            first, second = load_float(v, at), load_float(v, at + channels)
+            ties = abs(first - second) <= as_float(tie) * max(abs(first), abs(second))
+            falls = not first <= second and second == second  # nan is sorted last
+            of_smaller, of_larger = (channels, 0) if falls else (0, channels)
+            for c in range(at, at + channels, 16):
+                x, y = load(lanes, values, c), load(lanes, values, c + channels)
+                one, other = load(lanes, v, c), load(lanes, v, c + channels)
+                smaller = select_ge(other, other, select_ge(other, one, x, y), x)
+                larger = select_ge(other, other, select_ge(other, one, y, x), y)
+                if ties:
+                    smaller = larger = (x + y) * half
+                store(out, c + of_smaller, smaller)
+                store(out, c + of_larger, larger)
+        for at in range(end, sample + width * channels, 16):
+            store(out, at, load(lanes, values, at))
+
+
 # --- maxima and readouts ------------------------------------------------------------------------------------------
 
 

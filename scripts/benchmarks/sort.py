@@ -1,4 +1,5 @@
-"""Sorting every channel of a batch over its rows, compared with the torch backend and ``torch.sort`` alone."""
+"""Sorting every channel of a batch over its rows, compared with the torch backend and ``torch.sort`` alone; by the
+first channel in groups of two rows, compared with one group."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.report import figure, interleaved
-from graphslice.ops import aggregate_sort, column_sort
+from graphslice.ops import aggregate_sort, column_sort, sort_by_first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def run(options: argparse.Namespace) -> list[dict]:
     figures = []
     for shape in shapes:
         figures += _sorted(shape, options, is_goal=shape == (256, 18, 256))
+    figures += _in_pairs(options)
     if options.device == "cuda":
         figures += _mapped()
     return figures
@@ -67,6 +69,33 @@ def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: b
             )
         )
     return figures
+
+
+def _in_pairs(options: argparse.Namespace, rows: int = 16_384, channels: int = 64) -> list[dict]:
+    leaf, upstream = torch.randn(2, 1, rows, channels, device=options.device)
+    leaf, lengths = leaf.requires_grad_(), torch.tensor([rows], device=options.device)
+    sorts = {
+        "pairs": lambda: sort_by_first(leaf, lengths, 0),
+        "whole": lambda: sort_by_first(leaf, lengths),
+        "columns": lambda: column_sort(leaf, lengths),
+    }
+
+    def both(sort: Callable[[], torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(sort(), leaf, upstream)
+
+    functions = sorts | {f"{name} both": both(sort) for name, sort in sorts.items()}
+    times = interleaved(functions, options.turns, torch.cuda.synchronize if options.device == "cuda" else None)
+    return [
+        figure(
+            f"groups of two, 1 x {rows} x {channels}: {step}",
+            times["whole" + suffix] / times["pairs" + suffix],
+            "x one group",
+            goal=">= 10",
+            comparison=f"{1e3 * times['pairs' + suffix]:.3g} ms; "
+            f"{times['columns' + suffix] / times['pairs' + suffix]:.3g} x column_sort",
+        )
+        for step, suffix in (("forward", ""), ("forward and backward", " both"))
+    ]
 
 
 def _mapped(batch: int = 1024, heads: int = 32, width: int = 19, channels: int = 768) -> list[dict]:

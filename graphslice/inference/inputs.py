@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from rdkit import Chem
@@ -14,12 +14,26 @@ from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
+from graphslice.data.batches import collate_rows
 from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column
 from graphslice.data.featurize import Parsed, parse, with_store
-from graphslice.data.loaders import NAME, NO_ATOM_ORDER, as_table, column_names, is_frame, reject_molecules
+from graphslice.data.labels import Labels
+from graphslice.data.loaders import (
+    NAME,
+    NO_ATOM_ORDER,
+    as_table,
+    column_names,
+    from_pyg,
+    is_frame,
+    pyg_labels,
+    reject_molecules,
+)
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import READABLE, Rows, number_array
 from graphslice.errors import InputError, quoted_list
+
+if TYPE_CHECKING:
+    from graphslice.batch import GraphBatch
 
 #: Numbers by column name, None or nan where unknown.
 Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
@@ -132,6 +146,38 @@ def to_store(inputs: Any, columns: Columns | None, config: RunConfig, ranges: np
     return store
 
 
+def to_valid_store(molecules: Any, columns: Columns | None, config: RunConfig) -> GraphStore:
+    """Featurize molecules as :func:`to_store`; raises InputError for one that is invalid, or if there are none."""
+    store = to_store(molecules, columns, config)
+    if store.errors:
+        row = min(store.errors)
+        raise InputError(f"row {row} of the molecules cannot be predicted: {store.errors[row]}")
+    if not len(store):
+        raise InputError("there are no molecules: at least one is needed")
+    return store
+
+
+def collate_molecules(molecules: Any, config: RunConfig) -> GraphBatch:
+    """Collate molecules for a :class:`~graphslice.nn.GraphTransformer`, in a training loop of your own.
+
+    Args:
+        molecules: B SMILES, RDKit molecules, :class:`MolGraph` or PyG ``Data`` with OGB features, or a PyG ``Batch``.
+        config: the configuration of the network, such as :attr:`Predictor.config` of a trained one.
+
+    Returns:
+        The batch, on the CPU. Its ``targets`` are the labels ``y`` of PyG graphs that all have one: float32 ``[B, T]``,
+        nan where unknown; else None. Of an atom- or bond-level network it has none.
+
+    Raises:
+        InputError: if a molecule is invalid (the message names its row), or the network reads columns of a table.
+    """
+    listed = as_molecules(molecules, config.model.level)
+    store, labels = to_valid_store(listed, None, config), None
+    if config.model.level == MOLECULE and all(getattr(one, "y", None) is not None for one in listed):
+        labels = Labels.of_molecules(np.stack([pyg_labels(one) for one in listed]))
+    return collate_rows(store, np.arange(len(store)), targets=labels, **config.collate_settings)
+
+
 def _read_molecules(molecules: Sequence[Any], max_atoms: int) -> tuple[Rows, dict[int, MolGraph]]:
     """Return the SMILES among molecules of :func:`as_molecules`, with faults, and the graphs by row."""
     rows, graphs = Rows.of_smiles([one if isinstance(one, str) else "" for one in molecules]), {}
@@ -161,11 +207,7 @@ def _with_graphs(parsed: Parsed, graphs: Mapping[int, MolGraph], level: str) -> 
 
 
 def _check_input_graph(molecule: Any, max_atoms: int) -> MolGraph:
-    if not isinstance(molecule, MolGraph):
-        from graphslice.data.loaders import from_pyg
-
-        molecule = from_pyg(molecule)
-    molecule = check_graph(molecule)
+    molecule = check_graph(molecule) if isinstance(molecule, MolGraph) else from_pyg(molecule)
     if molecule.num_atoms == 0:
         raise MoleculeError("the graph has no atoms")
     if molecule.num_atoms > max_atoms:

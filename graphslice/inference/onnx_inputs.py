@@ -11,7 +11,7 @@ from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.batches import batch_arrays
 from graphslice.data.labels import pointers
 from graphslice.errors import InputError
-from graphslice.inference.inputs import Columns, to_store
+from graphslice.inference.inputs import Columns, to_valid_store
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -47,12 +47,7 @@ def onnx_inputs(
 
 def network_inputs(config: RunConfig, molecules: Any, columns: Columns | None = None) -> dict[str, np.ndarray]:
     """Featurize molecules for the networks of a configuration, as :func:`onnx_inputs`."""
-    store = to_store(molecules, columns, config)
-    if store.errors:
-        row = min(store.errors)
-        raise InputError(f"row {row} of the molecules cannot be predicted: {store.errors[row]}")
-    if not len(store):
-        raise InputError("there are no molecules: at least one is needed")
+    store = to_valid_store(molecules, columns, config)
     rows, level = np.arange(len(store)), config.model.level
     arrays: dict[str, np.ndarray] = batch_arrays(store, rows, **config.collate_settings)
     del arrays["rows"]

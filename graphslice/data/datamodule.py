@@ -139,7 +139,7 @@ class MoleculeData:
         predefined = dataset.splits and {split: rows[usable[rows]] for split, rows in dataset.splits.items()}
         if dataset.is_pcqm4m and predefined is not None and not config.folds:
             # Millions of molecules, which are not searched for duplicates.
-            self.splits, self.duplicates = predefined, Duplicates(0, 0)
+            self.splits, self.duplicates = {"valid": np.empty(0, np.int64), **predefined}, Duplicates(0, 0)
             return
         rows = self.usable_rows
         identity, family = molecule_keys(self.store, rows)

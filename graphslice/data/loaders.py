@@ -31,7 +31,14 @@ from graphslice.data.formats import split_sheet
 from graphslice.data.labels import Labels
 from graphslice.data.ogb import OGB_FOLDERS, OGB_NOTES, OGB_TARGET, load_pcqm4m
 from graphslice.data.rows import parse_chunks
-from graphslice.data.splits import SPLIT_METHODS, SPLITS, encode_splits, present_splits
+from graphslice.data.splits import (
+    SPLIT_METHODS,
+    SPLITS,
+    TRAIN_AND_VALID,
+    encode_splits,
+    present_splits,
+    without_validation,
+)
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import Rows, open_table, reject_other_atom_order, texts
 from graphslice.data.targets import infer_target, infer_tasks, infer_tasks_from_values
@@ -60,10 +67,10 @@ def load_dataset(config: DataConfig, tasks: Sequence[Task] | None = None, data: 
     return dataset_from_table(path, config, tasks)
 
 
-def _check_settings(name: str, config: DataConfig, split_column: Sequence[str] = ()) -> None:
+def _check_settings(name: str, config: DataConfig, split_values: Sequence[str] = ()) -> None:
     """Raise :class:`InputError` for settings of tables that a dataset of another kind does not have."""
     check_choice(f"data.level of {name}", config.level, [MOLECULE])
-    check_choice(f"data.split of {name}", config.split, [None, *SPLIT_METHODS, *split_column])
+    check_choice(f"data.split of {name}", config.split, [None, *SPLIT_METHODS, *split_values])
 
 
 def _dataset_from_files(config: DataConfig, tasks: Sequence[Task] | None) -> LabelledDataset:
@@ -116,14 +123,15 @@ def absolute_dataset(dataset: str) -> str:
 
 
 def _dataset_from_ogb(config: DataConfig) -> LabelledDataset:
-    _check_settings(config.dataset, config)
-    if config.split is not None or config.folds is not None:
+    _check_settings(config.dataset, config, [TRAIN_AND_VALID])
+    if config.split in SPLIT_METHODS or config.folds is not None:
         raise InputError(f"{config.dataset} always uses OGB's split: leave out data.split and data.folds")
     check_choice("data.targets", config.targets, [None, OGB_TARGET])
     for column in feature_column_names(config.descriptors):
         require_column(column, [], config.dataset)
     smiles, gaps, splits = load_pcqm4m(config.dataset, config.root)
     labels, split = Labels.of_molecules(gaps[:, None]), encode_splits(splits, len(smiles))
+    split = without_validation(split) if config.split == TRAIN_AND_VALID else split
     tasks, notes = regression_tasks([OGB_TARGET]), OGB_NOTES[config.dataset]
     return LabelledDataset(config.dataset, smiles, labels, tasks, split=split, notes=notes)
 
@@ -254,9 +262,9 @@ def dataset_from_store(store: GraphStore, config: DataConfig, tasks: Sequence[Ta
     known = list(store.info.targets)
     names, auxiliary = _store_target_names(store, config)
     columns = feature_column_names(config.descriptors)
-    numbers = store.split
-    present = present_splits(numbers)
-    _check_settings(store.name, config, ["split"] if present else [])
+    numbers = without_validation(store.split) if config.split == TRAIN_AND_VALID else store.split
+    present, of_ogb = present_splits(numbers), [TRAIN_AND_VALID] * (store.info.source in OGB_FOLDERS)
+    _check_settings(store.name, config, ["split", *of_ogb] if present else [])
     targets = store.targets[:, [known.index(name) for name in names]]
     class_tasks = {task.name: task for task in store.info.tasks if task.classes}
     tasks = rename_tasks(names, tasks) or _store_tasks(class_tasks, targets, names, config, store.name)

@@ -12,6 +12,8 @@ NO_SPLIT = -1
 SPLIT_NAMES = {"train": "training", "valid": "validation"}
 #: Built-in split methods, in contrast to a split that is read from a column.
 SPLIT_METHODS = ("random", "scaffold", "cluster")
+#: Value of ``data.split``: the predefined split of PCQM4M, with its validation set in the training set.
+TRAIN_AND_VALID = "train+valid"
 
 #: Rows of each split by name, ``int64``.
 Splits = dict[str, np.ndarray]
@@ -23,6 +25,11 @@ def encode_splits(splits: Splits | None, rows: int) -> np.ndarray:
     for name, members in (splits or {}).items():
         codes[members] = SPLITS.index(name)
     return codes
+
+
+def without_validation(codes: np.ndarray) -> np.ndarray:
+    """Move the validation set into the training set; ``codes`` as :func:`encode_splits` returns them."""
+    return np.where(codes == SPLITS.index("valid"), np.int8(SPLITS.index("train")), codes)
 
 
 def decode_splits(codes: np.ndarray, usable: np.ndarray) -> Splits:

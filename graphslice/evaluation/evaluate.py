@@ -18,7 +18,7 @@ from graphslice.data.featurize import featurizer_pool, parse
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import pointers
 from graphslice.data.loaders import absolute_dataset, column_names, is_dataset_name, is_frame, load_dataset
-from graphslice.data.splits import SPLITS, Splits
+from graphslice.data.splits import SPLITS, TRAIN_AND_VALID, Splits
 from graphslice.data.store import STORE_SUFFIX, GraphStore
 from graphslice.data.tables import Rows, is_table_name, list_array, number_array, open_table, text_array, write_table
 from graphslice.errors import InputError, quoted_list
@@ -101,6 +101,8 @@ def _named_data(
     defaults = {name: getattr(trained, name) for name in ("root", "features", "decimal")}
     is_named = is_dataset_name(overrides.get("dataset", ""))  # whose split is fixed
     defaults |= {"level": predictor.level, "split": "random" if split == "all" and not is_named else None}
+    if overrides.get("dataset") == trained.dataset and trained.split == TRAIN_AND_VALID:
+        defaults["split"] = trained.split
     defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
     defaults["targets"] = join_names([name for name in predictor.targets if name in columns] or predictor.targets)
     return DataConfig(**{**defaults, **{name: value for name, value in overrides.items() if value}})

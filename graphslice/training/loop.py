@@ -221,7 +221,7 @@ class TrainingLoop:
         without a validation set it is the model after the last step."""
         if not len(self.data.splits["valid"]):
             self.state.seconds, self.state.validated = self.budget.seconds, self.state.step
-            if self.state.step >= self.steps:
+            if self._out_of_limits():
                 self._save_best()
             return
         self.module.zero_grad()  # frees memory

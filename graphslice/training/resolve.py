@@ -126,6 +126,8 @@ def _fit_to_molecules(config: RunConfig, data: MoleculeData, console: Console) -
 
 def complete_config(config: RunConfig, data: MoleculeData) -> CompleteConfig:
     """Decide what is not saved with a configuration; raises :class:`InputError` if this machine does not support it."""
+    if config.trainer.patience is not None and not len(data.splits["valid"]):
+        raise InputError("trainer.patience needs a validation set: leave it out")
     devices, count = choose_devices(config.trainer), len(data.splits["train"])
     steps = run_steps(config, data.dataset.tasks, count, devices.total, continued=config.trainer.refit == "on")
     return CompleteConfig(config, member_configs(config), devices, steps, _choose_metric(config.trainer.metric, data))

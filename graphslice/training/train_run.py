@@ -166,7 +166,7 @@ def train_ensemble(
     print_data_summary(console, data)
     if config.data.is_cross_validation:
         console.print("cross-validation: each model has another fold as its test set", highlight=False)
-    elif dataset.splits is None or "valid" not in dataset.splits:
+    elif len(data.splits["valid"]) and "valid" not in (dataset.splits or {}):
         console.print("each ensemble member has its own validation set", highlight=False)
     if fresh and config.origin is not None:
         console.out(f"each model is fine-tuned from {config.origin}", highlight=False)

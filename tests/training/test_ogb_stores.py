@@ -11,6 +11,8 @@ from graphslice.config import DataConfig, GraphConfig
 from graphslice.data.ogb import load_pcqm4m
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
+from graphslice.report.write import write_report
+from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import read_splits
 from graphslice.training import train
 
@@ -35,6 +37,32 @@ def test_a_split_of_ones_own_has_labelled_rows_only_and_is_saved(store, tmp_path
     code, out, _ = cli("evaluate", tmp_path / "run", "--device", "cpu")
     assert code == 0 and f"on {len(splits['test'])} molecules" in out
     assert float(re.search(r" test: MAE ([\d.]+)", out)[1]) == pytest.approx(result.metrics["test"]["mae"], abs=2e-6)
+
+
+@pytest.mark.parametrize("preprocessed", [False, True])
+@pytest.mark.parametrize("limit", [{"max_epochs": 1}, {"max_minutes": 0.001}])
+def test_train_and_valid_are_trained_on_together(preprocessed, limit, store, tmp_path, tiny_config, cli):
+    dataset = str(store) if preprocessed else "pcqm4mv2"
+    data = {"root": str(tmp_path), "split": "train+valid"}
+    result = train(tiny_config(dataset, data=data, trainer=TRAINER | {"max_epochs": None} | limit), tmp_path / "run")
+    gaps = pd.read_csv(tmp_path / "pcqm4m-v2" / "raw" / "data.csv.gz")["homolumogap"]  # nan in the test sets
+    assert len(result.data.splits["train"]) == gaps.notna().sum() == 30 and not len(result.data.splits["valid"])
+    weights = read_checkpoint(tmp_path / "run").weights
+    assert weights["target_mean"] == pytest.approx(gaps.mean(), rel=1e-5)
+    assert list(result.metrics) == ["metric"]
+    write_report(tmp_path / "run")
+    for named in ([], ["--dataset", dataset]):
+        code, out, err = cli("evaluate", tmp_path / "run", *named, "--split", "valid")
+        assert (code, out) == (2, "") and "has no split 'valid'" in err
+
+
+def test_train_and_valid_need_a_fixed_split(demo_csv, tmp_path, tiny_config, make_ogb):
+    with pytest.raises(InputError, match=r"train\+valid"):
+        train(tiny_config(demo_csv, data={"split": "train+valid"}), tmp_path / "run")
+    make_ogb(tmp_path)
+    config = tiny_config("pcqm4m", data={"root": str(tmp_path), "split": "train+valid"}, trainer={"patience": 2})
+    with pytest.raises(InputError, match=r"trainer\.patience needs a validation set"):
+        train(config, tmp_path / "run")
 
 
 def test_cross_validation_needs_a_split_of_ones_own(store, tmp_path, tiny_config):

@@ -72,7 +72,7 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
     monkeypatch.chdir(tmp_path)
 
     def tiny(preset, config=None, *_):
-        return tiny_config(model=(config or {}).get("model", {}))
+        return tiny_config(model=config.get("model", {}) if isinstance(config, dict) else {})
 
     for module in ("fitting", "estimators"):
         monkeypatch.setattr(f"graphslice.api.{module}.base_config", tiny)

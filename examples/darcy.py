@@ -1,6 +1,7 @@
 """Darcy flow: predict the pressure in a porous square from its permeability.
 
     python examples/darcy.py --mixer galerkin
+    python examples/darcy.py --mixer galerkin --norm none --steps 1000     # the block of the Galerkin transformer
     python examples/darcy.py --mixer galerkin --data FOLDER     # darcy_{train_16,test_16,test_32}.pt
 
 ``-div(a grad u) = 1`` on the unit square, ``u = 0`` on its boundary. The permeability a is 12 where a random function

@@ -127,6 +127,7 @@ def options(description: str, **defaults: object) -> argparse.ArgumentParser:
     add("--layers", type=positive, default=2)
     add("--dim", type=positive, default=64)
     add("--heads", type=positive, default=4)
+    add("--norm", default="pre", choices=["pre", "post", "none"], help="layer norms of the blocks")
     add("--dropout", type=fraction, default=0.0)
     add("--batch", type=positive, default=32, help="batch size")
     add("--lr", type=positive_number, default=2e-3, help="peak learning rate")
@@ -169,6 +170,7 @@ def settings(arguments: argparse.Namespace, mixer: str) -> ModelConfig:
         dim=arguments.dim,
         heads=arguments.heads,
         ffn_dim=2 * arguments.dim,
+        norm=arguments.norm,
         dropout=arguments.dropout,
         attention_dropout=0.0,
     )

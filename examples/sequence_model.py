@@ -13,12 +13,12 @@ from graphslice.nn.context import AttentionContext
 
 
 class SequenceModel(nn.Module):
-    """Transformer without a graph: pre-norm blocks over a learned token and the rows of each sample.
+    """Transformer without a graph: blocks over a learned token and the rows of each sample.
 
     The token is in row 0, like the graph token of molecules, since ``slice-max`` writes only into row 0.
 
     Args:
-        config: mixer, its settings, layers, dim, heads, ffn_dim and dropouts; settings of graphs are ignored.
+        config: mixer, its settings, layers, dim, heads, ffn_dim, norm and dropouts; settings of graphs are ignored.
         embed: maps inputs ``[B, N, ...]`` to rows ``[B, N, C]``.
         outputs: number of outputs, per sample or per row.
         positions: add sinusoidal positional encodings (Vaswani et al. 2017). Not needed for points, whose inputs
@@ -33,7 +33,7 @@ class SequenceModel(nn.Module):
         self.embed, self.positions, self.per_row = embed, positions, per_row
         self.token = nn.Parameter(torch.randn(config.dim))
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.layers + 1))
-        self.norm = nn.LayerNorm(config.dim)
+        self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.dim if per_row else 2 * config.dim, outputs)
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:

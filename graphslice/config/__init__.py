@@ -71,8 +71,8 @@ class ModelConfig(Section):
     1 / sqrt(inputs), and the last map of a branch has 1 / sqrt(2 layers) of that"""
     distance_start: bool = False  # initialise head h to attend to pairs at a distance of h mod 6 bonds
     norm: str = "pre"
-    """pre (layer norm before every mixer and feed-forward network, and after the last block) or post (after each
-    residual sum, as in the later Graphormer)"""
+    """pre (layer norm before every mixer and feed-forward network, and after the last block), post (after each
+    residual sum, as in the later Graphormer) or none (as in the Galerkin transformer)"""
     embedding_norm: bool = False  # layer norm after the atom encoder
     bond_messages: bool = False
     """add message passing along bonds (GINE) to every mixer: a sum over bonded neighbours that depends on bond types
@@ -99,7 +99,7 @@ class ModelConfig(Section):
             check_choice("model.readout", readout, READOUTS)
         if "atomwise" in self.readout and self.level != MOLECULE:
             raise InputError(f"data.level {self.level} needs another readout than atomwise: give model.readout mean")
-        self._check_choices(init=("graphormer", "balanced"), norm=("pre", "post"), head=("linear", "mlp"))
+        self._check_choices(init=("graphormer", "balanced"), norm=("pre", "post", "none"), head=("linear", "mlp"))
         self._check_choices(embedding_layout=("ogb", "graphormer"), level=LEVELS)
         self._check_least(1, "layers", "dim", "heads", "ffn_dim", "tasks")
         self._check_least(0, "descriptors")

@@ -52,14 +52,15 @@ class Block(nn.Module):
     """Transformer block: a token mixer and a feed-forward network in residual branches, pre-norm or post-norm.
 
     Pre-norm: ``x <- x + Dropout(Mixer(LN(x)))``, then ``x <- x + Dropout(FFN(LN(x)))``; post-norm:
-    ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``. With ``config.bond_messages`` the
-    mixer branch is ``Mixer(x) + BondMessages(x)``; ``layer`` counts from 1.
+    ``x <- LN(x + Dropout(Mixer(x)))``, then ``x <- LN(x + Dropout(FFN(x)))``; without norms ``LN`` is the identity, as
+    in the block of the Galerkin transformer (Cao 2021). With ``config.bond_messages`` the mixer branch is
+    ``Mixer(x) + BondMessages(x)``; ``layer`` counts from 1.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.post_norm = config.norm == "post"
-        self.mixer_norm = nn.LayerNorm(config.dim)
+        self.mixer_norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(config.dim)
         self.mixer = build_mixer(
             config.mixer,
             config.dim,
@@ -70,7 +71,7 @@ class Block(nn.Module):
             **(config.mixer_settings or {}),
         )
         self.messages = BondMessages(config.dim) if config.bond_messages else None
-        self.ffn_norm = nn.LayerNorm(config.dim)
+        self.ffn_norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(config.dim)
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout)
         self.dropout = Dropout(config.dropout)
 

@@ -1,6 +1,7 @@
 """``examples/darcy.py``: solver compared with a known solution, and training."""
 
 import numpy as np
+import pytest
 import torch
 
 import darcy
@@ -47,7 +48,8 @@ def test_the_finer_grid_holds_the_coarser():
     torch.testing.assert_close(fine.targets.view(2, 15, 15)[:, 1::2, 1::2].flatten(1), coarse.targets)
 
 
-def test_it_is_learned(learned):
-    sizes = ["--steps", 80, "--train", 200, "--test", 50, "--grid", 7]
+@pytest.mark.parametrize("norm", ["pre", "none"])
+def test_it_is_learned(learned, norm):
+    sizes = ["--steps", 80, "--train", 200, "--test", 50, "--grid", 7, "--norm", norm]
     error, out = learned(darcy, "galerkin", *sizes, score="test")
     assert error < 0.6 * float(out.split("error of ")[1].split()[0])

@@ -86,6 +86,7 @@ SMILES = ["CCO", "c1ccccc1O", "no molecule", "[Na+].[Cl-]", "C", "CC(=O)Nc1ccc(O
         {"features": "rdkit2d", "head": "mlp"},
         {"features": "morgan,rdkit2d", "bond_messages": True},
         {"mixer": "softmax", "norm": "post"},
+        {"mixer": "galerkin", "norm": "none"},
     ],
     ids=str,
 )

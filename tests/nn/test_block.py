@@ -22,6 +22,21 @@ def sample(rows: int = 9) -> tuple[torch.Tensor, AttentionContext]:
     return torch.randn(2, rows, DIM), AttentionContext.from_bias(torch.tensor([rows, rows]), bias)
 
 
+def test_block_without_norms_is_the_simple_attention_of_galerkin():
+    """Blog on the Galerkin transformer: z = y + Attn(y), then z + sigma(z); Attn = Q (LN(K)^T LN(V)) / n."""
+    block = block_of("galerkin", norm="none")
+    assert not [name for name, _ in block.named_parameters() if name.startswith(("mixer_norm", "ffn_norm"))]
+    y, n, d, mixer = torch.randn(9, DIM), 9, DIM // 2, block.mixer
+    query, key, value = (linear(y).split(d, dim=1) for linear in (mixer.query, mixer.key, mixer.value))
+    heads = [
+        q @ (F.layer_norm(k, (d,)).T @ F.layer_norm(v, (d,))) / n for q, k, v in zip(query, key, value, strict=True)
+    ]
+    z = y + mixer.output(torch.cat(heads, dim=1))
+    expected = z + block.ffn.contract(F.gelu(block.ffn.expand(z)))
+    found = block(y[None], AttentionContext(torch.tensor([n]), n))[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("mixer", ["slice-quantile", "softmax"])
 def test_block_matches_formula(mixer, norm):

@@ -80,7 +80,7 @@ def check(model, batch, rtol=2e-4, atol=5e-4):
         )
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
 @pytest.mark.parametrize("mixer", sorted(MIXERS))
 def test_program_matches_modules(mixer, norm):
     model = model_of(mixer, norm=norm)

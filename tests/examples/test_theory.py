@@ -3,16 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
+from graphslice.ops import sort_by_first
 from theory import (
     attention_bound,
+    group_sort,
     mixer_stack_outputs,
     one_inf_norm,
     permutation_bound,
     rank_one_residual,
     rows_residual,
+    transport,
 )
 
 PERMUTING = ["csp", "slice-ascend", "slice-interleave", "slice-max", "slice-quantile", "map-only"]
@@ -116,3 +120,48 @@ def test_rows_of_softmax_collapse_and_those_of_sorts_do_not():
         for name in ("softmax", "slice-ascend", "slice-interleave", "csp")
     }
     assert left.pop("softmax") < 1e-12 and min(left.values()) > 0.1, left
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_transport_matches_the_loop_of_sinkhorn_and_knopp(groups):
+    """CSP, eqs. 8 and 9: exp, then rows and columns divided by their sums in turn, within each group."""
+    generator = np.random.default_rng(0)
+    reference, column = generator.normal(size=(2, 9))
+    expected = np.zeros((9, 9))
+    for start in range(0, 9, 9 // groups):
+        rows = range(start, start + 9 // groups)
+        block = [[np.exp(reference[i] * column[j] / 0.5) for j in rows] for i in rows]
+        for _ in range(4):
+            block = [[value / sum(line) for value in line] for line in block]
+            sums = [sum(line[j] for line in block) for j in range(len(block))]
+            block = [[value / sums[j] for j, value in enumerate(line)] for line in block]
+        expected[start : start + len(block), start : start + len(block)] = block
+    np.testing.assert_allclose(transport(reference, column, 0.5, 4, groups), expected, atol=1e-12)
+    converged = transport(reference, column, 0.5, 2_000, groups)
+    np.testing.assert_allclose([converged.sum(0), converged.sum(1)], 1, atol=1e-9)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_transport_tends_to_the_permutation_of_csp(groups):
+    """CSP, Theorem 2: against the linear assignment of scipy, the sort, and the mixer."""
+    generator = np.random.default_rng(groups)
+    reference, column = generator.permutation(8) / 2, generator.permutation(8) / 2 - 1
+    expected = np.zeros((8, 8))
+    for rows in np.array_split(np.arange(8), groups):
+        i, j = linear_sum_assignment(-np.outer(reference[rows], column[rows]))
+        expected[rows[i], rows[j]] = 1
+    np.testing.assert_array_equal(group_sort(reference, column, groups), expected)
+    distances = [np.abs(transport(reference, column, tau, 20_000, groups) - expected).max() for tau in (1, 0.1, 0.02)]
+    assert distances[0] > 0.4 > distances[1] > 0.01 > distances[2], distances
+    v = torch.from_numpy(np.stack([reference, column], axis=1))
+    mixed = sort_by_first(v[None], torch.tensor([8]), groups)[0]
+    np.testing.assert_allclose(expected @ column, mixed[:, 1])
+
+
+def test_transport_of_equal_rows_tends_to_the_mean_of_csp():
+    """The optimal transport is not unique then; in the limit tied rows share their values, as in the mixer."""
+    reference, column = np.array([0.0, 2.0, 2.0, 5.0]), np.array([3.0, -1.0, 4.0, 1.0])
+    limit = transport(reference, column, 0.02, 20_000)
+    v = torch.from_numpy(np.stack([reference, column], axis=1))
+    np.testing.assert_allclose(limit @ column, sort_by_first(v[None], torch.tensor([4]))[0, :, 1], atol=1e-3)
+    np.testing.assert_allclose(limit @ column, [-1, 2, 2, 4], atol=1e-3)

@@ -303,17 +303,18 @@ def implicit_map(
     check_number("layer", layer, 0, len(model.blocks) - 1)
     check_number("channel", channel, 0, model.config.dim - 1)
     mixer = model.blocks[layer].mixer
-    inputs: list[tuple[Tensor, AttentionContext]] = []
+    to_values, inputs = mixer.get_submodule("value"), []
     with torch.no_grad(), mixer.register_forward_pre_hook(lambda mixer, args: inputs.append(args)):
         model(batch)
         [(x, context)] = inputs
-        output, values = mixer.mix(x, context)[0, :, channel], mixer.get_submodule("value")(x)
+        output, values = mixer.mix(x, context)[0, :, channel], to_values(x)
     if not from_values and "attn_weights" in mixer.reads:  # without a graph, the mixer takes P V for V
         values, context = context.aggregate(values), AttentionContext(context.lengths, context.width)
 
     def mix_column(column: Tensor) -> Tensor:
-        replaced = torch.cat([values[:, :, :channel], column[None, :, None], values[:, :, channel + 1 :]], dim=2)
-        with mixer.get_submodule("value").register_forward_hook(lambda *_: replaced):
+        replaced = values.clone()
+        replaced[0, :, channel] = column
+        with to_values.register_forward_hook(lambda *_: replaced):
             return mixer.mix(x, context)[0, :, channel]
 
     column = values[0, :, channel]

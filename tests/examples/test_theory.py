@@ -5,6 +5,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
+import graphslice as gs
+import theory
 from graphslice.nn.context import AttentionContext
 from graphslice.nn.mixers import build_mixer
 from graphslice.ops import sort_by_first
@@ -165,3 +167,26 @@ def test_transport_of_equal_rows_tends_to_the_mean_of_csp():
     v = torch.from_numpy(np.stack([reference, column], axis=1))
     np.testing.assert_allclose(limit @ column, sort_by_first(v[None], torch.tensor([4]))[0, :, 1], atol=1e-3)
     np.testing.assert_allclose(limit @ column, [-1, 2, 2, 4], atol=1e-3)
+
+
+def test_figures_are_drawn_from_models(make_predictor, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(theory, "ITERATIONS", (5, 500))
+    predictors = [make_predictor(8.0, mixer=name, layers=2) for name in ("softmax", "csp", "slice-ascend")]
+    graphs = [gs.smiles_to_graph(smiles) for smiles in ("CC(=O)Nc1ccccc1C", "OCC(N)c1cc(F)cnc1")]
+    theory.draw_depth(predictors, graphs, tmp_path / "depth.png")
+    theory.draw_sinkhorn(predictors[1], graphs, tmp_path / "sinkhorn.png")
+    theory.draw_maps(predictors, tmp_path / "maps.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"depth.png", "sinkhorn.png", "maps.png"}
+    residuals, unique, errors, maps = split_lines(capsys.readouterr().out, (6, 1, 2, 4))
+    assert unique == ["2 of 2 molecules have no equal values in the first channel of the first layer"]
+    trained = permutation_bound([block.mixer for block in predictors[1].model.blocks])
+    assert residuals[3].startswith(f"| `csp` | trained | {trained[1]:.1f} | {trained[2]:.1f} |")
+    few, many = ([float(cell) for cell in line.split("|")[2:-1]] for line in errors)
+    assert min(many) < 0.2 < min(few)
+    assert maps[0].startswith("| slice-ascend, of P V | 12 | 12 | 1 | 1.00 to 1.00 |")
+
+
+def split_lines(text: str, counts: tuple[int, ...]) -> list[list[str]]:
+    lines = text.splitlines()
+    assert len(lines) == sum(counts), text
+    return [[lines.pop(0) for _ in range(count)] for count in counts]

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from graphslice.config import ModelConfig, RunConfig
     from graphslice.errors import InputError
     from graphslice.inference import Predictor
-    from graphslice.inference.inputs import collate_molecules
-    from graphslice.inference.onnx_inputs import onnx_inputs
+    from graphslice.inference.inputs import collate_molecules, onnx_inputs
     from graphslice.nn import GraphTransformer
     from graphslice.report.write import write_report
 
@@ -37,8 +36,7 @@ _LAZY_EXPORTS = {
     "graphslice.config": ("ModelConfig", "RunConfig"),
     "graphslice.errors": ("InputError",),
     "graphslice.inference": ("Predictor",),
-    "graphslice.inference.inputs": ("collate_molecules",),
-    "graphslice.inference.onnx_inputs": ("onnx_inputs",),
+    "graphslice.inference.inputs": ("collate_molecules", "onnx_inputs"),
     "graphslice.nn": ("GraphTransformer",),
     "graphslice.ops": ("ops",),
     "graphslice.report.write": ("write_report",),

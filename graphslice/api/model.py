@@ -17,7 +17,6 @@ import numpy as np
 from graphslice.api.arguments import as_dataset, name_setting
 from graphslice.calibration import Calibration
 from graphslice.config import MOLECULE
-from graphslice.data.splits import Splits
 from graphslice.errors import InputError, check_suffix, file_errors
 from graphslice.inference.files import compute_embeddings
 from graphslice.inference.inputs import Columns
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from torch_geometric.data import Data
 
-    from graphslice.data.dataset import LabelledDataset
     from graphslice.explain.attribution import Explanation
     from graphslice.inference.predictor import Molecules
 
@@ -230,27 +228,19 @@ class Model(Predictor):
         Raises:
             InputError: if the dataset cannot be read, lacks the targets or the split, or has no labels there.
         """
-        from graphslice.evaluation.evaluate import evaluate, evaluation_notes
+        from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
 
         fields = {"targets": name_setting(targets), "smiles_column": smiles}
         frame, named = as_dataset(data, fields["targets"], self.level != MOLECULE)
         overrides = {name: value for name, value in (fields | named).items() if value is not None}
-        dataset, splits = self._load_dataset(frame, overrides, split)
+        if frame is None and "dataset" not in overrides:
+            self._check_folder()
+        dataset, splits = load_evaluation_data(self, self.folder, overrides, split, frame)
         if split is None:
             split = "all" if splits is None else "valid" if dataset.is_pcqm4m else "test"
         for note in evaluation_notes(dataset):
             warnings.warn(note, stacklevel=2)
         return evaluate(self, dataset, split, splits)
-
-    def _load_dataset(
-        self, frame: Any, overrides: dict[str, Any], split: str | None
-    ) -> tuple[LabelledDataset, Splits | None]:
-        """Load the dataset to evaluate on, with its splits, from a data frame or a file, with fields of DataConfig."""
-        from graphslice.evaluation.evaluate import load_evaluation_data
-
-        if frame is None and "dataset" not in overrides:
-            self._check_folder()
-        return load_evaluation_data(self, self.folder, overrides, split, frame)
 
     def save(self, path: str | Path) -> None:
         """Write a run directory for :func:`graphslice.load` and the command line; an existing run is replaced.

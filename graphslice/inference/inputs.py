@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,10 @@ from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
-from graphslice.data.batches import collate_rows
+from graphslice.data.batches import batch_arrays, collate_rows
 from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column
 from graphslice.data.featurize import Parsed, parse, with_store
-from graphslice.data.labels import Labels
+from graphslice.data.labels import Labels, pointers
 from graphslice.data.loaders import (
     NAME,
     NO_ATOM_ORDER,
@@ -33,8 +34,12 @@ from graphslice.data.tables import READABLE, Rows, number_array
 from graphslice.errors import InputError, quoted_list
 
 if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
     from graphslice.batch import GraphBatch
 
+#: Key of the configuration in the metadata of an exported file, as JSON.
+CONFIG_KEY = "graphslice.config"
 #: Numbers by column name, None or nan where unknown.
 Columns: TypeAlias = Mapping[str, Sequence[float | None] | np.ndarray]
 
@@ -166,7 +171,7 @@ def collate_molecules(molecules: Any, config: RunConfig) -> GraphBatch:
 
     Returns:
         The batch, on the CPU. Its ``targets`` are the labels ``y`` of PyG graphs that all have one: float32 ``[B, T]``,
-        nan where unknown; else None. Of an atom- or bond-level network it has none.
+        nan where unknown; else None, and for an atom- or bond-level network.
 
     Raises:
         InputError: if a molecule is invalid (the message names its row), or the network reads columns of a table.
@@ -176,6 +181,41 @@ def collate_molecules(molecules: Any, config: RunConfig) -> GraphBatch:
     if config.model.level == MOLECULE and all(getattr(one, "y", None) is not None for one in listed):
         labels = Labels.of_molecules(np.stack([pyg_labels(one) for one in listed]))
     return collate_rows(store, np.arange(len(store)), targets=labels, **config.collate_settings)
+
+
+def onnx_inputs(session: InferenceSession, molecules: Any, *, columns: Columns | None = None) -> dict[str, np.ndarray]:
+    """Featurize molecules for a network that ``graphslice export`` wrote.
+
+    Args:
+        session: the file, opened by ``onnxruntime.InferenceSession``; ``session.run(None, inputs)`` predicts.
+        molecules, columns: as in :meth:`Predictor.predict`.
+
+    Returns:
+        The inputs of the network by name: one batch of all molecules, padded to the largest. They are the tensors of a
+        :class:`~graphslice.batch.GraphBatch`, with ``path_types`` in int32; atoms or bonds that are predicted are in
+        the order of the SMILES.
+
+    Raises:
+        InputError: if the file is not one of GraphSlice, or a molecule is invalid (the message names its row).
+    """
+    metadata = session.get_modelmeta().custom_metadata_map
+    if CONFIG_KEY not in metadata:
+        raise InputError("the ONNX file holds no settings of GraphSlice: write it with graphslice export")
+    return network_inputs(RunConfig.from_dict(json.loads(metadata[CONFIG_KEY])), molecules, columns)
+
+
+def network_inputs(config: RunConfig, molecules: Any, columns: Columns | None = None) -> dict[str, np.ndarray]:
+    """Featurize molecules for the networks of a configuration, as :func:`onnx_inputs`."""
+    store = to_valid_store(molecules, columns, config)
+    rows, level = np.arange(len(store)), config.model.level
+    arrays: dict[str, np.ndarray] = batch_arrays(store, rows, **config.collate_settings)
+    del arrays["rows"]
+    arrays["path_types"] = arrays["path_types"].astype(np.int32)
+    if level != MOLECULE:
+        counts = store.atom_bond_counts(level, rows)
+        first = np.repeat(pointers(counts)[:-1], counts)
+        arrays["atom_bond_index"] = arrays["atom_bond_index"][first + store.order(rows)[:, 0]]
+    return arrays
 
 
 def _read_molecules(molecules: Sequence[Any], max_atoms: int) -> tuple[Rows, dict[int, MolGraph]]:

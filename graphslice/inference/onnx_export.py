@@ -21,7 +21,7 @@ from graphslice.batch import GraphBatch
 from graphslice.calibration import Calibration
 from graphslice.errors import InputError, first_line, optional_packages
 from graphslice.feature_dims import ATOM_DIMS
-from graphslice.inference.onnx_inputs import CONFIG_KEY, network_inputs
+from graphslice.inference.inputs import CONFIG_KEY, network_inputs
 from graphslice.inference.predictor import Predictor
 from graphslice.ops.dispatch import reference_only
 from graphslice.runs.checkpoint import Checkpoint

@@ -185,7 +185,7 @@ def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
     for call, message in [
         (lambda: model.evaluate(demo_rows, "gap"), "no column 'gap'"),
         (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and data.targets names 2"),
-        (lambda: model.evaluate(["CCO"]), "a data frame, a path, or a pair of SMILES and labels, not list"),
+        (lambda: model.evaluate(["CCO"]), "or PyG graphs with y, not list"),
         (lambda: ensemble.evaluate(), "training data of the model is not there"),
     ]:
         with pytest.raises(gs.InputError, match=message):

@@ -19,8 +19,8 @@ from graphslice.chem.descriptors import descriptor_width
 from graphslice.config import DataConfig, TrainerConfig
 from graphslice.data.featurize import graph_input_rows
 from graphslice.inference import Predictor
+from graphslice.inference.inputs import network_inputs
 from graphslice.inference.onnx_export import INPUTS, export_onnx, to_onnx
-from graphslice.inference.onnx_inputs import network_inputs
 from graphslice.nn.block import Block
 from graphslice.nn.mixers import MIXERS
 from graphslice.ops.dispatch import reference_only

@@ -17,7 +17,7 @@ from graphslice.errors import InputError
 from graphslice.inference.inputs import as_molecules, frame_smiles, is_graph
 
 
-def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[str, str]]:
+def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[str, Any]]:
     """Return labelled molecules as a data frame or PyG graphs (None for a file), and what they change of the settings
     of the section data, such as ``targets``. ``lists``: every label is a list of numbers (atoms or bonds)."""
     if data is None or is_frame(data):

@@ -168,11 +168,11 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
 
 def label_names(names: Sequence[object], width: int, source: str) -> list[str]:
     """Return the names of the labels of ``source``, which has no columns: those given, else y, or y0, y1, ..."""
-    names = [str(name) for name in names] or (["y"] if width == 1 else [f"y{i}" for i in range(width)])
-    if len(names) != width:
-        raise InputError(f"{len(names)} names for {width} targets: {', '.join(names)}")
-    check_unique(names, names, source)
-    return names
+    texts = [str(name) for name in names] or (["y"] if width == 1 else [f"y{i}" for i in range(width)])
+    if len(texts) != width:
+        raise InputError(f"{len(texts)} names for {width} targets: {', '.join(texts)}")
+    check_unique(texts, texts, source)
+    return texts
 
 
 def check_unique(columns: Sequence[str], used: Iterable[str], name: str) -> None:

@@ -30,7 +30,7 @@ def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[s
         table = labelled_table(*data, target_names(targets, ()) or None, lists=lists)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
     items = iter(data) if hasattr(data, "__iter__") or hasattr(data, "__getitem__") else iter(())
-    if is_graph(first := next(items, None)):
+    if hasattr(first := next(items, None), "edge_index"):
         return chain([first], items), {}
     raise InputError(
         "labelled molecules are a data frame, a path, a pair of SMILES and labels, or PyG graphs with y, not "

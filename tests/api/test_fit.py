@@ -208,6 +208,7 @@ def test_invalid_molecules_are_listed_in_rejected_csv(demo_rows):
     [
         (3, {}, "or PyG graphs with y, not int"),
         (["C", "CC"], {}, "or PyG graphs with y, not list"),
+        ([gs.smiles_to_graph("C")], {}, "or PyG graphs with y, not list"),
         ((["C", gs.smiles_to_graph("C")], [1, 2]), {}, "give PyG graphs their labels as y"),
         ((["C", "CC"], [1]), {}, r"shape \[1\], but there are 2 SMILES"),
         ({"smiles": pd.Series(["C"]), "y": pd.Series([1, 2])}, {}, "do not form a table"),

@@ -268,11 +268,9 @@ def add_engine(parser: ArgumentParser) -> None:
 
 def add_model(parser: ArgumentParser, several: bool = False) -> None:
     """Add the argument ``model``, which :func:`load_model` reads; ``several``: or a list, whose mean predicts."""
-    text = f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}"
-    if several:
-        parser.add_argument("model", nargs="+", help=f"{text}; of several the predictions of all models are averaged")
-    else:
-        parser.add_argument("model", help=text)
+    nargs, average = ("+", "; of several the predictions of all models are averaged") if several else (None, "")
+    text = f"run directory, checkpoint, hf://user/name, or a packaged model: {', '.join(MODELS)}{average}"
+    parser.add_argument("model", nargs=nargs, help=text)
 
 
 def add_molecules(parser: ArgumentParser, what: str) -> None:
@@ -306,7 +304,7 @@ def _standard_input() -> str:
 
 
 def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager[Callable[[int], None]]:
-    """Return the progress bar of a command that reads a table, whose rows are counted for it on a terminal."""
+    """Return the progress of a command that reads a table, whose rows are counted for it."""
     if not isinstance(source, Path):
         return nullcontext(lambda molecules: None)
     from rich.console import Console
@@ -314,8 +312,7 @@ def file_progress(what: str, source: Path | list[str]) -> AbstractContextManager
     from graphslice.data.tables import count_rows
     from graphslice.system.console import molecule_progress
 
-    console = Console(stderr=True)
-    return molecule_progress(what, count_rows(source) if console.is_terminal else None, console)
+    return molecule_progress(what, count_rows(source), Console(stderr=True))
 
 
 def add_output_file(parser: ArgumentParser, text: str, required: bool = False) -> None:

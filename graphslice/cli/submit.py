@@ -27,14 +27,16 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Write the files, print their paths and what OGB's form asks of the runs; raise InputError for unusable input."""
-    from graphslice.evaluation.submission import describe_training, submit, training_facts
+    from graphslice.evaluation.submission import describe_training, read_training_record, submit
 
     predictor = load_model(options)
     root = predictor.config.data.root if options.root is None else options.root
     console = Console(stderr=True, soft_wrap=True)
     files = submit(predictor, options.dataset, root, options.out, overwrite=options.overwrite, console=console)
-    runs = {model: training_facts(model) for model in options.model}
-    for model, facts in runs.items():
-        console.out(f"{model}: {describe_training(facts)}", highlight=False)
+    runs = {model: read_training_record(model) for model in options.model}
+    for model, record in runs.items():
+        console.out(f"{model}: {describe_training(record)}", highlight=False)
+    parameters = sum(record["parameters"] * record.get("members", 1) for record in runs.values() if record)
+    console.out(f"in all: {parameters:,} parameters", highlight=False)
     print(*files, sep="\n")
     return {"files": [str(path) for path in files], "runs": runs}

@@ -62,8 +62,7 @@ def submit(
             raise InputError(f"{what}; the first, row {failed[0][0] + 1}: {failed[0][1]}")
         predicted[split] = predictions.values[:, 0]
     time, count = timedelta(seconds=round(monotonic() - begin)), sum(sizes.values())
-    model = f"{pluralize(predictor.num_models, 'network')}, {predictor.total_parameters:,} parameters"
-    console.print(f"{model}: {count:,} molecules in {time} on {device_name(predictor.device)}", highlight=False)
+    console.print(f"{count:,} molecules predicted in {time} on {device_name(predictor.device)}", highlight=False)
     lsc = import_ogb_lsc()
     evaluator = lsc.PCQM4MEvaluator() if dataset == "pcqm4m" else lsc.PCQM4Mv2Evaluator()
     for split, values in predicted.items():
@@ -71,20 +70,16 @@ def submit(
     return files
 
 
-def training_facts(model: str | Path) -> dict[str, Any]:
-    """Return what OGB's form asks of a training, from the records of the run: parameters of a network, seconds, device,
-    number of devices, and of an ensemble its members; empty without records."""
+def read_training_record(model: str | Path) -> dict[str, Any]:
+    """Return ``training.json`` of the run of a model, with what OGB's form asks; empty if there is none."""
     folder = run_directory_of(model)
-    recorded = read_training(folder) if folder is not None and (folder / TRAINING).is_file() else {}
-    names = ("parameters", "seconds", "device", "devices", "members")
-    return {name: recorded[name] for name in names if name in recorded}
+    return read_training(folder) if folder is not None and (folder / TRAINING).is_file() else {}
 
 
-def describe_training(facts: dict[str, Any]) -> str:
-    """Describe the result of :func:`training_facts` for the user."""
-    if not facts:
+def describe_training(record: dict[str, Any]) -> str:
+    """Describe the result of :func:`read_training_record` for the user: parameters, time and hardware."""
+    if not record:
         return "no record of its training"
-    members = f"{facts['members']} x " if "members" in facts else ""
-    devices = f"{facts['devices']} x " if facts["devices"] > 1 else ""
-    time = timedelta(seconds=round(facts["seconds"]))
-    return f"{members}{facts['parameters']:,} parameters, trained in {time} on {devices}{facts['device']}"
+    members, devices = (f"{record[name]} x " if record.get(name, 1) > 1 else "" for name in ("members", "devices"))
+    time = timedelta(seconds=round(record["seconds"]))
+    return f"{members}{record['parameters']:,} parameters, trained in {time} on {devices}{record['device']}"

@@ -29,7 +29,7 @@ from graphslice.data.labels import pointers, ragged_indices
 from graphslice.data.store import GraphStore
 from graphslice.data.tables import Rows
 from graphslice.errors import InputError
-from graphslice.inference.compiled_networks import STATISTICS, Networks, load_networks
+from graphslice.inference.compiled_networks import Networks, load_networks
 from graphslice.inference.inputs import Columns, as_feature_columns, to_store
 from graphslice.inference.predictions import Neighbours, PredictionInterval, Predictions
 from graphslice.runs.checkpoint import Checkpoint
@@ -104,11 +104,6 @@ class Predictor:
     def num_models(self) -> int:
         """Number of ensemble members; 1 for a single model."""
         return len(self.stackings)
-
-    @property
-    def total_parameters(self) -> int:
-        """Number of parameters of all networks."""
-        return sum(w.size for weights in self.networks.weights for name, w in weights.items() if name not in STATISTICS)
 
     @property
     def model(self) -> GraphTransformer:
@@ -258,17 +253,11 @@ class Predictor:
         settings: dict[str, Any] = {"prefetch": self._device != "cpu", "kinds": self.kinds, "level": self.level}
         return featurize_rows(chunks, columns, self.config.graph, pool=pool, progress=progress, **settings)
 
-    def predict_featurized(
-        self,
-        store: GraphStore,
-        *,
-        interval: float | None = None,
-        nearest: bool = False,
-        progress: Progress = no_progress,
-    ) -> Predictions:
-        """Predict all rows of a store of :meth:`featurize_rows`, atoms and bonds in the order of the SMILES."""
+    def predict_featurized(self, store: GraphStore, **options: Any) -> Predictions:
+        """Predict all rows of a store of :meth:`featurize_rows`, atoms and bonds in the order of the SMILES; options as
+        of :meth:`predict_store_rows`."""
         rows = np.arange(len(store))
-        predictions = self.predict_store_rows(store, rows, interval=interval, nearest=nearest, progress=progress)
+        predictions = self.predict_store_rows(store, rows, **options)
         return predictions if self.level == MOLECULE else predictions.in_smiles_order(store.order(rows))
 
     def predict_store(self, store: GraphStore, rows: np.ndarray) -> np.ndarray:

@@ -174,6 +174,21 @@ def test_some_targets_of_the_training_data(demo_rows, tiny_config, tmp_path):
     assert result["atoms"] == every["atoms"] and result["gap_ev"]["molecules"] == 0
 
 
+def test_average_of_runs_is_evaluated_on_molecules_that_none_has_seen(
+    run_directory, demo_csv, demo_rows, tiny_config, tmp_path, cli
+):
+    train(tiny_config(demo_csv, trainer={"seed": 1}), tmp_path / "same")  # split by the same column
+    test = demo_rows[demo_rows["split"] == "test"]
+    predicted = [load(run, "cpu").predict(test["smiles"])[:, 0] for run in (run_directory, tmp_path / "same")]
+    code, out, _ = cli("evaluate", run_directory, tmp_path / "same")
+    expected = np.abs(np.mean(predicted, axis=0) - test["gap_ev"]).mean()
+    assert code == 0 and float(re.search(r"test: MAE ([\d.]+)", out)[1]) == pytest.approx(expected, abs=2e-6)
+    splits = tmp_path / "same" / "split.csv"
+    splits.write_text(splits.read_text().replace(",test,", ",train,", 1))
+    code, _, err = cli("evaluate", run_directory, tmp_path / "same")
+    assert code == 2 and "has no split 'test'" in err
+
+
 def test_run_on_decimal_commas_evaluates_and_predicts_files_with_them(cli, demo_rows, tiny_config, tmp_path):
     table, path = demo_rows[["smiles", "gap_ev"]].assign(x=demo_rows["gap_ev"] / 3), tmp_path / "t.csv"
     table.to_csv(path, sep=";", decimal=",", index=False)

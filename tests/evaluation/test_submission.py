@@ -1,4 +1,5 @@
 import io
+import json
 import re
 
 import numpy as np
@@ -100,8 +101,18 @@ def test_submission_of_several_runs_is_the_mean_of_their_submissions(
     *single, together = single
     assert np.ptp([values.mean() for values in single]) > 1
     np.testing.assert_allclose(together, np.mean(single, axis=0, dtype=np.float64), rtol=1e-5)
-    total = sum(read_training(run)["parameters"] for run in runs)
-    assert f"{total:,} parameters" in err and all(f"{read_training(run)['parameters']:,}" in err for run in runs)
+    records = {str(run): read_training(run) for run in runs}
+    for run, record in records.items():
+        assert f"{run}: {record['parameters']:,} parameters, trained in 0:0" in err
+        assert f"on {record['device']}\n" in err
+    assert f"in all: {sum(record['parameters'] for record in records.values()):,} parameters\n" in err
+    assert "10 molecules predicted in 0:0" in err
+    (runs[0] / "training.json").rename(tmp_path / "moved.json")
+    try:
+        arguments = ("submit", *runs, "--dataset", "pcqm4m", "--root", root, "-o", tmp_path / "json", "--json")
+        assert json.loads(cli(*arguments)[1])["runs"] == records | {str(runs[0]): {}}
+    finally:
+        (tmp_path / "moved.json").rename(runs[0] / "training.json")
 
 
 def test_runs_on_other_data_are_not_averaged(cli, offline, ogb_run, root, tiny_config, tmp_path):

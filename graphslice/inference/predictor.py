@@ -365,7 +365,7 @@ _CHUNK_ROWS = 2048
 
 
 def network_predictions(
-    outputs: np.ndarray, stds: Sequence[np.ndarray], tasks: Sequence[Task]
+    outputs: Iterable[np.ndarray], stds: Sequence[np.ndarray], tasks: Sequence[Task]
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Convert outputs, ``float32 [M, R, W + D]``, to predictions ``[M, R, W]``, and by name predicted standard
     deviations of errors ``[R, T]``, averaged over the networks; ``stds``, ``float32 [W + D]``, are those of labels."""

@@ -33,8 +33,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
             raise InputError(f"cannot write {path}: it is not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.writing")
-        temporary.touch(0o666 if former is None else 0o600, exist_ok=False)
-        try:
+        try:  # a signal may come right after the creation
+            temporary.touch(0o666 if former is None else 0o600, exist_ok=False)
             yield temporary
             if former is not None:
                 temporary.chmod(former)

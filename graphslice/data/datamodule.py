@@ -13,7 +13,7 @@ import numpy as np
 from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import feature_column_names
 from graphslice.config import MOLECULE, RunConfig
-from graphslice.data.batches import BatchLoader, TrainBatches, eval_batches, extreme_batches
+from graphslice.data.batches import BatchLoader, Progress, TrainBatches, eval_batches, extreme_batches, no_progress
 from graphslice.data.columns import check_feature_columns
 from graphslice.data.dataset import (
     UNLABELLED,
@@ -64,7 +64,7 @@ class MoleculeData:
         self,
         dataset: LabelledDataset,
         config: RunConfig,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress = no_progress,
         splits: Splits | None = None,
     ) -> None:
         """Featurize and split the molecules; the ``splits`` of a resumed run override those of the configuration."""
@@ -103,7 +103,7 @@ class MoleculeData:
         self.dataset = replace(self.dataset, tasks=tasks)
         self.labels = replace(labels, values=to_training_scale(labels.values, tasks), bounds=bounds, weights=weights)
 
-    def _featurize(self, progress: Callable[[int], None] | None) -> None:
+    def _featurize(self, progress: Progress) -> None:
         cache = self.config.data.cache
         folder = None if cache is None else Path(cache)
         names = self.config.data.descriptors

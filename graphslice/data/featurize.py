@@ -23,6 +23,7 @@ from graphslice.chem.hashes import MoleculeHashes, hash_molecules, hash_scaffold
 from graphslice.chem.molecule import ORDER_DTYPE, MolArrays, read_smiles
 from graphslice.chem.parse import standardize_all
 from graphslice.config import MOLECULE, GraphConfig
+from graphslice.data.batches import Progress, no_progress
 from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import TableColumns
 from graphslice.data.store import GraphStore, StoreInfo
@@ -81,7 +82,7 @@ def featurize_rows(
     config: GraphConfig,
     *,
     pool: Pool = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Progress = no_progress,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
@@ -107,7 +108,7 @@ def parse(
     smiles: Sequence[str],
     config: GraphConfig | StoreInfo,
     pool: Pool = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Progress = no_progress,
     kinds: Sequence[str] = (),
     level: str = MOLECULE,
 ) -> Parsed:
@@ -132,7 +133,7 @@ def _parse_chunks(
     config: GraphConfig | StoreInfo,
     level: str,
     pool: Pool,
-    progress: Callable[[int], object] | None = None,
+    progress: Progress = no_progress,
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[tuple[_Label, Parsed]]:
@@ -154,9 +155,7 @@ def _parse_chunks(
             future.cancel()
 
 
-def _finish(
-    label: _Label, futures: list[_Futures], kinds: Sequence[str], progress: Callable[[int], object] | None
-) -> tuple[_Label, Parsed]:
+def _finish(label: _Label, futures: list[_Futures], kinds: Sequence[str], progress: Progress) -> tuple[_Label, Parsed]:
     return label, _join(_results(futures), kinds, progress)
 
 
@@ -175,7 +174,7 @@ def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str
     return (smiles[start : start + size] for start in range(0, len(smiles), size))
 
 
-def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Callable[[int], object] | None) -> Parsed:
+def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Progress) -> Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
     orders = [np.empty((0, 2), ORDER_DTYPE)]
@@ -186,8 +185,7 @@ def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Callable[[i
         orders.append(order)
         for kind, values in task_descriptors.items():
             descriptors[kind].append(values)
-        if progress:
-            progress(len(task_reasons))
+        progress(len(task_reasons))
     joined = {kind: np.concatenate(parts) for kind, parts in descriptors.items()}
     return MolArrays.join(molecules), reasons, np.concatenate(orders), joined
 

@@ -18,6 +18,7 @@ from filelock import FileLock
 from graphslice.chem.descriptors import descriptor_kinds, feature_column_names
 from graphslice.chem.hashes import hash_molecules
 from graphslice.config import DataConfig, GraphConfig
+from graphslice.data.batches import Progress, no_progress
 from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import TableColumns, find_columns
 from graphslice.data.dataset import LabelledDataset, check_usable, rechunk
@@ -34,8 +35,6 @@ from graphslice.errors import InputError, check_new, check_suffix, file_errors
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import default_cache
 
-Progress = Callable[[int], object] | None
-
 
 def build_store(
     path: Path,
@@ -43,7 +42,7 @@ def build_store(
     info: StoreInfo,
     *,
     workers: int | None = None,
-    progress: Progress = None,
+    progress: Progress = no_progress,
 ) -> GraphStore:
     """Featurize molecules into shards of ``BATCH_ROWS`` rows, joined atomically; a repeated call reuses shards of the
     same rows. An empty fingerprint becomes a hash."""
@@ -55,7 +54,7 @@ def build_store(
             if _existing_store(shard, shard_info) is None:
                 with atomic_write(shard) as temporary:
                     _write(temporary, shard_info.schema(), [to_record_batch(rows, shard_info, pool, progress)])
-            elif progress:
+            else:
                 progress(len(rows))
             yield shard
 
@@ -64,7 +63,7 @@ def build_store(
 
 
 def build_store_from_tables(
-    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = None
+    path: Path, tables: Iterable[pa.Table], info: StoreInfo, progress: Progress = no_progress
 ) -> GraphStore:
     """Do the same as :func:`build_store` with rows that :func:`to_record_batch` converted elsewhere, as on a cluster;
     an interrupted call starts over. ``tables`` of any size have the columns of ``info.schema()``."""
@@ -76,15 +75,14 @@ def build_store_from_tables(
             # in two forces the copy, so that the same rows give the same bytes, regardless of the chunks.
             table = pa.concat_tables([table.slice(0, 1), table.slice(1)]).combine_chunks()
             _write(folder / f"{number:06}.arrow", info.schema(), table.to_batches())
-            if progress:
-                progress(len(table))
+            progress(len(table))
             yield folder / f"{number:06}.arrow"
 
     return _assemble(path, info, write_shards)
 
 
 def to_record_batch(
-    rows: LabelledDataset, info: StoreInfo, pool: Pool = None, progress: Progress = None
+    rows: LabelledDataset, info: StoreInfo, pool: Pool = None, progress: Progress = no_progress
 ) -> pa.RecordBatch:
     """Parse labelled rows into a record batch of a store, with the graph settings and descriptors of ``info``."""
     if rows.all_labels.bounds is not None:
@@ -167,7 +165,7 @@ def cached_store(
     dataset: LabelledDataset,
     config: GraphConfig,
     cache: Path | None = None,
-    progress: Progress = None,
+    progress: Progress = no_progress,
     descriptors: Sequence[str] = (),
 ) -> GraphStore:
     """Return the store of a dataset, one row for each of its rows, from the cache if possible. A dataset of a store is
@@ -208,7 +206,7 @@ def featurize_dataset(
     workers: int | None = None,
     engine: str = "local",
     overwrite: bool = False,
-    progress: Progress = None,
+    progress: Progress = no_progress,
 ) -> GraphStore:
     """Preprocess a dataset, streaming tables; labelled ones are read twice, since the first pass infers the tasks. With
     ``engine="ray"`` every machine must be able to read the files; an interrupted Ray run starts over."""

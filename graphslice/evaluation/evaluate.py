@@ -27,7 +27,7 @@ from graphslice.evaluation.metrics import score_rows
 from graphslice.inference.predictions import Predictions, output_arrays
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, Predictor
 from graphslice.runs.run_files import find_members, locate_dataset, read_splits, run_directory_of
-from graphslice.system.console import molecule_progress
+from graphslice.system.console import QUIET, molecule_progress
 from graphslice.tasks import UNBOUNDED, Task, is_bounded
 
 
@@ -186,13 +186,12 @@ def predict_rows(
     dataset: LabelledDataset,
     rows: np.ndarray,  # int64 [R]
     interval: float | None = None,  # coverage in percent of prediction intervals, or None
-    console: Console | None = None,  # shows the progress
+    console: Console = QUIET,  # shows the progress
 ) -> Predictions:
     """Predict rows of a dataset."""
     if dataset.graphs is not None:
         store = predictor.featurize_molecules([dataset.graphs[row] for row in rows])
         return predictor.predict_featurized(store, interval=interval)
-    console = console or Console(quiet=True)
     predicting = molecule_progress("predicting", len(rows), console)
     if dataset.store is not None and predictor.can_read(dataset.store):
         with predicting as advance:
@@ -214,7 +213,7 @@ def evaluate(
     split: str,
     splits: Splits | None,
     out: Path | None = None,
-    console: Console | None = None,  # shows the progress
+    console: Console = QUIET,  # shows the progress
 ) -> dict:
     """Evaluate a model on a split of a dataset of :func:`align_targets`; ``out`` as in :func:`write_predictions`.
 

@@ -17,6 +17,7 @@ from graphslice.errors import InputError, check_choice, check_new, pluralize
 from graphslice.evaluation.evaluate import predict_rows
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.run_files import TRAINING, read_training, run_directory_of
+from graphslice.system.console import QUIET
 from graphslice.system.machine import device_name
 
 #: Splits to submit, with the number of molecules that OGB has in each.
@@ -33,7 +34,7 @@ def submit(
     folder: str | Path,
     *,
     overwrite: bool = False,
-    console: Console | None = None,  # shows the progress
+    console: Console = QUIET,  # shows the progress
 ) -> list[Path]:
     """Predict the hidden test sets of OGB-LSC with a HOMO-LUMO gap model, all before writing; return the paths."""
     folder = Path(folder)
@@ -45,7 +46,6 @@ def submit(
     for file in files:
         check_new(file, overwrite)
     data = load_dataset(DataConfig(dataset=dataset, root=str(root)))
-    console = console or Console(quiet=True)
     for note in data.notes:
         console.print(note, highlight=False)
     splits = read_ogb_splits(dataset, root)  # the order of a submission

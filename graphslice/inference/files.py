@@ -14,6 +14,7 @@ from numpy.lib.format import write_array_header_1_0
 
 from graphslice.calibration import Calibration, coverage_of_level, min_calibration_molecules
 from graphslice.config import MOLECULE
+from graphslice.data.batches import Progress, no_progress
 from graphslice.data.columns import TableColumns, check_unique, find_smiles_column, require_column
 from graphslice.data.featurize import featurizer_pool
 from graphslice.data.store import STORE_SUFFIX, GraphStore
@@ -67,7 +68,7 @@ def predict_file(
     interval: float | None = None,  # and nearest as in Predictor.predict
     nearest: bool = False,
     overwrite: bool = False,  # an existing file
-    progress: Callable[[int], None] | None = None,  # called with the number of rows done since the last call
+    progress: Progress = no_progress,  # called with the number of rows done since the last call
 ) -> FileReport:
     """Predict every row of a table, a folder of tables, a preprocessed dataset or a list of SMILES. The output has its
     columns and those of :func:`~graphslice.inference.predictions.output_columns`; memory does not grow with the file.
@@ -177,7 +178,7 @@ def _model_columns(
 
 
 def write_rows(
-    chunks: Iterable[pa.Table], out: Path | TableSink | None, progress: Callable[[int], None] | None = None
+    chunks: Iterable[pa.Table], out: Path | TableSink | None, progress: Progress = no_progress
 ) -> FileReport:
     """Write chunks of a table with a column ``error``; arguments and errors as in :func:`predict_file`."""
     report = FileReport()
@@ -185,8 +186,7 @@ def write_rows(
         for chunk in chunks:
             sink.write(chunk)
             report.add(chunk.column("error").to_pylist())
-            if progress:
-                progress(len(chunk))
+            progress(len(chunk))
     return report
 
 
@@ -261,7 +261,7 @@ def embed_file(
     smiles_column: str | None = None,
     workers: int | None = None,
     overwrite: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> FileReport:
     """Write a table with ``embedding_0``, ... and ``error``, or only a matrix to ``.npy``, as :func:`predict_file`."""
     check_output(source, out, overwrite)
@@ -293,7 +293,7 @@ def _write_matrix(
     predictor: Predictor,
     chunks: Iterable[tuple[Rows, GraphStore]],
     out: Path,
-    progress: Callable[[int], None] | None,
+    progress: Progress,
 ) -> FileReport:
     report, rows = FileReport(), 0
     with atomic_write(out) as temporary, temporary.open("wb") as file:
@@ -305,8 +305,7 @@ def _write_matrix(
             embeddings.tofile(file)
             rows += len(embeddings)
             report.add(molecules.errors)
-            if progress:
-                progress(len(molecules))
+            progress(len(molecules))
         file.seek(0)  # NumPy leaves room for the number of rows
         write_array_header_1_0(file, header | {"shape": (rows, embeddings.shape[1])})
     return report

@@ -247,7 +247,7 @@ class Predictor:
         return computed | as_feature_columns(self.feature_columns, columns or {}, 1)
 
     def featurize_rows(
-        self, chunks: Iterable[Rows], columns: TableColumns, pool: Pool = None, progress: Progress | None = None
+        self, chunks: Iterable[Rows], columns: TableColumns, pool: Pool = None, progress: Progress = no_progress
     ) -> Iterator[tuple[Rows, GraphStore]]:
         """Featurize a table for the model chunk by chunk, in the processes of a pool of :func:`featurizer_pool`."""
         settings: dict[str, Any] = {"prefetch": self._device != "cpu", "kinds": self.kinds, "level": self.level}

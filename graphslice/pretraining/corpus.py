@@ -6,7 +6,7 @@ are lists with one number for each atom or bond of a SMILES.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS
 from graphslice.config import ATOM, BOND, GraphConfig
+from graphslice.data.batches import Progress, no_progress
 from graphslice.data.cells import column_cells, is_empty
 from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
 from graphslice.data.dataset import LabelledDataset, check_usable
@@ -58,7 +59,7 @@ def build_corpus(
     without: Sequence[Path] = (),
     smiles_column: str | None = None,
     cache: Path | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> Corpus:
     """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written.
 

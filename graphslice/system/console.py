@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+#: A console that prints nothing.
+QUIET = Console(quiet=True)
 _STOPPING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 # Seconds between two lines of progress in a log file.
 _LINE_SECONDS = 60

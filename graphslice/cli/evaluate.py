@@ -25,7 +25,7 @@ MODULE = "graphslice.evaluation.evaluate"
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
     add_model(parser, several=True)
     add_data_options(parser)
-    default = "test; valid of PCQM4M-LSC; all where there are no splits"
+    default = "test; valid of PCQM4Mv2 and PCQM4M; all where there are no splits"
     parser.add_argument("--split", help=f"train, valid, test or all (default: {default})")
     add_output_file(parser, f"{TABLE_FILES} for the labels and predictions")
     add_device(parser)

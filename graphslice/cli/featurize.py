@@ -23,7 +23,7 @@ MODULE = "graphslice.data.featurize"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.add_argument("dataset", help=f"demo, pcqm4m, pcqm4mv2, a {MOLECULE_FILES}, or a folder of these")
+    parser.add_argument("dataset", help=f"demo, pcqm4mv2, pcqm4m, a {MOLECULE_FILES}, or a folder of these")
     add_output_file(parser, "output file, NAME.arrow; an interrupted call is continued", required=True)
     add_setting(parser, "data.root", default="dataset")
     for name in ("smiles_column", "decimal", "features"):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: ``add_arguments(parser, arguments)``, given the command line after the command's name, ``run(options, arguments)``,
 #: which returns the document of ``--json``, and ``MODULE``, the module that ``run`` imports.
 COMMANDS = {
-    "train": "Train a model on a table, the demo set or PCQM4M-LSC.",
+    "train": "Train a model on a table, the demo set or PCQM4Mv2 of OGB-LSC.",
     "tune": "Search hyperparameters within a budget, by inner validation, and train with the best.",
     "compare": "Compare mixers (replacements of self-attention): same data, same budget, same seeds.",
     "pretrain": "Pretrain a model on computed properties of many molecules, for --init-from.",
@@ -47,9 +47,9 @@ COMMANDS = {
     "serve": "Serve models over HTTP: a JSON API and a page for the browser.",
     "fingerprint": "Compute learned embeddings (neural fingerprints) of molecules.",
     "report": "Regenerate the HTML report of a run.",
-    "evaluate": "Evaluate a model on labelled molecules; on PCQM4M-LSC with OGB's evaluator.",
+    "evaluate": "Evaluate a model on labelled molecules; on PCQM4Mv2 with OGB's evaluator.",
     "push": "Upload a model to the Hugging Face Hub, with a model card.",
-    "submit": "Write OGB-LSC submission files.",
+    "submit": "Write the files of an entry to OGB-LSC (PCQM4Mv2), by one run or the average of several.",
     "featurize": "Preprocess a large dataset once, into a memory-mapped Arrow file.",
     "inspect": "Explain predictions: contributions of atoms (Shapley values), drawn on the molecule.",
     "mcp": "Serve tools for language models: the Model Context Protocol over standard input and output.",

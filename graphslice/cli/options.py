@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from graphslice.inference.files import FileReport
 
 _SECTIONS = {"graph": GraphConfig, "model": ModelConfig, "optimizer": OptimizerConfig, "trainer": TrainerConfig}
-_DEFAULT_PRESETS = {"pcqm4m": "pcqm4m-slice", "pcqm4mv2": "pcqm4mv2-slice"}
+_DEFAULT_PRESETS = {"pcqm4mv2": "pcqm4mv2-slice", "pcqm4m": "pcqm4m-slice"}
 # Endings of files that are no tables; a word with one of them is no SMILES.
 _OTHER_FILES = (".txt", ".mol", ".xls", ".xlsm", ".xlsb", ".ods", ".zip", ".docx", ".pdf")
 
@@ -87,7 +87,7 @@ def add_settings(
     group = parser.add_argument_group("model and training")
     group.add_argument(
         "--preset",
-        help="named settings, not weights (default: small; for pcqm4m and pcqm4mv2 theirs with -slice): "
+        help="named settings, not weights (default: small; for pcqm4mv2 and pcqm4m theirs with -slice): "
         f"{', '.join(PRESETS)}",
     )
     group.add_argument("--config", help="YAML file with sections as in config.yaml of a run directory")

@@ -53,8 +53,8 @@ class DataConfig(Section):
     """Dataset of labelled molecules: files, columns, tasks and split into training, validation and test set."""
 
     dataset: str = "demo"
-    """demo, pcqm4m, pcqm4mv2, or the path of a CSV, TSV, Excel, Parquet or SDF file, of a folder of such files, or of a
-    preprocessed dataset from ``graphslice featurize``"""
+    """demo, pcqm4mv2, pcqm4m (whose leaderboard is closed), or the path of a CSV, TSV, Excel, Parquet or SDF file, of a
+    folder of such files, or of a preprocessed dataset from ``graphslice featurize``"""
     valid_file: str | None = None  # separate file with the validation set, in the format of dataset
     test_file: str | None = None
     """separate file with the test set; rows are numbered through dataset, valid_file and test_file"""
@@ -76,7 +76,7 @@ class DataConfig(Section):
     """column with the weight of each row in training, stacking and calibration; 0 leaves a row out; default: equal"""
     split: str | None = None
     """random, scaffold, cluster, or a column with the values train, valid (else drawn from train) or test; default: the
-    column "split" if it exists, else random. Of pcqm4m and pcqm4mv2 OGB's, or train+valid: trains on both"""
+    column "split" if it exists, else random. Of pcqm4mv2 and pcqm4m OGB's, or train+valid: trains on both"""
     split_sizes: str | None = None
     """shares of the training, validation and test set in a random, scaffold or cluster split; default: 0.8,0.1,0.1.
     0.9,0.1,0 keeps no test set"""

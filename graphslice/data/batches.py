@@ -22,7 +22,7 @@ from graphslice.feature_dims import MAX_DISTANCE
 if TYPE_CHECKING:
     from graphslice.batch import GraphBatch
 
-#: Is told the number of molecules that were done since the last call.
+#: Is called with the number of molecules that were done since the last call.
 Progress: TypeAlias = Callable[[int], object]
 
 _TIE_RULES = {"mean": paths.MEAN, "floyd-warshall": paths.FLOYD_WARSHALL}

@@ -18,7 +18,7 @@ from graphslice.data.splits import Splits
 from graphslice.errors import InputError, first_line
 
 #: Folder of each dataset below the root.
-OGB_FOLDERS = {"pcqm4m": "pcqm4m_kddcup2021", "pcqm4mv2": "pcqm4m-v2"}
+OGB_FOLDERS = {"pcqm4mv2": "pcqm4m-v2", "pcqm4m": "pcqm4m_kddcup2021"}
 OGB_TARGET = "homolumogap"
 #: What OGB prints of a dataset, which :func:`load_pcqm4m` hides.
 OGB_NOTES = {"pcqm4m": ("the leaderboard of pcqm4m is closed; that of pcqm4mv2 is open",), "pcqm4mv2": ()}

@@ -22,8 +22,8 @@ from graphslice.system.machine import device_name
 
 #: Splits to submit, with the number of molecules that OGB has in each.
 TEST_SPLIT_SIZES = {
-    "pcqm4m": {"test": 377_423},
     "pcqm4mv2": {"test-dev": 147_037, "test-challenge": 147_432},
+    "pcqm4m": {"test": 377_423},
 }
 
 

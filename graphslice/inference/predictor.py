@@ -365,10 +365,12 @@ _CHUNK_ROWS = 2048
 
 
 def network_predictions(
-    outputs: Iterable[np.ndarray], stds: Sequence[np.ndarray], tasks: Sequence[Task]
+    outputs: Iterable[np.ndarray],  # of M networks, each float32 [R, W + D]
+    stds: Sequence[np.ndarray],  # of the labels, each float32 [W + D]
+    tasks: Sequence[Task],
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Convert outputs, ``float32 [M, R, W + D]``, to predictions ``[M, R, W]``, and by name predicted standard
-    deviations of errors ``[R, T]``, averaged over the networks; ``stds``, ``float32 [W + D]``, are those of labels."""
+    """Convert outputs to predictions ``[M, R, W]``, and by name predicted standard deviations of errors ``[R, T]``,
+    averaged over the networks."""
     values = np.stack([to_predictions(output, tasks) for output in outputs])
     predicted = [to_standard_deviations(output, tasks, std) for output, std in zip(outputs, stds, strict=True)]
     known = [one for one in predicted if one is not None]

@@ -228,7 +228,8 @@ def _parser(arguments: list[str]) -> tuple[ArgumentParser, ModuleType | None, li
                     "--json", action="store_true", help="print one JSON document: see docs/programs.md"
                 )
             actions += subparser._actions
-            positionals = [action.dest.upper() for action in subparser._actions if not action.option_strings]
+            required = [action for action in subparser._actions if not action.option_strings]
+            positionals = [a.dest.upper() + " ..." * (a.nargs == "+") for a in required]
             subparser.usage = subparser.usage or " ".join(["graphslice", name, *positionals, "[options]"])
         subcommands.add_subcommand(name, subparser, help=description)
     return parser, called, [*COMMANDS, *(option for action in actions for option in action.option_strings)]

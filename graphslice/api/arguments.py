@@ -14,7 +14,7 @@ from graphslice.config import join_names
 from graphslice.data.columns import label_names, target_names
 from graphslice.data.loaders import as_table, is_frame
 from graphslice.errors import InputError
-from graphslice.inference.inputs import as_molecules, frame_smiles, is_graph
+from graphslice.inference.inputs import as_molecules, each_molecule, frame_smiles, is_graph
 
 
 def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[str, Any]]:
@@ -29,7 +29,7 @@ def as_dataset(data: Any, targets: str | None, lists: bool) -> tuple[Any, dict[s
     if isinstance(data, tuple) and len(data) == 2:
         table = labelled_table(*data, target_names(targets, ()) or None, lists=lists)
         return table, {"smiles_column": table.column_names[0], "targets": join_names(table.column_names[1:])}
-    items = iter(data) if hasattr(data, "__iter__") or hasattr(data, "__getitem__") else iter(())
+    items = each_molecule(data if hasattr(data, "__iter__") or hasattr(data, "__getitem__") else ())
     if hasattr(first := next(items, None), "edge_index"):
         return chain([first], items), {}
     raise InputError(

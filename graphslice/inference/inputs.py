@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,7 +65,7 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
     MoleculeError each. InputError: no molecules, or RDKit's, which have no order of atoms, at another ``level``."""
     if isinstance(molecules, str) and molecules.lower().endswith(READABLE):
         raise InputError(f"{molecules} is a file: give a data frame of its rows, or use graphslice predict")
-    if isinstance(molecules, str | Chem.Mol) or is_graph(molecules):
+    if isinstance(molecules, str | Chem.Mol | MolGraph):
         molecules = [molecules]
     if isinstance(molecules, np.ndarray):
         if molecules.ndim > 1 and molecules.size != len(molecules):
@@ -76,7 +76,7 @@ def as_molecules(molecules: Any, level: str = MOLECULE) -> list[Any]:
             f"{_short_repr(molecules)} is not a molecule: give SMILES, RDKit molecules or graphs, one or many, or a "
             "data frame"
         )
-    listed = [one for item in molecules for one in (item.to_data_list() if hasattr(item, "to_data_list") else [item])]
+    listed = list(each_molecule(molecules))
     if level != MOLECULE and any(isinstance(one, Chem.Mol) for one in listed):
         raise InputError(NO_ATOM_ORDER)
     return [_molecule(one) for one in listed]
@@ -119,8 +119,14 @@ def _short_repr(value: object) -> str:
 
 
 def is_graph(molecule: object) -> bool:
-    """True for a :class:`MolGraph` or a PyG ``Data``; does not import PyG, which takes seconds."""
-    return isinstance(molecule, MolGraph) or hasattr(molecule, "edge_index")
+    """True for a :class:`MolGraph` or a PyG ``Data``, not a PyG dataset; does not import PyG, which takes seconds."""
+    return isinstance(molecule, MolGraph) or hasattr(type(molecule), "edge_index")
+
+
+def each_molecule(molecules: Iterable) -> Iterator:
+    """Yield molecules one by one, also those of PyG batches."""
+    for item in [molecules] if is_graph(molecules) else molecules:
+        yield from item.to_data_list() if hasattr(item, "to_data_list") else [item]
 
 
 def to_store(inputs: Any, columns: Columns | None, config: RunConfig, ranges: np.ndarray | None = None) -> GraphStore:

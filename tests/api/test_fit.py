@@ -11,6 +11,7 @@ import pytest
 import torch
 from rdkit import Chem
 from tiny import TINY
+from torch_geometric.loader import DataLoader
 
 import graphslice as gs
 from graphslice.api.arguments import labelled_table
@@ -185,6 +186,7 @@ def test_train_and_fit_take_any_iterable_of_graphs(dataset_of, demo_rows):
     subset = torch.utils.data.Subset(graphs, range(10))
     assert dataset_of(graphs).target_names == ["y"] and len(dataset_of(tuple(graphs), ["gap"])) == 12
     assert dataset_of(subset, "gap").target_names == ["gap"] and len(dataset_of(subset)) == 10
+    assert dataset_of(DataLoader(graphs, batch_size=5)).fingerprint() == dataset_of(graphs).fingerprint()
 
 
 def test_unnamed_targets_get_default_names(dataset_of, demo_rows):

@@ -126,6 +126,15 @@ def test_store_rows_match_smiles(predictor):
     assert predictions.errors == expected.errors == [None, messages[13], None, None, None] and messages[13]
 
 
+def test_pyg_dataset_counts_as_its_graphs(predictor):
+    """Although it has an attribute edge_index, that of all graphs in one."""
+    from torch_geometric.data import InMemoryDataset
+
+    dataset = InMemoryDataset()
+    dataset.data, dataset.slices = dataset.collate([gs.smiles_to_graph(one).to_pyg() for one in ("CCO", "C", "CN")])
+    np.testing.assert_array_equal(predictor.predict(dataset), predictor.predict(["CCO", "C", "CN"]))
+
+
 def test_pyg_batch_counts_as_its_graphs(predictor):
     """A batch of a DataLoader holds several molecules, not one."""
     from torch_geometric.data import Batch

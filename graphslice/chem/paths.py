@@ -28,24 +28,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from graphslice.feature_dims import MAX_DISTANCE, NUM_BOND_TYPES, NUM_RING_CLASSES, UNREACHABLE
 
 MEAN, FLOYD_WARSHALL = 0, 1
-
-#: Most atoms for :func:`search_by_bits`, which stores a set of atoms in one 64-bit number.
-MAX_BIT_ATOMS = 64
 
 
 class Molecule(NamedTuple):
     """Connectivity of the current molecule; the arrays have the size of the largest molecule of the batch."""
 
     local_ids: np.ndarray  # uint8 [N, N], local id of the bond between two neighbours, otherwise undefined
-    neighbour_bits: np.ndarray  # uint64 [64], bit b of entry a: a and b are neighbours; only up to 64 atoms
-    neighbour_ptr: np.ndarray  # uint32 [N + 1], a has neighbours[neighbour_ptr[a]:neighbour_ptr[a + 1]]; above 64
+    neighbour_ptr: np.ndarray  # uint32 [N + 1], a has neighbours[neighbour_ptr[a]:neighbour_ptr[a + 1]]
     neighbours: np.ndarray  # uint32 [2M]
 
 
@@ -61,21 +55,10 @@ class Search(NamedTuple):
     path_types: np.ndarray  # uint32 [N], by atom: the path type of the source and it
 
 
-@intrinsic
-def lowest_bit(typingctx, bits):
-    """Index of the lowest set bit of a uint64 other than 0: one machine instruction."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(types.uint64), generate
-
-
 def new_molecule(num_atoms: int, num_bonds: int) -> Molecule:
     """Allocate a :class:`Molecule` for a number of atoms and bonds; :func:`set_bonds` fills it."""
     return Molecule(
         local_ids=np.empty((num_atoms, num_atoms), np.uint8),
-        neighbour_bits=np.empty(MAX_BIT_ATOMS, np.uint64),
         neighbour_ptr=np.empty(num_atoms + 1, np.uint32),
         neighbours=np.empty(2 * num_bonds, np.uint32),
     )
@@ -96,24 +79,11 @@ def new_search(num_atoms: int, num_bonds: int) -> Search:
 
 @njit(cache=True)
 def set_bonds(num_atoms, bonds, local_ids, molecule):
-    """Fill the local ids of the bonds and the neighbours of the atoms, in the form that the search needs."""
+    """Fill the local ids of the bonds and the neighbours of the atoms."""
     for m in range(len(bonds)):
         a, b = bonds[m, 0], bonds[m, 1]
         molecule.local_ids[a, b] = molecule.local_ids[b, a] = local_ids[m]
-    if num_atoms <= MAX_BIT_ATOMS:
-        _set_neighbour_bits(num_atoms, bonds, molecule)
-    else:
-        set_neighbours(num_atoms, bonds, molecule.neighbour_ptr, molecule.neighbours)
-
-
-@njit(cache=True)
-def _set_neighbour_bits(num_atoms, bonds, molecule):
-    for a in range(num_atoms):
-        molecule.neighbour_bits[a] = 0
-    for m in range(len(bonds)):
-        a, b = bonds[m, 0], bonds[m, 1]
-        molecule.neighbour_bits[a] |= np.uint64(1) << np.uint64(b)
-        molecule.neighbour_bits[b] |= np.uint64(1) << np.uint64(a)
+    set_neighbours(num_atoms, bonds, molecule.neighbour_ptr, molecule.neighbours)
 
 
 @njit(cache=True)
@@ -167,54 +137,24 @@ def floyd_warshall(num_atoms, bonds):
 
 
 @njit(cache=True)
-def search_by_bits(source, rule, chosen, molecule, search):
-    """Search breadth-first in at most 64 atoms, a set of which is a 64-bit number in a register, and return how many
-    are reached: the mispredicted branches of an ordinary search would dominate the cost."""
-    one = np.uint64(1)
-    count, end, distance = 0, 0, 0
-    front = one << np.uint64(source)
-    unseen = ~front
-    while front != 0:
-        distance += 1
-        ahead = np.uint64(0)
-        bits = front
-        while bits != 0:
-            ahead |= molecule.neighbour_bits[lowest_bit(bits)]
-            bits &= bits - one
-        ahead &= unseen
-        unseen &= ~ahead
-        bits = ahead
-        while bits != 0:
-            j = lowest_bit(bits)
-            bits &= bits - one
-            search.atoms[count], search.distances[count] = j, distance
-            count += 1
-            before = molecule.neighbour_bits[j] & front
-            if rule == FLOYD_WARSHALL:
-                before = one << np.uint64(chosen[source, j])
-            while before != 0:
-                search.predecessors[end] = lowest_bit(before)
-                before &= before - one
-                end += 1
-            search.ptr[count] = end
-        front = ahead
-    return count
-
-
-@njit(cache=True)
-def search_by_queue(source, num_atoms, rule, chosen, molecule, search):
-    """Search breadth-first as :func:`search_by_bits`, in a molecule of any size; ``search.atoms`` is the queue."""
+def search_from(source, num_atoms, rule, chosen, molecule, search):
+    """Search breadth-first and return how many atoms are reached. The queue is ``search.atoms``, where the atoms of one
+    distance ascend."""
     for a in range(num_atoms):
         search.steps[a] = -1
     search.steps[source] = 0
-    count, end, head = 0, 0, 0
+    count, end, head, first = 0, 0, 0, 0  # first: row where the distance behind that of j begins
     j = np.uint32(source)
     while True:
         for e in range(molecule.neighbour_ptr[j], molecule.neighbour_ptr[j + 1]):
             u = molecule.neighbours[e]
             if search.steps[u] < 0:
                 search.steps[u] = search.steps[j] + 1
-                search.atoms[count], search.distances[count] = u, search.steps[u]
+                row = count
+                while row > first and search.atoms[row - 1] > u:
+                    search.atoms[row] = search.atoms[row - 1]
+                    row -= 1
+                search.atoms[row], search.distances[count] = u, search.steps[u]
                 count += 1
             elif search.steps[u] == search.steps[j] - 1 and (rule == MEAN or u == chosen[source, j]):
                 search.predecessors[end] = u
@@ -224,6 +164,8 @@ def search_by_queue(source, num_atoms, rule, chosen, molecule, search):
             search.ptr[head] = end
         if head == count:
             return count
+        if head == first:
+            first = count
         j = search.atoms[head]
 
 
@@ -460,10 +402,7 @@ def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
             if is_full(table, num_atoms):
                 done[0], done[1] = b, source
                 return False
-            if num_atoms <= MAX_BIT_ATOMS:
-                count = search_by_bits(source, rule, chosen, molecule, search)
-            else:
-                count = search_by_queue(source, num_atoms, rule, chosen, molecule, search)
+            count = search_from(source, num_atoms, rule, chosen, molecule, search)
             assign_path_types(source, count, num_atoms, molecule, search, table, sums)
             for j in range(num_atoms):
                 pairs[b, source, j] = search.path_types[j]

@@ -7,22 +7,20 @@ it: a program from elsewhere, such as from a checkpoint or of another user, coul
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import pickle
 import sys
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 import graphslice.program
 from graphslice._version import __version__
 from graphslice.config import ModelConfig
 from graphslice.errors import InputError
 from graphslice.program.run import programs_enabled
-from graphslice.program.saved import SavedProgram, from_data, to_data
+from graphslice.program.saved import SavedProgram
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import default_cache
 
@@ -38,12 +36,9 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
         with _path(config).open("rb") as file:
             if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid not in (0, os.getuid()):
                 return None
-            data = json.load(file)
-        arrays = data["buffers"].items()
-        buffers = {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in arrays}
-        shapes = {name: tuple(shape) for name, shape in data["path_shapes"].items()}
-        return SavedProgram(from_data(data["program"]), buffers, config.max_path, shapes)
-    except (OSError, ValueError, KeyError, TypeError):  # none, or one that was cut off
+            program, buffers, path_shapes = pickle.load(file)
+        return SavedProgram(program, buffers, config.max_path, path_shapes)
+    except (OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError):  # none, or a damaged one
         return None
 
 
@@ -60,21 +55,15 @@ def save_program(config: ModelConfig, model: GraphTransformer) -> None:
         or (found := inference_program(model)) is None
     ):
         return
-    program, buffers, path_shapes = found
-    data: dict[str, Any] = {
-        "program": to_data(program),
-        "buffers": {name: [str(a.dtype), a.shape, a.ravel().tolist()] for name, a in buffers.items()},
-        "path_shapes": path_shapes,
-    }
     with suppress(OSError, InputError):  # the second is that of atomic_write
         _path(config).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(_path(config)) as temporary:
-            temporary.write_text(json.dumps(data), encoding="utf-8")
+            temporary.write_bytes(pickle.dumps(found))
 
 
 def _path(config: ModelConfig) -> Path:
     key = hashlib.sha256(repr((config, _version())).encode()).hexdigest()[:24]
-    return default_cache() / "programs" / f"{key}.json"
+    return default_cache() / "programs" / f"{key}.pickle"
 
 
 @lru_cache(1)

@@ -49,15 +49,10 @@ def programs_disabled() -> Iterator[None]:
         _Enabled.on = before
 
 
-#: All kernels by name.
-KERNELS: dict[str, Kernel] = {}
-
-
 def kernel(function: Kernel) -> Kernel:
-    """Register a kernel, ``kernel(samples, *operands)``, compiled on first use (decorator); an operand, int64, is a
-    number or the address of the first sample of an array of consecutive samples."""
-    assert len(inspect.signature(function).parameters) <= MAX_OPERANDS + 1 and function.__name__ not in KERNELS
-    KERNELS[function.__name__] = function
+    """Mark a kernel, ``kernel(samples, *operands)``, compiled on first use (decorator); an operand, int64, is a number
+    or the address of the first sample of an array of consecutive samples."""
+    assert len(inspect.signature(function).parameters) <= MAX_OPERANDS + 1
     return function
 
 
@@ -167,6 +162,7 @@ class Program:
         arguments: int,  # number of arguments
         out: Value,
     ) -> None:
+        self._definition = inputs, forward, backward, kept, keys, arguments, out
         self.inputs, self.keys, self.out, self.num_arguments = inputs, keys, out, arguments
         self.instructions, self._forward, self._backward = forward, Part(forward, kept), Part(backward, kept)
         self._sums = [
@@ -174,6 +170,9 @@ class Program:
             for value, _, _ in inputs
             if value.shared and value.gradient is not None
         ]
+
+    def __reduce__(self) -> tuple:
+        return Program, self._definition
 
     def forward(
         self,

@@ -1,65 +1,18 @@
-"""Programs as plain data, and their execution on arrays, without torch."""
+"""Programs of whole models, run on arrays without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple
-from typing import Any
 
 import numpy as np
 
-from graphslice.program import kernels as _register_kernels  # noqa: F401
 from graphslice.program.kernels.embedding import path_values
-from graphslice.program.layout import Argument, Operand, Size, Value
-from graphslice.program.run import KERNELS, Input, Program, address
+from graphslice.program.run import Program, address
 
 #: Most rows of a molecule, graph token included, so that it stays in the L2 cache.
 MAX_ROWS = 256
 #: Weights from which :func:`path_biases` computes the biases of path types.
 PATH_WEIGHTS = ("pairs.token.weight", "pairs.spatial.weight", "pairs.bond.weight", "pairs.position.weight")
-
-
-def to_data(program: Program) -> dict[str, Any]:
-    """Return a program without gradients as nested lists, dictionaries and numbers."""
-    values: dict[Value, int] = {}
-
-    def encode(operand: Operand) -> Any:
-        if isinstance(operand, Value):
-            return ["value", values.setdefault(operand, len(values))]
-        if isinstance(operand, Argument):
-            return ["argument", operand.place, *astuple(operand.step)]
-        return ["size", *astuple(operand)] if isinstance(operand, Size) else int(operand)
-
-    data: dict[str, Any] = {
-        "inputs": [[encode(value), dtype, source] for value, dtype, source in program.inputs],
-        "forward": [[kernel.__name__, [encode(o) for o in operands]] for kernel, operands in program.instructions],
-        "arguments": program.num_arguments,
-        "out": encode(program.out),
-    }
-    data["values"] = [
-        [[encode(size) for size in value.shape], value.itemsize, encode(value.argument or 0), value.shared]
-        for value in values
-    ]
-    return data
-
-
-def from_data(data: Mapping[str, Any]) -> Program:
-    """Invert :func:`to_data`; the data are trusted, such as those of a file that this user wrote."""
-    values: list[Value] = []
-
-    def decode(operand: Any) -> Any:
-        if not isinstance(operand, list):
-            return operand
-        kind, *numbers = operand
-        if kind == "value":
-            return values[numbers[0]]
-        return Size(*numbers) if kind == "size" else Argument(numbers[0], Size(*numbers[1:]))
-
-    for shape, itemsize, argument, shared in data["values"]:
-        values.append(Value(tuple(map(decode, shape)), itemsize, argument=decode(argument) or None, shared=shared))
-    forward = [(KERNELS[name], [decode(operand) for operand in operands]) for name, operands in data["forward"]]
-    inputs = [Input(decode(value), dtype, source) for value, dtype, source in data["inputs"]]
-    return Program(inputs, forward, [], [], [], data["arguments"], decode(data["out"]))
 
 
 class SavedProgram:

@@ -146,4 +146,4 @@ def test_no_program_of_it_is_kept(tmp_path, monkeypatch):
     for mixer, kept in (("own", 0), ("slice-max", 1)):
         config = ModelConfig(mixer=mixer, layers=1, dim=64, heads=8)
         save_program(config, GraphTransformer(config).eval())
-        assert len(list(tmp_path.rglob("*.json"))) == kept
+        assert len(list(tmp_path.rglob("*.pickle"))) == kept

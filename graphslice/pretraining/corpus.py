@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from graphslice.chem.descriptors import DESCRIPTORS
-from graphslice.config import ATOM, BOND, GraphConfig
+from graphslice.config import ATOM, BOND, MOLECULE, GraphConfig
 from graphslice.data.batches import Progress, no_progress
-from graphslice.data.cells import column_cells, is_empty
+from graphslice.data.cells import column_cells
 from graphslice.data.columns import TableColumns, check_unique, find_smiles_column
 from graphslice.data.dataset import LabelledDataset, check_usable
 from graphslice.data.featurize import featurizer_pool, molecule_keys, parse
@@ -69,9 +69,9 @@ def build_corpus(
     over the rows of a molecule; lists are atom- or bond-level labels, depending on their length, of which the first
     of a molecule is used. All members of the families of the files ``without`` are excluded.
     """
-    lists, invalid = read_label_lists(tables, labels, smiles_column)
-    list_names = {level: level_labels.names for level, level_labels in lists.items()}
-    molecule_labels = [name for name in labels if all(name not in names for names in list_names.values())]
+    levels = levels_of_lists(tables, labels, smiles_column)
+    list_names = {level: tuple(n for n in labels if levels.get(n) == level) for level in dict.fromkeys(levels.values())}
+    molecule_labels = [name for name in labels if name not in levels]
     rows = _read_rows(tables, molecule_labels, smiles_column)
     store_row = {smiles: row for row, smiles in enumerate(dict.fromkeys(rows.smiles))}
     store_rows = np.array([store_row[smiles] for smiles in rows.smiles])
@@ -92,12 +92,13 @@ def build_corpus(
             f"too few molecules in the corpus ({len(chosen):,}) for training and validation: some hundreds are needed, "
             "since the split is determined by a hash"
         )
-    atom_bond_labels, invalid = {}, invalid | set(rows.faults)
-    for level, level_labels in lists.items():
+    atom_bond_labels, invalid = {}, set(rows.faults)
+    for level, names in list_names.items():
+        listed = _read_rows(tables, names, smiles_column, level)
         atom_bond_labels[level], rejected = select_molecule_labels(
-            level_labels, rows.smiles, molecule, store_rows, store, chosen, config
+            replace(listed.all_labels, names=names), rows.smiles, molecule, store_rows, store, chosen, config
         )
-        invalid |= rejected
+        invalid |= listed.faults.keys() | rejected
     info = StoreInfo(
         "corpus",
         targets=(*molecule_labels, *(task.name for task in targets.tasks)),
@@ -147,19 +148,50 @@ def split_by_hash(family: np.ndarray) -> np.ndarray:
     return split
 
 
-def _read_rows(tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None) -> LabelledDataset:
-    """Read the rows of all files; labels of columns that a file lacks are nan."""
+def levels_of_lists(tables: Sequence[Path], names: Sequence[str], smiles_column: str | None) -> dict[str, str]:
+    """Return the level, atom or bond, of the columns with lists of numbers; raise InputError if one is unclear."""
+    lists: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    written: dict[str, list[object]] = {name: [] for name in names}  # the SMILES of the rows with a list
+    for path in tables:
+        with open_table(path) as table:
+            smiles, present = _find_columns(table.columns, path, names, smiles_column)
+            for chunk in table.chunks:
+                molecules = column_cells(chunk, smiles)
+                for name in present:
+                    if cells := list_cells(chunk, name):
+                        reject_other_atom_order(path)
+                    written[name] += [molecules[row] for row in cells]
+                    lists[name] += cells.values()
+    return {name: infer_level(name, written[name], lists[name]) for name in names if lists[name]}
+
+
+def _find_columns(
+    columns: Sequence[str], path: Path, labels: Sequence[str], smiles_column: str | None
+) -> tuple[str, list[str]]:
+    """Return the column of the SMILES and those of the labels that the file has."""
+    smiles = find_smiles_column(columns, None, str(path), smiles_column)
+    present = [name for name in labels if name in columns]
+    check_unique(columns, [smiles, *present], str(path))
+    return smiles, present
+
+
+def _read_rows(
+    tables: Sequence[Path], labels: Sequence[str], smiles_column: str | None, level: str = MOLECULE
+) -> LabelledDataset:
+    """Read the rows of all files with labels of one level; those of columns that a file lacks are nan."""
     chunks, known = [], dict.fromkeys(labels, False)
     for path in tables:
         with open_table(path) as table:
-            columns, smiles = table.columns, find_smiles_column(table.columns, None, str(path), smiles_column)
-        present = [name for name in labels if name in columns]
-        check_unique(columns, [smiles, *present], str(path))
+            columns = table.columns
+        smiles, present = _find_columns(columns, path, labels, smiles_column)
         known |= dict.fromkeys(columns, True)
-        for chunk in labelled_rows(path, TableColumns(smiles, present)):
-            targets = np.full((len(chunk), len(labels)), np.nan)
-            targets[:, [list(labels).index(name) for name in present]] = chunk.targets
-            chunks.append(replace(chunk, all_labels=Labels.of_molecules(targets)))
+        for chunk in labelled_rows(path, TableColumns(smiles, present, level=level if present else MOLECULE)):
+            found = replace(chunk.all_labels, level=level)
+            if level != MOLECULE and not present:
+                found = found.without(np.arange(len(chunk)))
+            values = np.full((len(found.values), len(labels)), np.nan)
+            values[:, [list(labels).index(name) for name in present]] = found.values
+            chunks.append(replace(chunk, all_labels=replace(found, values=values)))
     for name in labels:
         if not known[name]:
             raise InputError(f"no input file has a column {name!r}{nearest(name, known.keys() - {*labels})}")
@@ -270,58 +302,6 @@ def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str]
         columns.append(column)
     arrays = (np.array(values, dtype) for values, dtype in ((columns, int), (centre, np.float32), (scale, np.float32)))
     return PretrainingTargets(tuple(tasks), *arrays)
-
-
-def read_label_lists(
-    tables: Sequence[Path], names: Sequence[str], smiles_column: str | None = None
-) -> tuple[dict[str, Labels], set[int]]:
-    """Read the list columns of some files, in chunks; raises InputError if a list may be of atoms or of bonds. Returns
-    the labels of all rows of all files in their order, by level (atom or bond); and the rows in which a list column
-    has another value, or the lists of one level differ in length."""
-    lists: dict[str, dict[int, np.ndarray]] = {name: {} for name in names}
-    written: dict[str, list[object]] = {name: [] for name in names}  # the SMILES of the rows with a list
-    rows, invalid = 0, set()
-    for path in tables:
-        with open_table(path) as table:
-            present = [name for name in names if name in table.columns]
-            smiles = find_smiles_column(table.columns, None, str(path), smiles_column)
-            check_unique(table.columns, [smiles, *present], str(path))
-            for chunk in table.chunks:
-                for name in present:
-                    if not (cells := list_cells(chunk, name)):
-                        continue
-                    reject_other_atom_order(path)
-                    molecules, others = column_cells(chunk, smiles), enumerate(column_cells(chunk, name))
-                    written[name] += [molecules[row] for row in cells]
-                    lists[name] |= {rows + row: numbers for row, numbers in cells.items()}
-                    invalid |= {rows + row for row, cell in others if row not in cells and not is_empty(cell)}
-                rows += len(chunk)
-    levels = {name: infer_level(name, written[name], lists[name].values()) for name in names if lists[name]}
-    labels = {}
-    for level in dict.fromkeys(levels.values()):
-        columns = {name: lists[name] for name in names if levels.get(name) == level}
-        labels[level], mismatched = _stack_columns(level, columns, rows)
-        invalid |= mismatched
-    return labels, invalid
-
-
-def _stack_columns(level: str, columns: Mapping[str, Mapping[int, np.ndarray]], rows: int) -> tuple[Labels, set[int]]:
-    """Combine the labels of several columns; rows whose lists differ in length get none and are returned too."""
-    counts, mismatched = np.full(rows, -1, np.int64), set()
-    for lists in columns.values():
-        for row, numbers in lists.items():
-            if counts[row] not in (-1, len(numbers)):
-                mismatched.add(row)
-            counts[row] = len(numbers)
-    counts[list(mismatched)] = 0
-    counts = np.maximum(counts, 0)
-    ptr = pointers(counts)
-    values = np.full((int(ptr[-1]), len(columns)), np.nan)
-    for column, lists in enumerate(columns.values()):
-        for row, numbers in lists.items():
-            if row not in mismatched:
-                values[ptr[row] : ptr[row + 1], column] = numbers
-    return Labels(level, values, ptr, tuple(columns)), mismatched
 
 
 def select_molecule_labels(

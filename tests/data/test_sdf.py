@@ -13,7 +13,7 @@ from graphslice.data.loaders import load_dataset
 from graphslice.data.tables import count_rows, open_table
 from graphslice.errors import InputError
 from graphslice.inference.files import predict_file
-from graphslice.pretraining.corpus import read_label_lists
+from graphslice.pretraining.corpus import levels_of_lists
 
 # With stereocentres, double bonds, charges, salts, an isotope, aromatic nitrogen, and hydrogen alone.
 SMILES = ["C[C@H](N)C(=O)O", "F/C=C/F", "[Na+].CC(=O)[O-]", "[2H]OC", "c1cc[nH]c1", "C[N+](C)(C)C", "[H][H]", "OC1CC1"]
@@ -128,7 +128,7 @@ def test_labels_of_atoms_are_rejected(tmp_path):
     with pytest.raises(InputError, match="records of an SDF file have another"):
         load_dataset(DataConfig(dataset=str(tmp_path / "t.sdf"), level="atom"))
     with pytest.raises(InputError, match="records of an SDF file have another"):
-        read_label_lists([tmp_path / "t.sdf"], ["y"])
+        levels_of_lists([tmp_path / "t.sdf"], ["y"], None)
 
 
 def test_structures_without_a_line_between_them_are_no_record(tmp_path):

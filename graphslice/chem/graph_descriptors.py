@@ -264,9 +264,9 @@ def _describe(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, out):
 def _describe_molecule(atoms, bonds, type_ids, out):
     """Fill the descriptors ``out``, float64 [F] of zeros, of a molecule of at least one atom."""
     near = _neighbours(len(atoms), bonds)
-    in_ring = _find_rings(bonds, near, out)
-    counts = _count_neighbours(atoms, bonds, type_ids, in_ring)
     distances = _distances(near)
+    in_ring = _find_rings(bonds, distances, out)
+    counts = _count_neighbours(atoms, bonds, type_ids, in_ring)
     _count_atoms(atoms, counts, near, out)
     _count_bonds(bonds, type_ids, in_ring, counts, near, out)
     features = _count_groups(atoms, counts, near, out)
@@ -287,41 +287,20 @@ def _neighbours(num_atoms, bonds):
 
 
 @njit(cache=True, nogil=True)
-def _find_rings(bonds, near, out):
-    """Count rings (cyclomatic number: each bond outside a spanning forest closes one) and fragments; return which bonds
-    are in rings, bool [M]."""
-    n, m = len(near.ptr) - 1, len(bonds)
-    depth, parent, stack = np.full(n, -1, np.int32), np.full(n, -1, np.int32), np.empty(n, np.int32)
-    fragments = 0
-    for root in range(n):
-        if depth[root] >= 0:
-            continue
-        fragments += 1
-        depth[root], stack[0] = 0, root
-        height = 1
-        while height:
-            height -= 1
-            i = stack[height]
-            for e in range(near.ptr[i], near.ptr[i + 1]):
-                j = near.atoms[e]
-                if depth[j] < 0:
-                    depth[j], parent[j] = depth[i] + 1, i
-                    stack[height] = j
-                    height += 1
-    in_ring, parent_in_ring = np.zeros(m, np.bool_), np.zeros(n, np.bool_)  # parent: the bond to the parent
-    for k in range(m):
-        i, j = bonds[k, 0], bonds[k, 1]
-        if parent[i] != j and parent[j] != i:
-            in_ring[k] = True
-            while i != j:
-                if depth[i] < depth[j]:
-                    i, j = j, i
-                parent_in_ring[i] = True
-                i = parent[i]
-    for k in range(m):
-        i, j = bonds[k, 0], bonds[k, 1]
-        in_ring[k] |= (parent[i] == j and parent_in_ring[i]) or (parent[j] == i and parent_in_ring[j])
-    out[_AT.rings], out[_AT.fragments] = m - n + fragments, fragments
+def _find_rings(bonds, distances, out):
+    """Count fragments and rings (cyclomatic number); return which bonds are in rings, bool [M]: those that another bond
+    crosses too, from the atoms that are nearer to one end to the other atoms."""
+    in_ring, fragments = np.zeros(len(bonds), np.bool_), 0
+    for i in range(len(distances)):
+        fragments += distances[i, :i].sum() == 0
+    for k in range(len(bonds)):
+        to_i, to_j = distances[bonds[k, 0]], distances[bonds[k, 1]]
+        for m in range(len(bonds)):
+            a, b = bonds[m, 0], bonds[m, 1]
+            if m != k and to_i[a] - to_j[a] != to_i[b] - to_j[b]:
+                in_ring[k] = True
+                break
+    out[_AT.rings], out[_AT.fragments] = len(bonds) - len(distances) + fragments, fragments
     return in_ring
 
 

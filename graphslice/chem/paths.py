@@ -13,8 +13,8 @@ Two rules are available for several shortest paths, which occur in every ring of
 
 The search starts from one atom (the source) at a time: a breadth-first search lists the other atoms by distance with
 their predecessors on the shortest paths. Each atom then gets the path type of its predecessor extended by one bond, or
-the mean over several predecessors. The table of path types grows on demand: one that extends another one by a bond is
-looked up by the two, a mean of several by a hash.
+the mean over several predecessors. One that extends another by a bond is looked up by the two, a mean of several by a
+hash. A batch with more path types than the table holds starts again with a larger table.
 
 Arrays are accessed as fields of their tuple, and a field is not used at the end of both branches of an ``if``: numba
 then removes all reference counting, which would cost more than everything else. Index arrays are unsigned, since numba
@@ -172,6 +172,8 @@ def search_from(source, num_atoms, rule, chosen, molecule, search):
 # The first two path types of every table: an atom with itself, and atoms in different fragments.
 _SAME_ATOM, _UNREACHABLE = 0, 1
 _NONE = 0  # lookup tables: no path type yet
+# Path types that a table can hold at first; a batch of 128 molecules of 16 atoms has up to 3,000.
+_TABLE_SIZE = 8_192
 
 
 class PathTypes(NamedTuple):
@@ -203,20 +205,20 @@ def new_sums(max_path: int) -> Sums:
     return Sums(np.zeros(size, np.float64), np.empty(size, np.int32))
 
 
-def new_table(max_path: int, bond_type_ids: np.ndarray) -> PathTypes:
-    """Create a :class:`PathTypes` with the first two path types, same atom and different fragments, given the bond type
-    of each local id (integer ``[L]``)."""
+def new_table(max_path: int, bond_type_ids: np.ndarray, size: int) -> PathTypes:
+    """Create a :class:`PathTypes` for up to ``size`` path types, a power of 2, with the first two, same atom and
+    different fragments, given the bond type of each local id (integer ``[L]``)."""
     table = PathTypes(
         max_path=max_path,
         bond_type_ids=bond_type_ids,
         used=np.array([2, 0]),
-        distances=np.empty(4096, np.int32),
-        ptr=np.zeros(4097, np.uint32),
-        codes=np.empty(32768, np.int32),
-        shares=np.empty(32768, np.float32),
-        extended=np.zeros((4096, len(bond_type_ids) + 1), np.uint32),
-        keys=np.empty(8192, np.uint64),
-        means=np.zeros(8192, np.uint32),
+        distances=np.empty(size, np.int32),
+        ptr=np.zeros(size + 1, np.uint32),
+        codes=np.empty(8 * size, np.int32),
+        shares=np.empty(8 * size, np.float32),
+        extended=np.zeros((size, len(bond_type_ids) + 1), np.uint32),
+        keys=np.empty(2 * size, np.uint64),
+        means=np.zeros(2 * size, np.uint32),
     )
     table.distances[_SAME_ATOM], table.distances[_UNREACHABLE] = 0, UNREACHABLE
     return table
@@ -230,33 +232,6 @@ def _slot(keys, means, key):
     while means[slot] != _NONE and keys[slot] != key:
         slot = (slot + np.uint64(1)) & mask
     return slot
-
-
-def grow_table(table: PathTypes) -> PathTypes:
-    """Copy the path types to arrays of twice the capacity."""
-    keys, means = np.empty(2 * len(table.keys), np.uint64), np.zeros(2 * len(table.means), np.uint32)
-    _copy_hash_table(table.keys, table.means, keys, means)
-    return table._replace(
-        distances=_doubled(table.distances),
-        ptr=_doubled(table.ptr),
-        codes=_doubled(table.codes),
-        shares=_doubled(table.shares),
-        extended=_doubled(table.extended),
-        keys=keys,
-        means=means,
-    )
-
-
-def _doubled(array: np.ndarray) -> np.ndarray:
-    return np.concatenate([array, np.zeros_like(array)])
-
-
-@njit(cache=True)
-def _copy_hash_table(keys, means, larger_keys, larger_means):
-    for old in range(len(keys)):
-        if means[old] != _NONE:
-            slot = _slot(larger_keys, larger_means, keys[old])
-            larger_keys[slot], larger_means[slot] = keys[old], means[old]
 
 
 @njit(cache=True, forceinline=True)
@@ -386,27 +361,24 @@ def _local_bond_types(bond_type_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 @njit(cache=True, nogil=True)
-def _fill_pairs(done, batch, rule, molecule, search, table, sums, pairs):
-    """Fill ``pairs`` (``int32 [B, >=N, >=N]``) from source ``done[1]`` of molecule ``done[0]`` on; False if the table
-    may be too small for the source that ``done`` (``int64 [2]``) then refers to."""
+def _fill_pairs(batch, rule, molecule, search, table, sums, pairs):
+    """Fill ``pairs`` (``int32 [B, >=N, >=N]``) and the table; False if that may be too small."""
     batch, molecule, search = _Batch(*batch), Molecule(*molecule), Search(*search)
     table, sums = PathTypes(*table), Sums(*sums)
     chosen = np.empty((0, 0), np.int32)
-    for b in range(done[0], len(pairs)):
+    for b in range(len(pairs)):
         num_atoms = batch.atom_ptr[b + 1] - batch.atom_ptr[b]
         bonds = batch.bonds[batch.bond_ptr[b] : batch.bond_ptr[b + 1]]
         set_bonds(num_atoms, bonds, batch.local_ids[batch.bond_ptr[b] : batch.bond_ptr[b + 1]], molecule)
         if rule == FLOYD_WARSHALL:
             chosen = floyd_warshall(num_atoms, bonds)
-        for source in range(done[1], num_atoms):
+        for source in range(num_atoms):
             if is_full(table, num_atoms):
-                done[0], done[1] = b, source
                 return False
             count = search_from(source, num_atoms, rule, chosen, molecule, search)
             assign_path_types(source, count, num_atoms, molecule, search, table, sums)
             for j in range(num_atoms):
                 pairs[b, source, j] = search.path_types[j]
-        done[1] = 0
     return True
 
 
@@ -431,12 +403,11 @@ def shortest_path_types(
     local_ids, of_local_id = _local_bond_types(bond_type_ids)
     batch = _Batch(atom_ptr, bond_ptr, bonds, local_ids)
     molecule, search = new_molecule(most_atoms, most_bonds), new_search(most_atoms, most_bonds)
-    sums, table = new_sums(max_path), new_table(max_path, of_local_id)
-    done = np.zeros(2, np.int64)
+    sums, table = new_sums(max_path), new_table(max_path, of_local_id, size := _TABLE_SIZE)
     # Plain tuples, since numba takes microseconds to find the type of each array of a named one.
     scratch = tuple(molecule), tuple(search)
-    while not _fill_pairs(done, tuple(batch), rule, *scratch, tuple(table), tuple(sums), pairs):
-        table = grow_table(table)
+    while not _fill_pairs(tuple(batch), rule, *scratch, tuple(table), tuple(sums), pairs):
+        table = new_table(max_path, of_local_id, size := 4 * size)
     num_types, num_entries = table.used
     distances, ptr = table.distances[:num_types].copy(), table.ptr[: num_types + 1].astype(np.int32)
     lengths = np.minimum(distances, max_path)

@@ -249,17 +249,8 @@ def _mark_rings(data, offset, end, atoms):
 
 @njit(cache=True)
 def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, is_read):
-    """Read G serialised molecules, with atoms and bonds in their input order.
-
-    Args:
-        data: ``uint8 [D]``, concatenated output of ``Mol.ToBinary`` for G molecules, padded with ``SLACK`` bytes, so
-            that reading the last molecules needs no further bounds checks.
-        starts: ``int64 [G + 1]``, offset of each molecule in ``data``; an empty range: no molecule.
-        atom_ptr, bond_ptr: ``int64 [G + 1]``, rows of each molecule in the arrays below.
-        atoms, bonds, bond_features: ``uint8 [A, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``, filled; atoms of bonds
-            numbered from 0 within their molecule.
-        is_read: ``bool [G]``, filled: True if there is no molecule, or it was read.
-    """
+    """Read the molecules ``data[starts[g]:starts[g + 1]]`` (uint8, int64) into their rows; ``is_read [G]``: whether it
+    could be read, or is empty. ``SLACK`` more bytes end the data, so that the last one needs no other bounds checks."""
     for g in range(len(starts) - 1):
         is_read[g] = starts[g] == starts[g + 1] or _unpack_molecule(
             data,
@@ -273,14 +264,14 @@ def unpack(data, starts, atom_ptr, bond_ptr, atoms, bonds, bond_features, is_rea
 
 def read_binaries(
     binaries: Sequence[bytes],
-    atom_ptr: np.ndarray,
+    atom_ptr: np.ndarray,  # int64 [G + 1], rows of each molecule in the arrays below; bond_ptr likewise
     bond_ptr: np.ndarray,
-    atoms: np.ndarray,
-    bonds: np.ndarray,
-    bond_features: np.ndarray,
+    atoms: np.ndarray,  # uint8 [A, 9]
+    bonds: np.ndarray,  # int32 [M, 2], atoms numbered from 0 within their molecule
+    bond_features: np.ndarray,  # uint8 [M, 3]
 ) -> list[int]:
-    """Fill the arrays of :func:`unpack` from ``Mol.ToBinary(0)`` of G molecules (empty for no molecule); return the
-    rows that could not be read, which are undefined."""
+    """Fill the arrays of molecules, in their own order, from ``Mol.ToBinary(0)`` of each (empty for no molecule), and
+    return the rows that could not be read, which are undefined."""
     data = np.frombuffer(b"".join([*binaries, bytes(SLACK)]), np.uint8)
     starts = np.cumsum([0, *map(len, binaries)], dtype=np.int64)
     is_read = np.empty(len(binaries), bool)

@@ -270,12 +270,8 @@ MAX_DEGREE = 255
 #: Most atoms of a molecule with bonds, whose atoms are stored as 16-bit numbers.
 MAX_BOND_ATOMS = 65_535
 
-# Name, dtype, columns and limits of the arrays of a molecule.
-_ARRAYS = (
-    ("atoms", np.uint8, len(ATOM_DIMS), 0, 255),
-    ("bonds", np.int32, 2, -(2**31), 2**31 - 1),
-    ("bond_features", np.uint8, len(BOND_DIMS), 0, 255),
-)
+# Name, dtype and columns of the arrays of a molecule.
+_ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
 _LIMITS = np.array(ATOM_DIMS, np.uint8)
 
 
@@ -285,19 +281,18 @@ def typed_arrays(
     """Convert to ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``; an :class:`InputError` with the ``index`` of
     the molecule if a shape is wrong or values are not integers in range."""
     arrays = []
-    for values, (name, dtype, width, least, most) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
+    for values, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
         try:
             array = np.asarray(values)
         except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU
             array = np.array(None)
         array = array if array.size else np.empty((0, width), dtype)
         is_valid = array.dtype.kind in "bui" and array.shape[1:] == (width,)
-        if is_valid and array.dtype != dtype:
-            is_valid = least <= array.min() and array.max() <= most
-        if not is_valid:
-            wanted = f"integers from {least} to {most}, [rows, {width}]"
+        typed = np.ascontiguousarray(array, dtype if is_valid else None)
+        if not is_valid or (typed != array).any():
+            wanted = f"integers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}, [rows, {width}]"
             raise InputError(f"the molecule at index {index} has {name} that are not {wanted}")
-        arrays.append(np.ascontiguousarray(array, dtype))
+        arrays.append(typed)
     if len(arrays[1]) != len(arrays[2]):
         raise InputError(
             f"the molecule at index {index} has {len(arrays[1])} bonds, but features of {len(arrays[2])} bonds"

@@ -108,11 +108,9 @@ class Calibration:
 
     def prediction_sets(self, predictions: np.ndarray, tasks: Sequence[Task], coverage: float) -> dict[str, np.ndarray]:
         """Compute conformal prediction sets, ``bool [R, K]`` by classification target, from :meth:`probabilities`.
-
         Coverage is label-conditional (Vovk et al. 2005): for every class, this fraction of its molecules has the true
         class in the set; of atoms and bonds, the fraction of those of that class in a molecule, averaged over molecules
-        that have some.
-        """
+        that have some."""
         sets = {}
         for t, task, where in each_target(tasks):
             if task.classes:
@@ -258,12 +256,9 @@ class NonconformityScores:
         return cls(np.asarray(values, np.float64)[order], 1 / shares[order])
 
     def quantile(self, coverage: float) -> float:
-        """Compute the conformal quantile: the score that exchangeable new molecules stay below with this coverage.
-
-        For atoms or bonds, the guarantee is for one drawn at random from each molecule. If rows are molecules, it is
-        the ``ceil((n + 1) coverage)``-th smallest score. It is infinite if there are too few molecules for this
-        coverage.
-        """
+        """Compute the conformal quantile: the score that exchangeable new molecules, or an atom or bond drawn at random
+        from each, stay below with this coverage; infinite if there are too few molecules for it. If rows are molecules,
+        it is the ``ceil((n + 1) coverage)``-th smallest score."""
         below = np.cumsum(1 / self.counts)
         molecules = round(below[-1]) if len(below) else 0
         index = int(np.searchsorted(below, (molecules + 1) * coverage - 1e-6))  # 1e-6: sums of fractions are rounded
@@ -280,12 +275,9 @@ def fit_interval_scale(
     difficulty: Mapping[str, np.ndarray], errors: np.ndarray, molecules: np.ndarray
 ) -> dict[str, float]:
     """Fit weights of the difficulty estimates, each ``float [n]`` and not negative, in the scale of an absolute error.
-
     Errors are modelled by a Laplace distribution whose scale is a weighted sum of the difficulty estimates; the weight
     of :data:`CONSTANT` is above 0. The weights are the mean of all grid points whose likelihood is within one standard
-    error of the best, paired over molecules. With few molecules, or difficulty estimates unrelated to the errors, the
-    intervals have nearly the same width.
-    """
+    error of the best, paired over molecules."""
     if len(np.unique(molecules)) < MIN_CALIBRATION_MOLECULES:
         return {CONSTANT: 1.0}
     means = {name: float(mean_per_molecule(values, molecules).mean()) for name, values in difficulty.items()}

@@ -15,14 +15,10 @@ RADIUS = 2
 
 
 def morgan_fingerprints(arrays: MolArrays, bits: int = FINGERPRINT_BITS) -> np.ndarray:
-    """Compute Morgan fingerprints with radius 2 (ECFP4; Rogers and Hahn 2010): ``bool [G, bits]``.
-
-    Molecules are valid: of a preprocessed dataset, or checked by ``chem.molecule.check_molecules``. The atom invariants
-    are element, degree, hydrogens, charge and ring membership; the bond invariant is the bond type. Every environment
-    of radius 0, 1 and 2 sets a bit: the environments of RDKit's
-    ``GetMorganGenerator(radius=2, includeRedundantEnvironments=True)``, except for isotopes, which OGB's features lack;
-    the bits differ.
-    """
+    """Compute Morgan fingerprints with radius 2 (ECFP4; Rogers and Hahn 2010) of valid molecules: ``bool [G, bits]``.
+    Atoms differ by element, degree, hydrogens, charge and ring membership, bonds by their type. Every environment of
+    radius 0, 1 and 2 sets a bit, as by RDKit's ``GetMorganGenerator`` with ``includeRedundantEnvironments``; the bits
+    differ."""
     return morgan_counts(arrays, bits) > 0
 
 

@@ -58,12 +58,9 @@ def hash_molecules(arrays: MolArrays) -> MoleculeHashes:
 
 
 def hash_scaffolds(arrays: MolArrays) -> np.ndarray:
-    """Compute the scaffold hash, ``uint64 [G]``, of valid molecules; 0 without a ring.
-
-    The scaffold (Bemis and Murcko 1996) consists of the rings and linkers of the fragment that defines the family, the
-    atoms double-bonded to these, and the types of all bonds among them. It is that of RDKit, except that charges and
-    hydrogens do not count.
-    """
+    """Compute the scaffold hash, ``uint64 [G]``, of valid molecules; 0 without a ring. The scaffold (Bemis and Murcko
+    1996) consists of the rings and linkers of the fragment that defines the family, the atoms double-bonded to these,
+    and the types of all bonds among them; unlike RDKit's, without charges and hydrogens."""
     return _hashes(arrays, True)[1]
 
 

@@ -46,13 +46,10 @@ class MoleculeError(ValueError):
 
 
 def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False) -> Chem.Mol:
-    """Parse a SMILES, spaces around it ignored, into a sanitized RDKit molecule; raises MoleculeError with the reason.
-
-    Graphs that are known to crash RDKit, or to take minutes, are rejected before ring perception. Any other crash of
-    RDKit ends the process; :func:`~graphslice.data.featurize.featurizer_pool` therefore parses in subprocesses.
-    Atom-map numbers and isotopes are removed, and stereocentres that exist only because of them, unless
-    ``keep_atom_maps``. ``max_atoms`` includes the hydrogens that RDKit keeps as atoms.
-    """
+    """Parse a SMILES, spaces around it ignored, into a sanitized RDKit molecule; raise MoleculeError with the reason.
+    Graphs that are known to crash RDKit, or to take minutes, are rejected before ring perception. Atom-map numbers and
+    isotopes are removed, and stereocentres that exist only because of them, unless ``keep_atom_maps``. ``max_atoms``
+    includes the hydrogens that RDKit keeps as atoms."""
     if not isinstance(smiles, str) or not smiles.strip():
         raise MoleculeError("empty SMILES")
     if len(smiles) > 10 * max_atoms:
@@ -225,14 +222,11 @@ def standardize_all(smiles: Sequence[str], method: str, max_atoms: int) -> tuple
 
 
 def parent_smiles(smiles: str, max_atoms: int) -> str:
-    """Return the SMILES of the parent compound: the largest organic fragment, neutralised.
-
-    RDKit chooses the fragment (``rdMolStandardize.FragmentParent`` with ``preferOrganic``, without its cleanup, which
-    would remove metals from complexes), and adds or removes protons (``Uncharger``). Charges without protons remain, as
-    those of quaternary ammonium and nitro groups. Tautomers, isotopes and stereocentres are not changed. A complex that
-    is written without bonds to its metal, such as cisplatin as ``N.N.Cl[Pt]Cl``, has no parent, as its ligand is
-    another compound: a :class:`MoleculeError`, as for an invalid SMILES or one that RDKit cannot standardize.
-    """
+    """Return the SMILES of the parent compound: the largest organic fragment by RDKit's ``FragmentParent`` (without its
+    cleanup, which would remove metals from complexes), with protons added or removed by its ``Uncharger``. Charges
+    without protons, tautomers, isotopes and stereocentres stay. A complex that is written without bonds to its metal,
+    such as cisplatin as ``N.N.Cl[Pt]Cl``, has no parent, as its ligand is another compound: a
+    :class:`MoleculeError`."""
     if not isinstance(smiles, str) or not any(mark in smiles for mark in _MARKS):
         return smiles
     from rdkit.Chem.MolStandardize import rdMolStandardize

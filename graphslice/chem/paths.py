@@ -391,13 +391,11 @@ def shortest_path_types(
     max_path: int,  # number of bonds of a path that have entries, from its start
     width: int,  # the number of atoms that pairs is padded to
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Find the path type of every ordered pair of atoms (all-pairs shortest paths) of a batch of molecules.
-
-    Returns ``(pairs, distances, ptr, codes, weights)``: ``pairs`` is ``int32 [B, width, width]``, the path type of (i,
-    j), -1 in the padding; path type w has distance ``distances[w]`` (``int32 [W]``) and the entries
-    ``ptr[w]:ptr[w + 1]`` (``int32 [W + 1]``) of ``codes`` (``int32 [K]``, position times ``NUM_BOND_TYPES`` plus bond
-    type) and ``weights`` (``float32 [K]``), which sum to 1. Several path types may be equal.
-    """
+    """Find the path type of every ordered pair of atoms (all-pairs shortest paths) of a batch of molecules. Returns
+    ``(pairs, distances, ptr, codes, weights)``: ``pairs`` is ``int32 [B, width, width]``, the path type of (i, j), -1
+    in the padding; path type w has distance ``distances[w]`` (``int32 [W]``) and the entries ``ptr[w]:ptr[w + 1]``
+    (``int32 [W + 1]``) of ``codes`` (``int32 [K]``, position times ``NUM_BOND_TYPES`` plus bond type) and ``weights``
+    (``float32 [K]``), which sum to 1. Several path types may be equal."""
     pairs = np.full((len(atom_ptr) - 1, width, width), -1, np.int32)
     most_atoms, most_bonds = (int(np.diff(ptr).max(initial=0)) for ptr in (atom_ptr, bond_ptr))
     local_ids, of_local_id = _local_bond_types(bond_type_ids)

@@ -66,11 +66,9 @@ _CONTINUED = (*_DISTRIBUTED, "tune", "compare")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 if a check failed, 2 for unusable input, 130 after Ctrl-C.
-
-    SIGTERM ends it with exit code 143, but stops what can be continued as Ctrl-C does. With ``--json`` one document
-    goes to standard output, and everything else to standard error.
-    """
+    """Run a command and return its exit code: 0, 1 if a check failed, 2 for unusable input, 130 after Ctrl-C. SIGTERM
+    ends it with exit code 143, but stops what can be continued as Ctrl-C does. With ``--json`` one document goes to
+    standard output, and everything else to standard error."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):  # encodings other than UTF-8 lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -148,11 +146,8 @@ def _discard(file: IO[str]) -> None:
 
 
 class JsonOutput:
-    """Writes the document of a command, or ``{"error": ...}``.
-
-    Rows of a table are written as they come, one in a line, into the array ``rows``; the other keys follow. The
-    document is ASCII, which every terminal and pipe can encode.
-    """
+    """Writes the document of a command, or ``{"error": ...}``, in ASCII, which every terminal can encode. Rows of a
+    table are written as they come, one in a line, into the array ``rows``; the other keys follow."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file

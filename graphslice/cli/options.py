@@ -188,10 +188,8 @@ def check_only_resume(arguments: list[str]) -> None:
 
 @contextmanager
 def stoppable(started: Path, command: str, console: Console, resumed: bool = False) -> Iterator[None]:
-    """Context manager of a run that Ctrl-C stops: it prints the command that continues the run, and exits.
-
-    A run that has not yet written its file ``started``, and is not ``resumed``, cannot be continued.
-    """
+    """Context manager of a run that Ctrl-C stops: it prints the command that continues the run, and exits; not if the
+    run is not ``resumed`` and has not yet written its file ``started``."""
     from graphslice.system.processes import is_first_process
 
     def written() -> int | None:

@@ -51,11 +51,8 @@ _Futures: TypeAlias = Future[list[tuple[Parsed, str | None]]]
 def featurizer_pool(
     rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = (), seconds: float = _ROW_SECONDS
 ) -> Iterator[Pool]:
-    """Start a pool for :func:`featurize_rows`; yield None for few ``rows``, with one worker or in a daemon process.
-
-    A SMILES that crashes a process or exceeds ``seconds`` fails only its row. Without a pool it crashes this process;
-    :func:`~graphslice.chem.parse.parse_molecule` rejects the SMILES that are known to do so.
-    """
+    """Start a pool for :func:`featurize_rows`, in which a SMILES that crashes a process or exceeds ``seconds`` fails
+    only its row; yield None for few ``rows``, with one worker or in a daemon process."""
     check_number("--workers", workers, 1)
     workers = cores() if workers is None else workers
     if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)):

@@ -32,12 +32,9 @@ _BLOCK_ROWS = 1_024
 
 
 def butina_clusters(fingerprints: np.ndarray, distance: float = MAX_DISTANCE) -> np.ndarray:
-    """Cluster ``bool [R, bits]`` within a Tanimoto ``distance`` by Taylor-Butina: ``int64 [R]``, from 0.
-
-    The molecule with the most neighbours at the start forms the next cluster with its unassigned neighbours. Ties are
-    broken as in RDKit's ``Butina.ClusterData``: the later molecule comes first. Molecules of different clusters can be
-    neighbours.
-    """
+    """Cluster ``bool [R, bits]`` within a Tanimoto ``distance`` by Taylor-Butina: ``int64 [R]``, from 0. The molecule
+    with the most neighbours at the start (of several the last, as in RDKit) forms the next cluster with its unassigned
+    neighbours."""
     rows = len(fingerprints)
     neighbours, counts = _neighbours(fingerprints, distance)
     clusters = np.full(rows, -1, np.int64)
@@ -224,12 +221,9 @@ class SplitMaker:
         self.folds, _ = config.folds_and_repeats
 
     def make(self, own: Splits | None) -> Splits:
-        """Split the rows, keeping ``own``, the split that comes with the dataset.
-
-        If it has no validation set, one is taken from the training rows: a tenth of all usable rows, as in built-in
-        splits, so that the validation error is equally precise, but at most a quarter of the training rows, in case the
-        test set is large.
-        """
+        """Split the rows, keeping ``own``, the split that comes with the dataset. If that has no validation set, one is
+        taken from the training rows: a tenth of all usable rows, as in built-in splits, but at most a quarter of the
+        training rows."""
         if own is None:
             grouped = self._grouped()
             splits = self._cross_validation_split(grouped) if self.folds else self._train_valid_test(grouped)

@@ -63,20 +63,9 @@ def column_starts(batch: pa.RecordBatch, file: pa.Buffer) -> list[int]:
 
 @njit(cache=True, nogil=True)
 def copy_rows(data, shorts, ints, starts, batch_rows, rows, features):
-    """Copy molecules out of a store, padded to the largest.
-
-    There are no bounds checks: the contents of a store are checked when it is opened.
-
-    Args:
-        data, shorts, ints: the bytes of a store as ``uint8``, ``uint16`` and ``int32``.
-        starts: ``int64 [record batches, 6]``, byte offsets computed by :func:`column_starts`.
-        batch_rows: rows of every record batch except the last.
-        rows: ``int64 [B]``, rows of molecules with at least one atom.
-        features: number of features of an atom.
-
-    Returns:
-        As :meth:`graphslice.data.store.GraphStore.gather`.
-    """
+    """Copy the molecules of ``rows``, int64 ``[B]``, each with an atom, out of the bytes of a store (uint8, uint16 and
+    int32), padded to the largest, as :meth:`GraphStore.gather` returns them. There are no bounds checks: the contents
+    of a store are checked when it is opened."""
     count = len(rows)
     atom_ptr, bond_ptr = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     width = 1

@@ -61,14 +61,11 @@ def build_corpus(
     cache: Path | None = None,
     progress: Progress = no_progress,
 ) -> Corpus:
-    """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written.
-
-    Molecules with equal ``identity`` of :class:`~graphslice.chem.hashes.MoleculeHashes` are duplicates. The split of
-    a family of molecules is determined by its hash, so it does not change when molecules are added. ``labels`` are
-    columns, each in at least one of the files, that are further targets: numbers are molecule-level labels, averaged
-    over the rows of a molecule; lists are atom- or bond-level labels, depending on their length, of which the first
-    of a molecule is used. All members of the families of the files ``without`` are excluded.
-    """
+    """Build and write a pretraining corpus from files of molecules; an :class:`InputError` leaves nothing written. The
+    split of a family of molecules is determined by its hash, so it does not change when molecules are added. ``labels``
+    are columns, each in at least one of the files, that are further targets: numbers are molecule-level labels,
+    averaged over the rows of a molecule; lists are atom- or bond-level labels, depending on their length, of which the
+    first of a molecule is used. All members of the families of the files ``without`` are excluded."""
     levels = levels_of_lists(tables, labels, smiles_column)
     list_names = {level: tuple(n for n in labels if levels.get(n) == level) for level in dict.fromkeys(levels.values())}
     molecule_labels = [name for name in labels if name not in levels]
@@ -274,9 +271,8 @@ class PretrainingTargets:
 
 def choose_targets(store: GraphStore, rows: np.ndarray, exclude: Collection[str] = ()) -> PretrainingTargets:
     """Choose the pretraining targets by the distribution of the descriptors in the training set: regression for spread
-    values, binary for one value of most, but not nearly all, molecules (fingerprint bits that are neither rare nor
-    common, and counts of rare functional groups). Descriptors that are known for less than half of the molecules are
-    skipped."""
+    values, binary for one value of most, but not nearly all, molecules. Descriptors that are known for less than half
+    of the molecules are skipped."""
     from scipy.stats import iqr
 
     names = [name for kind in DESCRIPTOR_KINDS for name in DESCRIPTORS[kind].names]

@@ -36,10 +36,9 @@ def pretrain(
     command: str | None = None,
     console: Console | None = None,
 ) -> RunResult:
-    """Pretrain a model on targets that are computed from the molecules of some files; the run can be continued. The run
-    directory also holds the corpus; of the data settings, the SMILES column and the cache are used. ``labels``, with
-    the same weight as all computed targets, and ``without`` are as of
-    :func:`~graphslice.pretraining.corpus.build_corpus`, the rest as of :func:`~graphslice.training.train_run.train`."""
+    """Pretrain a model on targets that are computed from the molecules of some files, into a run directory that also
+    holds the corpus; of the data settings, the SMILES column and the cache are used. ``labels``, with the same weight
+    as all computed targets, and ``without`` are as of :func:`~graphslice.pretraining.corpus.build_corpus`."""
     console = console or Console(stderr=True, soft_wrap=True)
     _check_config(config, labels)
     launched, machines = launched_processes()

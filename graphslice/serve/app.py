@@ -124,12 +124,9 @@ _ERRORS = _OF_ALL | {status: {"model": Problem} for status in (400, 404, 408, 41
 
 
 class Service:
-    """The endpoints.
-
-    Predictions are computed by one thread, explanations by another; a chunk of a request waits behind those that came
-    before. Molecules of several requests are never computed in one batch, whose size would move the last digit. The
-    time limit, in ``seconds``, begins when the body has arrived; ``pool`` parses and draws.
-    """
+    """The endpoints. Predictions are computed by one thread, explanations by another; a chunk of a request waits behind
+    those that came before. Molecules of several requests are never computed in one batch, whose size would move the
+    last digit. The time limit, in ``seconds``, begins when the body has arrived; ``pool`` parses and draws."""
 
     def __init__(self, models: Sequence[ServedModel], pool: Pool, max_molecules: int, seconds: float) -> None:
         self.models = {served.name: served for served in models}
@@ -277,15 +274,9 @@ _PAGE_HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that limits host names, and number, size and time of bodies, and sets headers of security.
-
-    Args:
-        app: the application.
-        max_bytes: largest body.
-        hosts: accepted names in the header ``Host``; None accepts all. A page from elsewhere whose name was made to
-            resolve to this machine (DNS rebinding) has another one.
-        without_policy: paths whose pages have scripts inside, for which the headers are left out.
-    """
+    """ASGI middleware that limits host names, and number, size and time of bodies, and sets headers of security. A page
+    from elsewhere whose name was made to resolve to this machine (DNS rebinding) has another name than ``hosts``, the
+    accepted ones (None: all). Pages at the paths ``without_policy`` have scripts inside, and get no such headers."""
 
     def __init__(
         self, app: ASGIApp, max_bytes: int, hosts: Collection[str] | None, without_policy: Collection[str] = ()
@@ -341,11 +332,8 @@ _MAX_EXPLAINED_ATOMS = 120
 
 
 class ServedModel:
-    """A model in memory, and the processes that parse SMILES for it. No file of its run directory is read later.
-
-    :meth:`predict` is called by one thread at a time, and so is :meth:`explain`. The two may run concurrently, since
-    explanations have networks of their own.
-    """
+    """A model in memory, and the processes that parse SMILES for it; no file of its run directory is read later. One
+    thread may predict while another explains, since explanations have networks of their own."""
 
     def __init__(self, name: str, model: Model, pool: Pool = None) -> None:
         self.name, self.model, self._pool = name, model, pool

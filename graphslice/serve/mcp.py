@@ -288,10 +288,8 @@ _MOST_BYTES = 1 << 30
 
 
 class Folder:
-    """A folder that holds all files that are read and written.
-
-    A path is checked when it is named. Who may replace files of the folder by links meanwhile can lead outside.
-    """
+    """A folder that holds all files that are read and written. Who may replace its files by links meanwhile can lead
+    outside, since a path is checked when it is named."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
@@ -300,9 +298,8 @@ class Folder:
 
     def inside(self, name: str) -> Path:
         """Return the absolute path of a file or folder inside, which need not exist; ``name`` may name a sheet too.
-
-        Raises :class:`InputError` if it is outside or too large, has a part ``..``, or is or has a link that leads out.
-        """
+        Raises :class:`InputError` if it is outside or too large, has a part ``..``, or is or has a link that leads
+        out."""
         path = self.path / name
         try:
             path.exists()  # raises for a name that is too long

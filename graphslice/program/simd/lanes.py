@@ -359,15 +359,9 @@ minimum, maximum = _selected("<"), _selected(">=")
 
 
 def exchanges_in_registers(networks: dict[int, list[tuple[int, int]]]):
-    """Make ``exchange(lane_type, address, rows)``: comparisons of rows of lanes that stay in registers.
-
-    Args:
-        networks: for every number of rows, pairs of rows; in their order the first row of each gets the minima, the
-            second the maxima. A number of rows without an entry does nothing.
-
-    Returns:
-        An intrinsic for lanes of floats, none of them nan, at ``address`` and following each other.
-    """
+    """Make ``exchange(lane_type, address, rows)``: comparisons of rows of lanes of floats, none of them nan, that stay
+    in registers; ``networks``: for every number of rows the pairs of rows, of which the first gets the minima and the
+    second the maxima, in their order."""
 
     @intrinsic
     def exchange(typing, lane_type, address, rows):

@@ -12,6 +12,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from graphslice.errors import InputError, check_number, optional_packages
 
 with optional_packages("the engine ray", "ray"):
     import ray
-    from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
-    from ray.data.block import BlockMetadata
+    from ray.data import ActorPoolStrategy, DataContext
 
 Read = Callable[[Path, int], Iterator[Any]]
 Work = Callable[[Any], pa.Table]
@@ -48,7 +48,9 @@ def map_table(
         gpus = int(resources.get("GPU", 0)) if on_gpu else 0
         workers = workers or gpus or max(1, int(resources.get("CPU", 1)) - 1)
         reference = ray.put(shared)  # keeps the object alive for workers that are restarted
-        dataset = ray.data.read_datasource(_Files([file.resolve() for file in files], read)).map_batches(
+        paths = [{"file": str(file.resolve())} for file in files]
+        chunks = ray.data.from_items(paths, override_num_blocks=len(files)).flat_map(partial(_read_file, read))
+        dataset = chunks.map_batches(
             _Worker,
             fn_constructor_args=(make, [reference], gpus > 0),
             batch_size=1,
@@ -69,29 +71,9 @@ class _Worker:
         return self.work(pickle.loads(batch["chunk"][0].as_py()))
 
 
-class _Files(Datasource):
-    """Ray data source with one read task per file."""
-
-    def __init__(self, files: list[Path], read: Read) -> None:
-        super().__init__()
-        self.files, self.read = files, read
-
-    def estimate_inmemory_data_size(self) -> int:
-        return sum(file.stat().st_size for file in self.files)
-
-    def get_read_tasks(self, parallelism: int, per_task_row_limit=None, data_context=None) -> list[ReadTask]:
-        def task(file: Path) -> ReadTask:
-            read = self.read
-            size, files = file.stat().st_size, [str(file)]
-            metadata = BlockMetadata(num_rows=None, size_bytes=size, input_files=files, exec_stats=None)
-            return ReadTask(lambda: map(_as_row, read(file, _CHUNK_ROWS)), metadata)
-
-        return [task(file) for file in self.files]
-
-
-def _as_row(chunk: Any) -> pa.Table:
-    """Return a chunk as the row of a table, which is what Ray moves between processes."""
-    return pa.table({"chunk": pa.array([pickle.dumps(chunk)], pa.large_binary())})
+def _read_file(read: Read, row: dict[str, str]) -> Iterator[dict[str, bytes]]:
+    """Yield the chunks of a file as rows, which Ray moves between processes."""
+    return ({"chunk": pickle.dumps(chunk)} for chunk in read(Path(row["file"]), _CHUNK_ROWS))
 
 
 def _iterate_in_order(dataset: ray.data.Dataset) -> Iterator[pa.Table]:

@@ -31,7 +31,7 @@ from graphslice.config import ATOM, BOND, MOLECULE, GraphConfig, join_names
 from graphslice.data.labels import Labels, pointers, ragged_indices
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import bool_array, list_offsets, number_array, number_values, text_array, valid_rows
-from graphslice.errors import InputError, first_line
+from graphslice.errors import InputError, file_errors, first_line
 from graphslice.feature_dims import ATOM_DIMS
 from graphslice.system.machine import cores
 from graphslice.tasks import Task
@@ -184,10 +184,8 @@ class GraphStore:
     def open(cls, path: str | Path) -> GraphStore:
         """Open a file as a memory map and check its contents; raises InputError for any other than a valid store."""
         path = Path(path)
-        try:
+        with file_errors("read", path):
             buffer = pa.memory_map(str(path)).read_buffer()
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
         try:
             version = pa.ipc.open_file(buffer).schema.metadata[b"graphslice.format"].decode()
             if version != FORMAT:

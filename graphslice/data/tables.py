@@ -36,7 +36,7 @@ from graphslice.data.formats import (
     write_excel,
 )
 from graphslice.data.formats import decode_text as decode_text
-from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, first_line
+from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, check_suffix, file_errors
 from graphslice.system.files import atomic_write
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ TABLE_SUFFIXES = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 READABLE = TABLE_SUFFIXES + SMILES_SUFFIXES
 WRITABLE = CSV_SUFFIXES + TSV_SUFFIXES + EXCEL_SUFFIXES + PARQUET_SUFFIXES
 
+# Errors of damaged files, next to OSError.
+_DAMAGED = (EOFError, UnicodeDecodeError, zlib.error, pa.ArrowException)
 # Cells that are converted to texts at once.
 _CELLS_AS_TEXT = 1_000_000
 
@@ -192,20 +194,12 @@ def count_rows(path: Path) -> int | None:
 @contextmanager
 def _open_file(path: Path, rows: int) -> Iterator[TableStream]:
     with ExitStack() as stack:
-        with _convert_read_errors(path):
+        with file_errors("read", path, *_DAMAGED):
             table = (_open_parquet if _has_suffix(path, PARQUET_SUFFIXES) else _open_text)(path, rows, stack)
         try:
             yield table
         except NoSmilesColumnError as error:
             raise InputError("; ".join([str(error), *table.notes])) from None
-
-
-@contextmanager
-def _convert_read_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, pa.ArrowException) as error:
-        raise InputError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
@@ -220,7 +214,7 @@ def _open_parquet(path: Path, rows: int, stack: ExitStack) -> TableStream:
         raise EmptyTableError(f"{path} has no rows")
 
     def chunks() -> Iterator[Rows]:
-        with _convert_read_errors(path):
+        with file_errors("read", path, *_DAMAGED):
             for batch in file.iter_batches(rows):
                 yield Rows(pa.Table.from_batches([batch]))
 
@@ -253,7 +247,7 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
 
 
 def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[Rows]:
-    with _convert_read_errors(path):
+    with file_errors("read", path, *_DAMAGED):
         for rows, faults in itertools.chain([first], others):
             arrays = [binary_array(_utf8(cells), pa.string()) for cells in zip(*rows, strict=True)]
             yield Rows(pa.Table.from_arrays(arrays, names=columns), faults)
@@ -366,9 +360,8 @@ def write_table(path: Path | TableSink | None) -> Iterator[TableSink]:
     if not isinstance(path, Path):
         yield path
         return
+    check_suffix(path, WRITABLE)
     name = path.name.lower()
-    if not name.endswith(WRITABLE):
-        raise InputError(f"cannot write {path}: its name must end in {', '.join(WRITABLE)}")
     with atomic_write(path) as temporary, ExitStack() as stack:
         if name.endswith(PARQUET_SUFFIXES):
             yield _ParquetSink(temporary, stack)

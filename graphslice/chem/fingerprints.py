@@ -42,7 +42,7 @@ def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
             for f in (0, 2, 3, 4, 8):  # element, degree, charge, hydrogens, in a ring
                 features = features << np.uint64(8) | np.uint64(atoms[a, f])
             old[i] = mix(features * ODD)
-            _increment(counts, g, np.int64(old[i] % bits))
+            counts[g, old[i] % bits] = min(counts[g, old[i] % bits] + 1, 255)
         for _ in range(RADIUS):
             total = np.zeros(size, np.uint64)
             for m in range(bond_ptr[g], bond_ptr[g + 1]):
@@ -54,10 +54,4 @@ def _count(atom_ptr, bond_ptr, atoms, bonds, bond_type_ids, counts):
             for i in range(size):
                 if bonded[i]:  # an isolated atom has no larger environment
                     old[i] = mix(old[i] * ODD + total[i])
-                    _increment(counts, g, np.int64(old[i] % bits))
-
-
-@njit(cache=True)
-def _increment(counts, g, bit):
-    if counts[g, bit] < 255:
-        counts[g, bit] += 1
+                    counts[g, old[i] % bits] = min(counts[g, old[i] % bits] + 1, 255)

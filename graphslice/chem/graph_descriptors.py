@@ -705,8 +705,8 @@ def _surface(atoms, bonds, type_ids, charges, states, out):
         radius = RADIUS[atoms[i, _ELEMENT]]
         area = np.pi * radius * max(0.0, 4 * radius - overlap[i])
         out[_AT.surface_area] += area
-        out[_AT.charge_area0 + _bin(charges[i], _CHARGE_BOUNDS)] += area
-        out[_AT.state_area0 + _bin(states[i], _STATE_BOUNDS)] += area
+        out[_AT.charge_area0 + np.searchsorted(_CHARGE_BOUNDS, charges[i], "right")] += area
+        out[_AT.state_area0 + np.searchsorted(_STATE_BOUNDS, states[i], "right")] += area
 
 
 @njit(cache=True, nogil=True)
@@ -714,11 +714,3 @@ def _overlap(radius, other, length):
     """Height (times 2) of the cap of a sphere that lies within the sphere of another radius at a distance."""
     length = min(max(abs(radius - other), length), radius + other)
     return (other * other - (radius - length) ** 2) / length
-
-
-@njit(cache=True, nogil=True)
-def _bin(value, bounds):
-    index = 0
-    for bound in bounds:
-        index += value >= bound
-    return index

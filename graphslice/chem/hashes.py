@@ -240,7 +240,9 @@ def _refine_colours(initial, members, first, links, with_types):
             continue
         if num_colours == len(members):
             break  # all colours differ, and one more round has encoded the bonds
-        refined = _count_distinct(old[members])
+        ordered, refined = np.sort(old[members]), np.int64(0)
+        for k in range(len(ordered)):
+            refined += ordered[k] != 0 and (k == 0 or ordered[k] != ordered[k - 1])
         if refined == num_colours:
             break
         num_colours = refined
@@ -249,12 +251,3 @@ def _refine_colours(initial, members, first, links, with_types):
         if old[i] != 0:
             total += mix(old[i])
     return mix(total + np.uint64(num_colours))
-
-
-@njit(cache=True)
-def _count_distinct(colours):
-    ordered = np.sort(colours)
-    count = 0
-    for k in range(len(ordered)):
-        count += ordered[k] != 0 and (k == 0 or ordered[k] != ordered[k - 1])
-    return count

@@ -271,7 +271,11 @@ MAX_DEGREE = 255
 MAX_BOND_ATOMS = 65_535
 
 # Name, dtype and columns of the arrays of a molecule.
-_ARRAYS = (("atoms", np.uint8, len(ATOM_DIMS)), ("bonds", np.int32, 2), ("bond_features", np.uint8, len(BOND_DIMS)))
+_ARRAYS: tuple[tuple[str, type[np.integer], int], ...] = (
+    ("atoms", np.uint8, len(ATOM_DIMS)),
+    ("bonds", np.int32, 2),
+    ("bond_features", np.uint8, len(BOND_DIMS)),
+)
 _LIMITS = np.array(ATOM_DIMS, np.uint8)
 
 

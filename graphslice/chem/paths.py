@@ -55,18 +55,21 @@ class Search(NamedTuple):
     path_types: np.ndarray  # uint32 [N], by atom: the path type of the source and it
 
 
-def new_molecule(num_atoms: int, num_bonds: int) -> Molecule:
-    """Allocate a :class:`Molecule` for a number of atoms and bonds; :func:`set_bonds` fills it."""
-    return Molecule(
+class Sums(NamedTuple):
+    """Scratch space for a mean of path types; all shares are 0 between uses."""
+
+    shares: np.ndarray  # float64, by code
+    codes: np.ndarray  # int32, those with a share
+
+
+def _scratch_space(num_atoms: int, num_bonds: int, max_path: int) -> tuple[Molecule, Search, Sums]:
+    """Allocate arrays for molecules of up to a number of atoms and bonds, and paths of ``max_path`` bonds."""
+    molecule = Molecule(
         local_ids=np.empty((num_atoms, num_atoms), np.uint8),
         neighbour_ptr=np.empty(num_atoms + 1, np.uint32),
         neighbours=np.empty(2 * num_bonds, np.uint32),
     )
-
-
-def new_search(num_atoms: int, num_bonds: int) -> Search:
-    """Allocate a :class:`Search` for a number of atoms and bonds; a search fills it."""
-    return Search(
+    search = Search(
         atoms=np.empty(num_atoms, np.uint32),
         distances=np.empty(num_atoms, np.uint32),
         ptr=np.zeros(num_atoms + 1, np.uint32),
@@ -75,6 +78,8 @@ def new_search(num_atoms: int, num_bonds: int) -> Search:
         num_paths=np.empty(num_atoms, np.float64),
         path_types=np.empty(num_atoms, np.uint32),
     )
+    codes = max_path * NUM_BOND_TYPES
+    return molecule, search, Sums(np.zeros(codes, np.float64), np.empty(codes, np.int32))
 
 
 @njit(cache=True)
@@ -190,19 +195,6 @@ class PathTypes(NamedTuple):
     extended: np.ndarray  # uint32 [W, L + 1], the path type with one more bond, by its local id; L: beyond max_path
     keys: np.ndarray  # uint64, open-addressed hash table: the key of a mean of path types ...
     means: np.ndarray  # uint32, ... and its path type
-
-
-class Sums(NamedTuple):
-    """Scratch space for a mean of path types; all shares are 0 between uses."""
-
-    shares: np.ndarray  # float64, by code
-    codes: np.ndarray  # int32, those with a share
-
-
-def new_sums(max_path: int) -> Sums:
-    """Allocate a :class:`Sums` for paths of ``max_path`` bonds with entries."""
-    size = max_path * NUM_BOND_TYPES
-    return Sums(np.zeros(size, np.float64), np.empty(size, np.int32))
 
 
 def new_table(max_path: int, bond_type_ids: np.ndarray, size: int) -> PathTypes:
@@ -344,34 +336,16 @@ def assign_path_types(source, count, num_atoms, molecule, search, table, sums):
         search.path_types[j], search.num_paths[j] = path_type, num_paths
 
 
-class _Batch(NamedTuple):
-    """Concatenated molecules. Bonds have *local ids*: the bond types of the batch, numbered from 0."""
-
-    atom_ptr: np.ndarray  # int64 [B + 1]
-    bond_ptr: np.ndarray  # int64 [B + 1]
-    bonds: np.ndarray  # int32 [M, 2]
-    local_ids: np.ndarray  # uint8 [M]
-
-
-def _local_bond_types(bond_type_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    occurs = np.zeros(NUM_BOND_TYPES, bool)
-    occurs[bond_type_ids] = True
-    local_id_of = (np.cumsum(occurs) - 1).astype(np.uint8)
-    return local_id_of[bond_type_ids], np.flatnonzero(occurs).astype(np.uint8)
-
-
 @njit(cache=True, nogil=True)
-def _fill_pairs(batch, rule, molecule, search, table, sums, pairs):
+def _fill_pairs(atom_ptr, bond_ptr, bonds, local_ids, rule, molecule, search, sums, table, pairs):
     """Fill ``pairs`` (``int32 [B, >=N, >=N]``) and the table; False if that may be too small."""
-    batch, molecule, search = _Batch(*batch), Molecule(*molecule), Search(*search)
-    table, sums = PathTypes(*table), Sums(*sums)
+    molecule, search, sums, table = Molecule(*molecule), Search(*search), Sums(*sums), PathTypes(*table)
     chosen = np.empty((0, 0), np.int32)
     for b in range(len(pairs)):
-        num_atoms = batch.atom_ptr[b + 1] - batch.atom_ptr[b]
-        bonds = batch.bonds[batch.bond_ptr[b] : batch.bond_ptr[b + 1]]
-        set_bonds(num_atoms, bonds, batch.local_ids[batch.bond_ptr[b] : batch.bond_ptr[b + 1]], molecule)
+        num_atoms, begin, end = atom_ptr[b + 1] - atom_ptr[b], bond_ptr[b], bond_ptr[b + 1]
+        set_bonds(num_atoms, bonds[begin:end], local_ids[begin:end], molecule)
         if rule == FLOYD_WARSHALL:
-            chosen = floyd_warshall(num_atoms, bonds)
+            chosen = floyd_warshall(num_atoms, bonds[begin:end])
         for source in range(num_atoms):
             if is_full(table, num_atoms):
                 return False
@@ -398,13 +372,14 @@ def shortest_path_types(
     (``float32 [K]``), which sum to 1. Several path types may be equal."""
     pairs = np.full((len(atom_ptr) - 1, width, width), -1, np.int32)
     most_atoms, most_bonds = (int(np.diff(ptr).max(initial=0)) for ptr in (atom_ptr, bond_ptr))
-    local_ids, of_local_id = _local_bond_types(bond_type_ids)
-    batch = _Batch(atom_ptr, bond_ptr, bonds, local_ids)
-    molecule, search = new_molecule(most_atoms, most_bonds), new_search(most_atoms, most_bonds)
-    sums, table = new_sums(max_path), new_table(max_path, of_local_id, size := _TABLE_SIZE)
+    # Local ids of bonds: the bond types of the batch, numbered from 0.
+    occurs = np.bincount(bond_type_ids, minlength=NUM_BOND_TYPES) > 0
+    of_local_id, local_ids = np.flatnonzero(occurs).astype(np.uint8), (np.cumsum(occurs) - 1).astype(np.uint8)
     # Plain tuples, since numba takes microseconds to find the type of each array of a named one.
-    scratch = tuple(molecule), tuple(search)
-    while not _fill_pairs(tuple(batch), rule, *scratch, tuple(table), tuple(sums), pairs):
+    scratch = map(tuple, _scratch_space(most_atoms, most_bonds, max_path))
+    arguments = atom_ptr, bond_ptr, bonds, local_ids[bond_type_ids], rule, *scratch
+    table = new_table(max_path, of_local_id, size := _TABLE_SIZE)
+    while not _fill_pairs(*arguments, tuple(table), pairs):
         table = new_table(max_path, of_local_id, size := 4 * size)
     num_types, num_entries = table.used
     distances, ptr = table.distances[:num_types].copy(), table.ptr[: num_types + 1].astype(np.int32)

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -24,9 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graphslice._version import __version__
 from graphslice.api.model import Model, explain_molecule
-from graphslice.chem.parse import MoleculeError, parse_molecule
 from graphslice.data.columns import TableColumns
-from graphslice.data.featurize import Pool
+from graphslice.data.featurize import Pool, parse
 from graphslice.data.tables import Rows, plain_rows
 from graphslice.errors import InputError, nearest
 from graphslice.inference.files import predict_chunks
@@ -362,7 +362,10 @@ class ServedModel:
 
     def explain(self, smiles: str, target: str | None, columns: Columns, orders: int) -> dict[str, Any]:
         """Explain a prediction: its numbers and texts, and ``svg``, the picture."""
-        if reason := self._fault(smiles):
+        # In the pool: RDKit may crash or hang on it, and would stop the server.
+        config = replace(self.model.config.graph, max_atoms=_MAX_EXPLAINED_ATOMS)
+        _, (reason,), *_ = parse([smiles], config, self._pool)
+        if reason is not None:
             raise InputError(f"cannot explain the prediction: {reason}")
         explanation, picture = explain_molecule(self._explained, smiles, target, orders, columns)
         return {
@@ -375,24 +378,6 @@ class ServedModel:
             "warning": explanation.warning or None,
             "svg": picture.svg,
         }
-
-    def _fault(self, smiles: str) -> str | None:
-        """Return why a molecule cannot be explained; RDKit may crash or hang on it, and would stop the server."""
-        if self._pool is None:
-            return _explanation_faults([smiles])[0]
-        (((fault,), lost),) = self._pool.submit(_explanation_faults, [smiles]).result()
-        return lost or fault
-
-
-def _explanation_faults(smiles: Sequence[str]) -> list[str | None]:
-    faults: list[str | None] = []
-    for text in smiles:
-        try:
-            parse_molecule(text, _MAX_EXPLAINED_ATOMS)
-            faults.append(None)
-        except MoleculeError as reason:
-            faults.append(str(reason))
-    return faults
 
 
 def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]:

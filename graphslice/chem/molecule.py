@@ -270,12 +270,12 @@ MAX_DEGREE = 255
 #: Most atoms of a molecule with bonds, whose atoms are stored as 16-bit numbers.
 MAX_BOND_ATOMS = 65_535
 
-# Name, dtype and columns of the arrays of a molecule.
-_ARRAYS: tuple[tuple[str, type[np.integer], int], ...] = (
-    ("atoms", np.uint8, len(ATOM_DIMS)),
-    ("bonds", np.int32, 2),
-    ("bond_features", np.uint8, len(BOND_DIMS)),
-)
+# Dtype and columns of the arrays of a molecule.
+_ARRAYS: dict[str, tuple[Any, int]] = {
+    "atoms": (np.uint8, len(ATOM_DIMS)),
+    "bonds": (np.int32, 2),
+    "bond_features": (np.uint8, len(BOND_DIMS)),
+}
 _LIMITS = np.array(ATOM_DIMS, np.uint8)
 
 
@@ -285,7 +285,7 @@ def typed_arrays(
     """Convert to ``uint8 [N, 9]``, ``int32 [M, 2]`` and ``uint8 [M, 3]``; an :class:`InputError` with the ``index`` of
     the molecule if a shape is wrong or values are not integers in range."""
     arrays = []
-    for values, (name, dtype, width) in zip((atoms, bonds, bond_features), _ARRAYS, strict=True):
+    for values, (name, (dtype, width)) in zip((atoms, bonds, bond_features), _ARRAYS.items(), strict=True):
         try:
             array = np.asarray(values)
         except (TypeError, ValueError, RuntimeError):  # ragged lists, tensors on a GPU

@@ -176,8 +176,7 @@ class Trace:
 
     def new(self, shape: Sequence, itemsize: int = 4) -> Traced:
         """Return a new value of a shape ``[B, ...]`` for the result of a kernel."""
-        if not shape or shape[0] is not BATCH:
-            raise NotTraceable("a result without samples")
+        self.require(len(shape) > 0 and shape[0] is BATCH, "a result without samples")
         return Traced(self, Value(tuple(shape[1:]), itemsize))
 
     def tensor(self, tensor: Any, *dims: Any, dtype: torch.dtype = torch.float32) -> Traced:
@@ -190,28 +189,23 @@ class Trace:
             if known is None or known[0] is not tensor:
                 raise NotTraceable("a tensor that is neither a parameter nor a buffer")
             name = known[1]
-            if not tensor.is_contiguous() or tensor.device.type != "cpu":
-                raise NotTraceable(f"{name} is not contiguous in the memory of the CPU")
+            in_memory = tensor.is_contiguous() and tensor.device.type == "cpu"
+            self.require(in_memory, f"{name} is not contiguous in the memory of the CPU")
             if name not in self._by_name:
                 self._by_name[name] = self.input(name, tuple(tensor.shape), tensor.dtype, shared=True)
             tensor = self._by_name[name]
-        if tensor.dtype != dtype:
-            raise NotTraceable(f"{tensor.dtype} instead of {dtype}")
-        if dims and (
-            tensor.dim() != len(dims)
-            or any(
-                n != m if n is not None else not isinstance(m, int | Argument)
-                for n, m in zip(dims, tensor.shape, strict=True)
-            )
-        ):
-            raise NotTraceable(f"{tensor.shape} instead of {dims}")
+        self.require(tensor.dtype == dtype, f"{tensor.dtype} instead of {dtype}")
+        if dims:
+            pairs = zip(dims, tensor.shape, strict=False)
+            fit = all(n == m if n is not None else isinstance(m, int | Argument) for n, m in pairs)
+            self.require(tensor.dim() == len(dims) and fit, f"{tensor.shape} instead of {dims}")
         return tensor
 
     def activations(self, x: Any) -> tuple[Traced, Size | int, int]:
         """Return a symbolic tensor ``[B, ..., C]``, its number of rows per sample and C, a multiple of 16."""
         x = self.tensor(x)
-        if x.value.shared or not isinstance(x.shape[-1], int) or x.shape[-1] % 16:
-            raise NotTraceable(f"activations {x.shape}")
+        fits = not x.value.shared and isinstance(x.shape[-1], int) and x.shape[-1] % 16 == 0
+        self.require(fits, f"activations {x.shape}")
         return x, math.prod(x.value.shape[:-1], start=Size(1)), x.shape[-1]
 
     def require(self, condition: bool, what: str) -> None:
@@ -285,8 +279,7 @@ class Trace:
 
     def call(self, function: Any, args: Sequence, kwargs: Mapping | None = None) -> Any:
         """Call a function on symbolic tensors by its rule."""
-        if function not in RULES:
-            raise NotTraceable(getattr(function, "__name__", repr(function)))
+        self.require(function in RULES, getattr(function, "__name__", repr(function)))
         return RULES[function](self, *args, **(kwargs or {}))
 
     def defer(self, shape: Sequence, what: _Dropped | _Sum) -> Traced:

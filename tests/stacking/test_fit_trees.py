@@ -95,25 +95,6 @@ def test_missing_openmp_library_is_explained(monkeypatch):
         fit_boosting(rows(5), np.arange(5.0), "regression", 0, 0)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("fit", FITS)
-def test_fit_is_accurate_and_reproducible_by_seed(fit, kind):
-    x, new = rows(300), rows(300, seed=9)
-    y, truth = labels(x, kind), labels(new, kind)
-    trees, same, other_seed = (FITS[fit](x, y, kind, CLASSES[kind], seed) for seed in (3, 3, 4))
-    predictions = trees.predict(new)
-    for name, array in trees.to_arrays().items():
-        assert np.array_equal(array, same.to_arrays()[name]), name
-    assert not np.array_equal(other_seed.predict(new), predictions)
-    if kind == "regression":
-        assert spearmanr(predictions[:, 0], truth)[0] > 0.8
-    else:
-        predicted_class = predictions[:, 0] > 0.5 if kind == "binary" else predictions.argmax(axis=1)
-        assert (predicted_class == truth).mean() > 0.75
-    if kind == "multiclass":
-        assert np.allclose(predictions.sum(axis=1), 1, rtol=0, atol=1e-12)
-
-
 def test_forest_does_not_depend_on_threads(monkeypatch):
     x, fitted = rows(100), []
     for count in (1, 3):

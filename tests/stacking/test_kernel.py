@@ -85,13 +85,6 @@ def test_probabilities_rank_as_the_decision_values_of_scikit_learn():
     assert np.array_equal(np.argsort(found[:, 0]), np.argsort(decision))
 
 
-def test_probabilities_are_calibrated_on_labels_that_cannot_be_predicted():
-    """The decision values of training rows would be far too sure; those of held-out rows are not."""
-    x, y = inputs(300, seed=2), (np.random.default_rng(3).random(300) < 0.3) * 1.0
-    found = fitted("binary", x, y).predict(inputs(200, seed=4))
-    assert abs(found.mean() - 0.3) < 0.1 and found.max() < 0.7
-
-
 def test_probabilities_of_repeated_rows_are_those_of_the_rows_once():
     """Rows of one molecule in training and held-out rows would make the decision values too sure."""
     x, y = inputs(80, seed=2), (np.random.default_rng(3).random(80) < 0.5) * 1.0

@@ -55,16 +55,6 @@ def test_weighted_std_matches_manual_computation():
     np.testing.assert_allclose(weighted_std(parts, weights, tasks), [[1, np.sqrt(3) / 4, 0]], rtol=1e-6)
 
 
-def test_stacked_prediction_is_the_weighted_sum(trees, stacking):
-    network = RANDOM.uniform(size=(60, 5)).astype(np.float32)
-    forest, boosting, kernel = (predict_base_models(models, X) for models in trees.values())
-    predictions = stacked_predictions(stacking, network, X, TASKS)
-    np.testing.assert_allclose(predictions[:, 0], 0.5 * network[:, 0] + 0.5 * forest[:, 0], rtol=1e-5)
-    np.testing.assert_array_equal(predictions[:, 1:4], network[:, 1:4])
-    expected = 0.2 * network[:, 4] + 0.3 * forest[:, 4] + 0.4 * boosting[:, 4] + 0.1 * kernel[:, 4]
-    np.testing.assert_allclose(predictions[:, 4], expected, rtol=1e-5)
-
-
 def test_a_base_model_without_weight_is_not_evaluated(trees):
     stacking = Stacking(trees, np.array([[1.0] * 3, *[[0.0] * 3] * (len(trees))]))
     network = RANDOM.uniform(size=(60, 5)).astype(np.float32)

@@ -3,7 +3,6 @@ import math
 import numpy as np
 
 from graphslice.evaluation.coverage import add_coverage, coverage
-from graphslice.evaluation.format_scores import describe_coverage
 from graphslice.inference.predictions import PredictionInterval
 from graphslice.tasks import Task
 
@@ -22,29 +21,6 @@ def test_coverage_matches_manual_computation():
     assert all(math.isnan(value) for one in none.values() for value in one.values())
 
 
-def describe(targets: dict, unit: str = "molecules") -> list[str]:
-    return describe_coverage("test", {"targets": targets, unit: 7})
-
-
-def test_text_of_coverage():
-    bounded = {"kind": "regression", "coverage_90": 0.912, "width_90": 1.23456}
-    (line,) = describe({"y": bounded})
-    assert "intervals cover 91% of the labels, mean width 1.23" in line
-    infinite = {"kind": "regression", "coverage_90": None}
-    assert "they are infinite" in describe({"z": infinite})[0] and len(describe({"y": bounded, "z": infinite})) == 1
-    kind = {
-        "kind": "multiclass",
-        "coverage_90": 0.95,
-        "classes_90": 1.5,
-        "counts": {"a": 1, "b": 2},
-        "temperature": 2.0,
-    }
-    kind |= {"calibration_error": 0.05, "calibration_error_before": 0.1}
-    (line,) = describe({"kind": kind})
-    assert "sets cover 95% of the labels, mean size 1.50 classes" in line and "0.100 before, 0.050 after" in line
-    assert "contain all classes" in describe({"kind": kind | {"classes_90": 2.0}})[0]
-
-
 def test_infinite_widths_are_not_stored():
     result = {"targets": {"y": {"mae": 1.0}}}
     add_coverage(result, {"y": {"coverage": 1.0, "width": math.inf}})
@@ -57,5 +33,3 @@ def test_coverage_of_atoms_is_averaged_over_molecules():
     interval = PredictionInterval(90, np.zeros((7, 1)), np.array([[1.0], [1], [9], [2], [2], [2], [9]]), {})
     result = coverage(interval, labels, np.array([0, 0, 0, 1, 1, 1, 3]), TASKS[:1])
     assert result["y"] == {"coverage": 0.75, "width": 1.5}
-    bounded = {"kind": "regression", "coverage_90": 0.912, "width_90": 1.23456}
-    assert "of the labels of a molecule's bonds" in describe({"y": bounded}, "bonds")[0]

@@ -14,7 +14,6 @@ from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import featurize_dataset
 from graphslice.errors import InputError
 from graphslice.evaluation.evaluate import align_targets, evaluate, load_evaluation_data
-from graphslice.evaluation.format_scores import describe_scores
 from graphslice.inference.predictor import load
 from graphslice.training import train
 
@@ -156,22 +155,6 @@ def test_labels_that_cannot_be_read_are_reported(cli, tmp_path):
     frame[["smiles"]].to_csv(path, index=False)
     code, _, err = cli("evaluate", "gap", "--dataset", path)
     assert code == 2 and "no column 'gap'" in err
-
-
-def test_scores_in_small_units_have_significant_digits():
-    scores = {"mae": 1.23456e-7, "molecules": 2, "targets": {"y": {"kind": "regression", "molecules": 2}}}
-    assert describe_scores("test", scores) == "test MAE 1.23e-07 on 2 molecules"
-
-
-def test_some_targets_of_the_training_data(demo_rows, tiny_config, tmp_path):
-    """They are evaluated on the test set."""
-    rows = demo_rows[:60].assign(atoms=demo_rows["smiles"][:60].str.len())
-    rows.to_csv(tmp_path / "t.csv", index=False)
-    train(tiny_config(tmp_path / "t.csv", data={"targets": "gap_ev,atoms"}), tmp_path / "run")
-    model = gs.load(tmp_path / "run", "cpu")
-    every = model.evaluate()["targets"]
-    result = model.evaluate(targets="atoms")["targets"]
-    assert result["atoms"] == every["atoms"] and result["gap_ev"]["molecules"] == 0
 
 
 def test_average_of_runs_is_evaluated_on_molecules_that_none_has_seen(

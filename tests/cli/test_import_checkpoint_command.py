@@ -42,14 +42,6 @@ def test_hyperparameters_of_graphormer_v1_are_read(original_file):
     assert (found.max_path, rates) == (20, (0.2, 0.0, 0.3))
 
 
-def test_import_does_not_replace_a_run(original_file, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("mine")
-    with pytest.raises(InputError, match="holds no run"):
-        write_run_directory(import_checkpoint(original_file), tmp_path / "run")
-    assert [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()] == ["mine"]
-
-
 def test_full_disk_leaves_no_files(original_file, tmp_path, full_disk):
     checkpoint = import_checkpoint(original_file)
     with full_disk(), pytest.raises(InputError, match=r"cannot write .*File too large"):

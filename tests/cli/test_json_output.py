@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from json_documents import document_of, parse
-from rdkit import Chem
 
 import graphslice as gs
 from graphslice.cli.main import JsonOutput, main
@@ -124,16 +123,6 @@ def test_train_and_resume(run, cli, demo_csv, tiny_flags, tmp_path):
         assert document[name] == json.loads((out / f"{name}.json").read_text())
     assert run("train", "--resume", out)["metrics"] == document["metrics"]
     assert run("report", out) == {"report": str(out / "report.html")}
-
-
-def test_atom_level_run(run, demo_rows, tiny_flags, tmp_path):
-    table = pd.DataFrame({"smiles": demo_rows["smiles"][:40]})
-    table["size"] = [str([0.5] * Chem.MolFromSmiles(smiles).GetNumAtoms()) for smiles in table["smiles"]]
-    table.to_csv(tmp_path / "atoms.csv", index=False)
-    flags = ["--level", "atom", "--split", "random"]
-    run("train", "--dataset", tmp_path / "atoms.csv", *flags, *tiny_flags, "-o", tmp_path / "run")
-    assert run("evaluate", tmp_path / "run")["atoms"] > run("evaluate", tmp_path / "run")["molecules"]
-    assert len(run("predict", tmp_path / "run", "CCO")["rows"][0]["size_pred"]) == 3
 
 
 # --- errors and streams ---------------------------------------------------------------------------

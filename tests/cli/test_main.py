@@ -101,13 +101,6 @@ def test_memory_and_disks_that_are_full(message, cli, run_directory, monkeypatch
     assert (code, out) == (2, "") and err.startswith(f"graphslice: {message}") and err.count("\n") == 1
 
 
-def test_help_of_compare_hides_what_a_comparison_sets(cli):
-    shown, hidden = ("--budget", "--mixers", "--preset"), ("--epochs", "--baselines", "--refit")
-    _, out, _ = cli("compare", "--help")
-    assert all(option in out for option in shown) and not any(option in out for option in hidden)
-    assert all(option in cli("train", "--help")[1] for option in hidden)
-
-
 def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch):
     """Windows writes to pipes in an encoding of 256 characters."""
     buffer = io.BytesIO()

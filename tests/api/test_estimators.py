@@ -55,12 +55,6 @@ def test_features_may_be_columns_of_a_data_frame():
         regressor(features="morgan,logd").fit(X, ATOMS)
 
 
-def test_column_of_the_training_is_read_from_frames_of_several(fitted):
-    model = regressor().fit(pd.DataFrame({"std": CHAINS}), ATOMS)
-    frame = pd.DataFrame({"smiles": ["C", "C"], "std": ["CCO", "CCCO"]})
-    np.testing.assert_array_equal(model.predict(frame), model.predict(["CCO", "CCCO"]))
-
-
 def test_threads_train_one_after_another(monkeypatch):
     """They draw from one generator of random numbers."""
     training = threading.Lock()
@@ -152,11 +146,10 @@ def test_fit_rejects_invalid_input():
 
 
 def test_cross_validation_grid_search_and_pipeline():
-    assert np.isfinite(cross_val_score(regressor(epochs=1), CHAINS, ATOMS, cv=2, scoring="r2")).all()
     assert np.isfinite(cross_val_score(classifier(epochs=1), np.array(CHAINS), ALCOHOLS, cv=2, scoring="roc_auc")).all()
-    search = GridSearchCV(regressor(), {"epochs": np.arange(1, 3)}, cv=2).fit(pd.Series(CHAINS), ATOMS)
-    assert search.best_params_["epochs"] in (1, 2) and search.predict("CCO").shape == (1,)
-    assert make_pipeline(regressor(epochs=1)).fit(CHAINS, ATOMS).predict(CHAINS).shape == (60,)
+    epochs = {"graphsliceregressor__epochs": np.arange(1, 3)}
+    search = GridSearchCV(make_pipeline(regressor()), epochs, cv=2).fit(pd.Series(CHAINS), ATOMS)
+    assert search.predict(CHAINS).shape == (60,)
 
 
 def test_random_state_determines_the_result():

@@ -22,11 +22,8 @@ def frame(demo_rows) -> pd.DataFrame:
     return pd.DataFrame({"smiles": demo_rows.smiles, "degree": [np.array(degrees(s)) for s in demo_rows.smiles]})
 
 
-@pytest.mark.parametrize("kind", ["frame", "dict", "pair"])
-def test_fit_atom_level_targets(kind, frame, tmp_path):
-    columns = {"smiles": list(frame.smiles), "degree": [list(degrees) for degrees in frame.degree]}
-    data = {"frame": frame, "dict": columns, "pair": (columns["smiles"], columns["degree"])}[kind]
-    model = gs.fit(data, "degree", level="atom", epochs=2, config=CONFIG, quiet=True, out=tmp_path / "run")
+def test_fit_atom_level_targets(frame, tmp_path):
+    model = gs.fit(frame, "degree", level="atom", epochs=2, config=CONFIG, quiet=True, out=tmp_path / "run")
     assert model.level == "atom" and model.describe()["level"] == "atom" and not model.describe()["trees"]
     predictions = model.predict(["CCO", "oops"])
     assert predictions[0].shape == (3, 1) and predictions[0].dtype == np.float32 and predictions[1].shape == (0, 1)

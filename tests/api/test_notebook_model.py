@@ -181,17 +181,6 @@ def test_evaluate(model, demo_rows, demo_csv, tmp_path):
     assert model.evaluate(bad)["unanswered"] == 1
 
 
-def test_evaluate_rejects_unusable_data(model, ensemble, demo_rows):
-    for call, message in [
-        (lambda: model.evaluate(demo_rows, "gap"), "no column 'gap'"),
-        (lambda: model.evaluate(demo_rows, ["gap_ev", "split"]), "predicts 1 targets, and data.targets names 2"),
-        (lambda: model.evaluate(["CCO"]), "or PyG graphs with y, not list"),
-        (lambda: ensemble.evaluate(), "training data of the model is not there"),
-    ]:
-        with pytest.raises(gs.InputError, match=message):
-            call()
-
-
 @pytest.mark.parametrize("name", ["model", "ensemble"])
 def test_saved_model_predicts_the_same(name, request, cli, tmp_path):
     model = request.getfixturevalue(name)

@@ -1,13 +1,11 @@
 """``gs.collate_molecules``: batches for a training loop of the user's own, with PyG and with Lightning."""
 
-import copy
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Batch
-from torch_geometric.loader import DataLoader
 
 import graphslice as gs
 
@@ -54,37 +52,3 @@ def test_batch_of_another_level_has_no_targets(graphs, make_predictor):
 def test_invalid_molecules_are_named(molecules, reason, predictor):
     with pytest.raises(gs.InputError, match=reason):
         gs.collate_molecules(molecules, predictor.config)
-
-
-def test_lightning_and_a_loop_of_pyg_train_alike(graphs, make_predictor):
-    """Same batches, same optimiser: the same weights."""
-    import pytorch_lightning as pl
-
-    class Regression(pl.LightningModule):
-        def __init__(self, network):
-            super().__init__()
-            self.network = network
-
-        def training_step(self, batch, index):
-            return torch.nn.functional.l1_loss(self.network(batch), batch.targets)
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.01)
-
-    predictor = make_predictor(dropout=0.0, input_dropout=0.0, attention_dropout=0.0)
-    collate = partial(gs.collate_molecules, config=predictor.config)
-    plain = copy.deepcopy(predictor.model).train()
-    module = Regression(copy.deepcopy(plain))
-    optimizer = torch.optim.SGD(plain.parameters(), 0.01)
-    for batch in DataLoader(graphs, batch_size=4):
-        loss = (plain(collate(batch))[:, 0] - batch.y).abs().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    loader = torch.utils.data.DataLoader(graphs, batch_size=4, collate_fn=collate)
-    pl.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(module, loader)
-    trained = module.network.state_dict()
-    for name, weight in plain.state_dict().items():
-        torch.testing.assert_close(trained[name], weight, msg=name)
-    assert not torch.equal(plain.head.weight, predictor.model.head.weight)

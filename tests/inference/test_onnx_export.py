@@ -121,7 +121,7 @@ def test_onnx_runtime_computes_every_mixer(tmp_path):
     [
         {
             "tasks": [LOG, NUMBER],
-            "mixer": "slice-interleave",
+            "mixer": "map-only",
             "layers": 2,
             "loss": "gaussian",
             "readout": "mean+max+quantiles+sum+atomwise+token",
@@ -140,7 +140,7 @@ def test_onnx_runtime_predicts_as_the_network(settings, tmp_path):
 def test_ensembles_are_averaged_and_probabilities_scaled(tmp_path):
     targets = tuple(TargetCalibration((), {CONSTANT: 1.0}, temperature) for temperature in (2.5, 0.5))
     calibration = Calibration(targets, ApplicabilityDomain(np.zeros((0, 16), np.uint64), np.zeros(0, np.int64), 0.5))
-    members = [network([BINARY, MULTICLASS], seed, mixer=name) for seed, name in enumerate(("map-only", "slice-max"))]
+    members = [network([BINARY, MULTICLASS], seed, mixer="map-only") for seed in (0, 1)]
     check(members, tmp_path / "model.onnx", calibration)
 
 

@@ -25,7 +25,7 @@ from graphslice.data.preprocess import featurize_dataset
 from graphslice.data.store import GraphStore, StoreInfo, record_batch
 from graphslice.data.tables import open_table
 from graphslice.errors import InputError
-from graphslice.inference.files import embed_file, predict_file
+from graphslice.inference.files import predict_file
 
 
 def test_output_has_the_input_columns_and_predictions(predictor, tmp_path):
@@ -87,35 +87,22 @@ def test_folder_is_predicted_into_one_table(predictor, tmp_path, monkeypatch):
     np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(smiles)[:, 0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("stops", [0, 2])
-def test_interrupted_prediction_keeps_the_former_output(stops, predictor, tmp_path, monkeypatch):
+def test_interrupted_prediction_keeps_the_former_output(predictor, tmp_path, monkeypatch):
     pd.DataFrame({"smiles": ["C"] * 50}).to_csv(tmp_path / "in.csv", index=False)
     (tmp_path / "out.csv").write_text("the old file")
     monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=8))
 
+    chunks = []
+
     def progress(rows: int) -> None:
-        nonlocal stops
-        stops -= 1
-        if stops < 0:
+        chunks.append(rows)
+        if len(chunks) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         predict_file(predictor, tmp_path / "in.csv", tmp_path / "out.csv", overwrite=True, progress=progress)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
     assert (tmp_path / "out.csv").read_text() == "the old file"
-
-
-def test_existing_file_is_replaced_only_with_overwrite(predictor, tmp_path):
-    """The rule of the command line, also for embeddings."""
-    (tmp_path / "in.csv").write_text("smiles\nC\n")
-    for function in (predict_file, embed_file):
-        out = tmp_path / f"{function.__name__}.csv"
-        out.write_text("mine")
-        with pytest.raises(InputError, match="exists already: choose another name"):
-            function(predictor, tmp_path / "in.csv", out)
-        assert out.read_text() == "mine"
-        function(predictor, tmp_path / "in.csv", out, overwrite=True)
-        assert out.read_text().startswith("smiles,")
 
 
 def test_output_must_not_be_a_file_of_the_input(predictor, tmp_path):
@@ -165,15 +152,6 @@ def test_smiles_column_of_the_training_is_the_default(predictor, tmp_path, monke
         assert pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"].notna().all()
 
 
-def test_preprocessed_dataset(predictor, demo_csv, demo_rows, tmp_path):
-    featurize_dataset(DataConfig(str(demo_csv)), GraphConfig(), tmp_path / "in.arrow", workers=1)
-    report = predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv")
-    output = pd.read_csv(tmp_path / "out.csv")
-    assert (report.rows, report.failed) == (60, 0) and list(output) == ["smiles", "gap_ev_pred", "error"]
-    assert output["smiles"].tolist() == demo_rows["smiles"].tolist()
-    np.testing.assert_allclose(output["gap_ev_pred"], predictor.predict(demo_rows["smiles"])[:, 0], rtol=1e-5)
-
-
 def test_preprocessed_rows_keep_their_reasons_if_the_molecules_are_parsed_again(predictor, tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("smiles,gap_ev\nCCO,1\nC,1,2\nC(,2\n")
     data = DataConfig(str(tmp_path / "t.csv"), targets="gap_ev", rejected="any")
@@ -188,8 +166,7 @@ def test_preprocessed_rows_keep_their_reasons_if_the_molecules_are_parsed_again(
 MALFORMED = "id,smiles,note\n1,CCO,a\n2,C\n3,CC,b,c\n4,CCCC,e\n"
 
 
-@pytest.mark.parametrize("rows", [2, 8192])
-@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+@pytest.mark.parametrize(("name", "rows"), [("out.csv", 8192), ("out.parquet", 2)])
 def test_malformed_rows_get_an_error_message(name, rows, predictor, tmp_path, monkeypatch):
     """Malformed rows keep their position and cells; the other rows are predicted."""
     monkeypatch.setattr("graphslice.inference.files.open_table", partial(open_table, rows=rows))

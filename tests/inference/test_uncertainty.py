@@ -47,15 +47,6 @@ def test_molecules_with_several_rows_count_once(demo_rows, tiny_config, tmp_path
     assert calibration.domain.threshold < 0.9
 
 
-def test_infinite_intervals_are_reported(run_directory, cli):
-    """Intervals are infinite if the validation set is too small."""
-    molecules = (pd.read_csv(run_directory / "split.csv")["split"] == "valid").sum()
-    assert molecules < 19
-    code, out, err = cli("predict", run_directory, "CCO", "--interval", "95")
-    assert code == 0 and "inf" in out
-    assert "intervals of 'gap_ev' are unbounded: 95% coverage needs at least 19 calibration molecules" in err
-
-
 def test_intervals_cover_the_validation_set(calibrated):
     """Intervals are centred on the prediction; their half-width is a quantile of the absolute validation errors."""
     folder, table, metrics = calibrated
@@ -156,7 +147,7 @@ def test_invalid_levels_and_missing_calibration_are_rejected(calibrated, cli, tm
 
 
 def test_predicted_standard_deviations_scale_the_intervals(tiny_config, cli, tmp_path):
-    """With the Gaussian loss, noisy labels give wide intervals; the model can be saved, loaded and fine-tuned."""
+    """With the Gaussian loss, noisy labels give wide intervals; the model can be saved, loaded and inspected."""
     random = np.random.default_rng(0)
     smiles = [f"{'C' * n}{atom}{'C' * m}" for n in range(1, 15) for m in range(14) for atom in ("O", "N", "S")]
     noisy = np.array([len(text) > 14 for text in smiles])
@@ -173,10 +164,6 @@ def test_predicted_standard_deviations_scale_the_intervals(tiny_config, cli, tmp
         assert "deviation of the network" in predictor.calibration.targets[t].weights
         widths = (interval.high - interval.low)[:, t]
         assert widths[noisy].mean() > 1.5 * widths[~noisy].mean()
-    again = tiny_config(tmp_path / "t.csv", data=data, trainer={"max_epochs": 1})
-    again.init_from = str(tmp_path / "run")
-    train(again, tmp_path / "again")
-    assert gs.load(tmp_path / "again").config.model.tasks == 3
     assert cli("inspect", tmp_path / "run", "CCO", "-o", tmp_path / "seen")[0] == 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 
 import numpy as np
 import pandas as pd
@@ -107,38 +106,6 @@ def test_commands_with_atom_and_bond_level_models(runs, cli):
     assert "the targets are bond-level" in text and "share of labels of a molecule&#39;s bonds covered" in text
 
 
-@pytest.mark.parametrize("level", ["atom", "bond"])
-def test_coverage_matches_manual_count(level, runs, table, cli):
-    """Reported coverage and width equal those counted molecule by molecule in the order of the SMILES."""
-    rows, model = pd.read_csv(table), gs.load(runs / level, "cpu")
-    known = rows.iloc[read_splits(runs / level)["test"]]
-    found = model.predict(known.smiles.tolist(), interval=90)
-    for t, task in enumerate(model.tasks):
-        inside, sizes = [], []
-        for begin, end, cell in zip(found.ptr[:-1], found.ptr[1:], known[task.name], strict=True):
-            low, high, y = (
-                found.interval.low[begin:end, t],
-                found.interval.high[begin:end, t],
-                np.array(json.loads(cell)),
-            )
-            if not task.classes:
-                inside.append(((low <= y) & (y <= high)).mean())
-                sizes.append((high - low).mean())
-            elif len(y):
-                sets = found.interval.sets[task.name][begin:end]
-                inside.append(sets[np.arange(len(y)), y.astype(int)].mean())
-                sizes.append(sets.sum(axis=1).mean())
-        reported = model.metrics["test"]["targets"][task.name]
-        assert reported["coverage_90"] == pytest.approx(np.mean(inside)) and np.mean(inside) > 0.8
-        assert reported["classes_90" if task.classes else "width_90"] == pytest.approx(np.mean(sizes), rel=1e-3)
-        scores = model.calibration.targets[t].scores
-        assert sum((1 / each.counts).sum() for each in scores[:1]) == pytest.approx(
-            20
-        )  # molecules of the validation set
-    code, out, _ = cli("evaluate", runs / level)
-    assert code == 0 and re.search(rf"90% prediction intervals cover \d+% of the labels of a molecule's {level}s", out)
-
-
 # --- ensembles -----------------------------------------------------------------------------------
 
 EDGE_CASES = ["C", "[Na+].[Cl-]", "OCC", "O"]
@@ -169,20 +136,6 @@ def ensemble_runs(small, config_of, without_child_processes, tmp_path_factory):
         with without_child_processes():
             train(config, folder / name)
     return folder
-
-
-@pytest.mark.parametrize("name", ["ensemble", "folds"])
-def test_ensemble_predicts_mean_and_standard_deviation(name, ensemble_runs, small):
-    model, smiles = gs.load(ensemble_runs / name, "cpu"), [*small.smiles[:3], *EDGE_CASES, "C[N"]
-    members = [gs.load(ensemble_runs / name / f"member-{number}", "cpu") for number in (1, 2)]
-    each = np.stack([np.concatenate(member.predict(smiles))[:, 0] for member in members])  # of the regression target
-    found = model.predict(smiles, details=True)
-    np.testing.assert_allclose(found.values[:, 0], each.mean(axis=0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found.std[:, 0], each.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
-    frame = found.to_frame()
-    target = model.targets[0]
-    assert [len(cell) for cell in frame[f"{target}_std"][:-1]] == [len(cell) for cell in frame[f"{target}_pred"][:-1]]
-    assert frame[f"{target}_std"].iloc[-1] is None and frame.error.iloc[-1] == "not a valid SMILES"
 
 
 def test_too_few_molecules_give_unbounded_intervals(ensemble_runs, cli, tmp_path):
@@ -224,9 +177,9 @@ def test_out_of_fold_predictions(ensemble_runs, small):
     assert (1 / scores.counts).sum() == pytest.approx(43)
 
 
-def test_resumed_run_matches_uninterrupted_run(table, config_of, tmp_path, monkeypatch):
+def test_resumed_run_matches_uninterrupted_run(small, config_of, tmp_path, monkeypatch):
     """A run stopped after its first epoch ends with the same weights."""
-    config = config_of(table, "bond", "order", max_epochs=2)
+    config = config_of(small["path"][0], "bond", "order", max_epochs=2)
     train(config, tmp_path / "whole")
     save = TrainingLoop._save_last
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
-from lightning_fabric.strategies import SingleDeviceStrategy
 
 from graphslice.config import TrainerConfig
 from graphslice.errors import InputError
@@ -19,9 +18,7 @@ from graphslice.training.devices import (
     Devices,
     choose_devices,
     choose_precision,
-    device_share,
     launched_processes,
-    make_fabric,
     worthwhile_gpus,
 )
 
@@ -142,21 +139,6 @@ def test_mac_trains_on_the_cpu_by_default(gpus, monkeypatch):
     assert choose_devices(TrainerConfig()) == Devices("cpu", 1, 1, "32-true", None)
     chosen = choose_devices(TrainerConfig(accelerator="mps"))
     assert chosen == Devices("mps", 1, 1, "32-true", chosen.note) and "experimental" in chosen.note
-
-
-@pytest.fixture
-def fabric_on(tmp_path):
-    return lambda *devices: make_fabric(Devices(*devices), tmp_path, fresh=True)
-
-
-def test_single_device_needs_no_synchronisation(fabric_on):
-    fabric = fabric_on("cpu", 1, 1, "bf16-mixed", None)
-    assert isinstance(fabric.strategy, SingleDeviceStrategy) and device_share(fabric).precision == "bf16-mixed"
-
-
-def test_unavailable_accelerator_is_rejected(fabric_on):
-    with pytest.raises(InputError, match="this machine cannot train with these settings"):
-        fabric_on("tpu", 1, 1, "32-true", None)
 
 
 def test_float16_training_with_gradient_scaling(tiny_config, demo_csv, weights_of, tmp_path, monkeypatch):

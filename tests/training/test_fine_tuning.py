@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,21 +140,6 @@ def test_learning_rates_by_depth():
     assert not any(name.startswith(("atoms", "pairs", "blocks.0")) for name in rate_of(model))
 
 
-def test_fine_tuning_starts_from_the_pretrained_predictions(run_directory, demo_csv, demo_rows, tmp_path, cli):
-    """With the same target, model and molecules, and a learning rate of practically 0."""
-    out = tmp_path / "again"
-    flags = ["--optimizer.peak_lr", "1e-12", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
-    flags += ["--baselines", "off"]
-    code, _, err = cli("train", "--dataset", demo_csv, "--init-from", run_directory, "-o", out, *flags)
-    assert code == 0 and f"fine-tuning from {run_directory}: all weights copied, including the output head" in err
-    assert "another architecture" not in err
-    smiles = demo_rows["smiles"].tolist()
-    np.testing.assert_allclose(load(out, "cpu").predict(smiles), load(run_directory, "cpu").predict(smiles), atol=1e-5)
-    config = read_checkpoint(out).config
-    assert config.init_from == str(run_directory) and config.model == read_checkpoint(run_directory).config.model
-    assert json.loads((out / "metrics.json").read_text())["init_from"] == str(run_directory)
-
-
 def test_training_logits_match_predicted_probabilities(tiny_config):
     """Also if the class frequencies differ from those of the checkpoint whose head is copied."""
     tasks, config = [Task("y", "binary", ("no", "yes"))], tiny_config(model={"dropout": 0.0, "input_dropout": 0.0})
@@ -275,14 +259,15 @@ def test_small_dataset_is_fine_tuned_from_the_packaged_model(
     assert origin() == FROM_SCRATCH
 
 
-def test_molecules_that_the_checkpoint_was_trained_on_are_counted(demo_csv, demo_rows, tiny_config, tmp_path):
+def test_molecules_that_the_checkpoint_was_trained_on_are_counted(
+    run_directory, demo_csv, demo_rows, tiny_config, tmp_path
+):
     """``--init-from`` a run on other rows of the same table."""
-    train(tiny_config(demo_csv), tmp_path / "first")
     other = {"train": "test", "test": "train", "valid": "valid"}
     demo_rows.assign(split=demo_rows["split"].map(other)).to_csv(tmp_path / "swapped.csv", index=False)
     known, screen = int((demo_rows["split"] == "train").sum()), io.StringIO()
     for name, table in (("same", demo_csv), ("swapped", tmp_path / "swapped.csv")):
-        config = replace(tiny_config(table), init_from=str(tmp_path / "first"))
+        config = replace(tiny_config(table), init_from=str(run_directory))
         train(config, tmp_path / name, console=Console(file=screen, width=500))
         assert (f"{known} of the {known} test molecules" in screen.getvalue()) == (name == "swapped")
 

@@ -159,21 +159,6 @@ def test_run_stopped_between_its_trainings_says_how_to_continue(cli, demo_csv, t
     assert code == 130 and err.endswith(f"stopped; continue with: graphslice train --resume '{tmp_path / 'my run'}'\n")
 
 
-def test_resuming_a_trained_run_evaluates_it(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted(), tmp_path / "run")
-    (tmp_path / "run" / "metrics.json").unlink()  # trained, but not evaluated
-    resume(tmp_path / "run")
-    assert_same_run(tmp_path / "run", uninterrupted())
-
-
-def test_resuming_a_run_past_its_time_limit_repeats_nothing(demo_csv, tiny_config, tmp_path):
-    result = train(tiny_config(demo_csv, trainer={"max_epochs": None, "max_minutes": 1e-6}), tmp_path / "run")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")}
-    again = resume(tmp_path / "run")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").glob("*.*")} == before
-    assert again.training["steps"] == result.training["steps"] and again.metrics == result.metrics
-
-
 @pytest.fixture
 def short_run(demo_rows, tiny_config, tmp_path):
     demo_rows.to_csv(tmp_path / "data.csv", index=False)

@@ -23,9 +23,9 @@ from graphslice.pretraining.run import pretrain
 from graphslice.runs.checkpoint import read_checkpoint
 from graphslice.runs.run_files import read_splits
 from graphslice.system.machine import DEMO_CSV
-from graphslice.tasks import Task, regression_tasks
+from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
-from graphslice.training.data_summary import data_warnings, describe_tasks, print_data_summary
+from graphslice.training.data_summary import data_warnings, print_data_summary
 from graphslice.training.resolve import resolve
 
 FILES = {"model.safetensors", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
@@ -90,22 +90,6 @@ def test_contents_of_the_run_directory(run_directory, demo_rows, demo_csv):
         demo_rows[["split", "smiles"]].itertuples(index=False, name=None)
     )
     assert (run_directory / "rejected.csv").read_text() == "row,smiles,reason\n"
-
-
-def test_training_reduces_the_error(tmp_path, tiny_config):
-    """The number of carbons of alcohols and amines is predicted far better than by the mean."""
-    rows = [("C" * n + end, n) for n in range(1, 31) for end in "ON"]
-    pd.DataFrame(rows, columns=["smiles", "carbons"]).to_csv(tmp_path / "t.csv", index=False)
-    config = tiny_config(
-        tmp_path / "t.csv",
-        data={"targets": "carbons"},
-        model={"readout": "sum", "dropout": 0.0, "input_dropout": 0.0, "attention_dropout": 0.0},
-        optimizer={"peak_lr": 0.02},
-        trainer={"max_epochs": 20, "batch_size": 8},
-    )
-    result = train(config, tmp_path / "run")
-    assert result.folder == tmp_path / "run" and result.metrics == strict_json(tmp_path / "run" / "metrics.json")
-    assert result.metrics["test"]["mae"] < 2.5  # the mean's is about 7.5
 
 
 def test_best_epoch_is_chosen_by_the_mean_over_five_epochs(tmp_path, demo_csv, tiny_config):
@@ -249,25 +233,6 @@ def test_warning_about_few_molecules(rows, data, expected, tmp_path, demo_rows, 
         assert expected in warnings[0] and ("data.folds 5" in warnings[0]) == (not data)
 
 
-def test_several_targets_with_missing_labels(tmp_path, demo_rows, tiny_config):
-    table = demo_rows.assign(size=demo_rows["smiles"].str.len() * 1000.0)
-    table.loc[::3, "gap_ev"] = np.nan
-    table.loc[1::3, "size"] = np.nan
-    table.to_csv(tmp_path / "t.csv", index=False)
-    result = train(tiny_config(tmp_path / "t.csv", data={"targets": "size,gap_ev"}), tmp_path / "run")
-    scores = result.metrics["test"]["targets"]
-    test = table[table["split"] == "test"]
-    assert {name: scores[name]["molecules"] for name in scores} == {
-        "size": test["size"].notna().sum(),
-        "gap_ev": test["gap_ev"].notna().sum(),
-    }
-    model = gs.load(tmp_path / "run", "cpu")
-    assert model.targets == ["size", "gap_ev"]
-    values = model.predict(test["smiles"])
-    assert values.shape == (6, 2) and values[:, 0].mean() > 1000 and 0 < values[:, 1].mean() < 10
-    assert all(np.isfinite(w).all() for w in read_checkpoint(tmp_path / "run").weights.values())
-
-
 @pytest.mark.parametrize(
     ("rows", "data", "message"),
     [
@@ -299,18 +264,6 @@ def test_training_on_pyg_data(tmp_path, tiny_config, pyg_data):
 
 
 # --- training -----------------------------------------------------------------------------------
-
-
-def test_the_same_seed_gives_the_same_weights(tmp_path, demo_csv, tiny_config, weights_of):
-    def run(name: str, seed: int) -> dict:
-        model = {"mixer": "softmax", "dropout": 0.2, "attention_dropout": 0.2}
-        config = tiny_config(demo_csv, model=model, trainer={"seed": seed, "max_epochs": 1})
-        train(config, tmp_path / name)
-        return weights_of(tmp_path / name)
-
-    first, again, other = run("a", 1), run("b", 1), run("c", 2)
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
 @pytest.mark.slow
@@ -359,12 +312,6 @@ def test_worker_processes_do_not_change_the_weights(tmp_path, demo_csv, tiny_con
     train(tiny_config(demo_csv, trainer={"workers": 1}), tmp_path / "run")
     found, expected = weights_of(tmp_path / "run"), weights_of(run_directory)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_diverged_training_is_reported(demo_csv, tiny_config, tmp_path):
-    config = tiny_config(demo_csv, optimizer={"peak_lr": 1e30}, trainer={"max_epochs": 2})
-    with pytest.raises(InputError, match="diverged"):
-        train(config, tmp_path / "run")
 
 
 def test_targets_with_conflicting_prediction_columns_are_rejected(tmp_path, tiny_config):
@@ -420,18 +367,6 @@ def test_resumed_run_keeps_its_saved_split(demo_csv, tiny_config, tmp_path):
     assert mean.item() == pytest.approx(labels[table["split"] == "train"].mean(), rel=1e-6)
 
 
-def test_single_folds_of_a_cross_validation_test_every_row_once(demo_csv, tiny_config, tmp_path):
-    tested = []
-    for fold in range(3):
-        config = tiny_config(demo_csv, data={"targets": "gap_ev", "split": "scaffold", "folds": "3", "fold": fold})
-        complete, data = resolve(config, load_dataset(config.data), tmp_path, Console(quiet=True))
-        assert not complete.members and complete.config.data.folds == "3"
-        tested += data.splits["test"].tolist()
-    assert sorted(tested) == list(range(60))
-    with pytest.raises(InputError, match=r"has its own split: leave out"):
-        train(tiny_config(demo_csv, data={"folds": "3"}), tmp_path / "own")
-
-
 def test_run_without_a_test_set(cli, demo_rows, tiny_flags, tmp_path):
     table, folder = tmp_path / "table.csv", tmp_path / "run"
     demo_rows.drop(columns="split").to_csv(table, index=False)
@@ -445,24 +380,6 @@ def test_run_without_a_test_set(cli, demo_rows, tiny_flags, tmp_path):
 
 
 RANDOM = np.random.default_rng(0)
-
-
-def test_one_line_per_task_type():
-    tasks = [Task("logs"), Task("cl", transform="log"), Task("active", "binary", ("no", "yes"))]
-    tasks += [Task("kind", "multiclass", ("a", "b", "c")), Task("aktiv", "binary", ("ja", "nein"))]
-    labels = np.array([[1.0, 2.0, 0.0, 2.0, 0.0], [2.0, 3.0, 1.0, np.nan, 0.0], [3.0, 4.0, 1.0, 0.0, 1.0]])
-    assert describe_tasks(tasks, labels) == [
-        "regression: logs, log of cl",
-        "binary: active (1 no, 2 yes; scores are those of yes), aktiv (2 ja, 1 nein; scores are those of nein)",
-        "multiclass: kind (1 a, 0 b, 1 c)",
-    ]
-
-
-def test_hundreds_of_targets_are_abbreviated():
-    (line,) = describe_tasks(regression_tasks(f"t{t}" for t in range(300)), np.zeros((2, 300)))
-    assert line == "regression: t0, t1, t2, t3, t4, t5 and 294 more"
-    (line,) = data_warnings(regression_tasks(f"t{t}" for t in range(300)), np.zeros((2, 300)))
-    assert "and 294 more has a single value" in line
 
 
 @pytest.mark.parametrize(

@@ -176,18 +176,6 @@ def test_bounds_train_and_are_scored(censored_run):
     assert max(forest.knots[1]) > limit  # bounds are replaced by larger expected values
 
 
-def test_bounds_are_evaluated_as_in_the_run(censored_run, capsys):
-    out, *_ = censored_run
-    metrics = json.loads((out / "metrics.json").read_text())
-    main(["evaluate", str(out)])
-    printed = capsys.readouterr().out
-    target = metrics["test"]["targets"]["gap_ev"]
-    assert f"MAE {metrics['test']['mae']:.6f}" in printed
-    if "bounds" in target:
-        share = f"{target['bounds_respected']:.0%}"
-        assert f"test: predictions respect {share} of {target['bounds']} bound" in printed
-
-
 def test_report_counts_bounds(censored_run):
     out, rows, _ = censored_run
     page = gs.write_report(out).read_text()

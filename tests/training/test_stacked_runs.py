@@ -80,13 +80,6 @@ def test_run_says_that_its_scores_show_little_of_a_chosen_mixer(stacked_run):
     assert mixer_note(gs.RunConfig.preset("small").model.mixer, 0.0) == []
 
 
-@pytest.mark.usefixtures("in_this_process")
-def test_ensemble_says_so_too(tiny_config, demo_csv, tmp_path):
-    output, config = io.StringIO(), tiny_config(demo_csv, trainer={"baselines": "on", "ensemble": 2, "max_epochs": 1})
-    train(config, tmp_path / "run", console=Console(file=output, width=300))
-    assert "the scores are mostly those of the base models" in output.getvalue()
-
-
 def test_predict_csv_and_preprocessed_dataset(stacked_run, cli, tmp_path):
     folder, _, table = stacked_run
     table[["smiles"]].head(3).to_csv(tmp_path / "in.csv", index=False)

@@ -18,8 +18,8 @@ def command(tiny_yaml, out, mixers: str, budget: str) -> list[object]:
     return ["compare", "--config", tiny_yaml, "--mixers", mixers, "--seeds", 1, "--budget", budget, "--out", out]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_run_matches_that_of_train(cli, tiny_yaml, run_directory, tmp_path):
-    """Although it is trained in a child process with its share of the cores."""
     code, out, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "2epochs"))
     assert code == 0 and "| `slice-max` |" in out and "1 runs of 2epochs, 1 to do" in err
     code, out, err = cli(*command(tiny_yaml, tmp_path / "c", "slice-max", "2epochs"), "--json")

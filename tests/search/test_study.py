@@ -1,9 +1,8 @@
 import pytest
 
-from graphslice.search.study import LogRange, OutOfTime, open_study, prepare_trials, records, run_trial, set_seed_score
+from graphslice.search.study import LogRange, open_study, prepare_trials, records, run_trial, set_seed_score
 
 SPACE = {"optimizer.peak_lr": LogRange(1e-4, 1e-2), "trainer.max_epochs": (None, 5)}
-DEFAULTS = {"optimizer.peak_lr": 1e-3, "trainer.max_epochs": None}
 
 
 @pytest.fixture
@@ -21,12 +20,6 @@ def run_one(study, error=None, seed=0) -> dict:
 
     number = run_trial(study, SPACE, seed, score)
     return records(study)[number].params
-
-
-def test_first_trial_has_the_defaults(study):
-    prepare_trials(study, DEFAULTS)
-    assert run_one(study) == DEFAULTS
-    assert run_one(study) != DEFAULTS
 
 
 def test_trials_are_kept_in_the_file(study, tmp_path):
@@ -54,18 +47,3 @@ def test_a_trial_that_kills_its_process_is_repeated_once(study, tmp_path):
     trials = records(study)
     assert [(trial.state, trial.reason) for trial in trials[1:]] == [("failed", "its process was killed")] * 2
     assert trials[1].params == trials[2].params and [trial.counts for trial in trials] == [True, False, True]
-
-
-@pytest.mark.parametrize("error", [OutOfTime(), KeyboardInterrupt()])
-def test_stopped_trial_is_repeated_with_its_values(error, study, tmp_path):
-    run_one(study)
-    try:
-        run_one(study, error)
-    except KeyboardInterrupt:
-        assert isinstance(error, KeyboardInterrupt)
-    for _ in range(2):
-        prepare_trials(open_study(tmp_path), records(study)[0].params)
-    assert [trial.state for trial in records(study)] == ["complete", "failed", "waiting"]
-    assert [trial.counts for trial in records(study)] == [True, False, False]
-    assert records(study)[1].reason == "stopped"
-    assert records(study)[1].params == records(study)[2].params == run_one(study, seed=5)

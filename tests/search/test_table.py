@@ -71,12 +71,6 @@ def test_validation_metric_is_compared_without_test_labels():
     assert differences(validated, METRICS["mae"]) == differences(tested, METRICS["mae"]) != []
 
 
-def test_differences_are_formatted_as_a_table():
-    (line,) = describe(differences({"a": runs([1, 2, 3]), "b": runs([1.1, 2.3, 2.9])}, METRICS["mae"]), "MAE")[4:]
-    assert line.startswith("| `b` | +0.1000 | ") and line.endswith(" | 3 | no significant difference |")
-    assert describe([], "MAE") == []
-
-
 def record(variant: str, seed: int, valid: float | None, test: float | None, **other) -> dict:
     """Return the record of a finished run as in ``comparison.json``."""
     return {
@@ -119,10 +113,6 @@ def test_row_has_mean_and_standard_deviation_over_seeds(result):
     assert a.startswith(f"| `a` | 0.3300 ± {np.std([0.31, 0.35], ddof=1):.4f} | 0.4000 ± 0.0000 |")
 
 
-def test_table_ends_with_failed_runs(result):
-    assert table(result).splitlines()[-2:] == ["", "c, seed 0: no"]
-
-
 @pytest.mark.parametrize(
     ("scores", "sentence"),
     [
@@ -152,16 +142,6 @@ def test_curve_covers_all_resumptions(tiny_config, tmp_path):
     (run,) = plan_runs(parse_variants("csp"), [0], tiny_config(), tmp_path)
     write_run(run.folder, [["3,1.25,0.5", "4,,"], *([f"7,{number}.0,0.{number}"] for number in range(1, 12))])
     assert read_run(run, None)["curve"] == [[1.25, 4, 0.5], [11.0, 8, 0.11]]
-
-
-def test_finished_run_has_scores_and_training_figures(tiny_config, tmp_path):
-    """It has the metric by split and the figures of the training."""
-    (run,) = plan_runs(parse_variants("csp"), [3], tiny_config(), tmp_path)
-    assert read_run(run, None) is None
-    assert read_run(run, "it diverged") == {"variant": "csp", "seed": 3, "error": "it diverged"}
-    write_run(run.folder, [])
-    expected = {"variant": "csp", "seed": 3, "valid": 0.25, "test": 0.5, "steps": 8, "metric": "mae", "curve": []}
-    assert read_run(run, None) == expected
 
 
 def write_run(folder: Path, logs: list[list[str]]) -> None:

@@ -22,7 +22,6 @@ def bad_inputs(run_directory, tmp_path_factory):
         "no-column.csv": "molecule_name,y\nCCO,1\n",
         "fold.csv": "smiles,y,split\nCCO,1,train\nCCN,2,somewhere\n",
         "ragged.csv": "smiles,y\nCCO,1,2,3\n",
-        "key.yaml": "model:\n  mixr: softmax\n",
         "text.arrow": "no store",
     }
     for name, text in files.items():
@@ -51,17 +50,14 @@ def predict_of(file: str, *flags: str) -> list[str]:
 REJECTED = {
     "train-missing-file": (train_on("absent.csv"), "no file at"),
     "train-unknown-dataset": (["train", "--dataset", "pcqm4", "-o", "{tmp}/new"], "did you mean 'pcqm4m'"),
-    "train-missing-target": (train_on("good.csv", "--targets", "yy"), "did you mean 'y'"),
     "train-all-rows-bad": (train_on("bad.csv"), "no row can be used; the first: not a valid molecule"),
     "train-split-word": (train_on("fold.csv"), "row 2: 'split' is 'somewhere'"),
     "train-ragged": (train_on("ragged.csv"), "no row can be read; the first: 4 fields where"),
     "train-nested-option": (train_on("good.csv", "--model.mixr", "csp"), "did you mean '--model.mixer'"),
-    "train-config-key": (train_on("good.csv", "--config", "{bad}/key.yaml"), "'model.mixr' .did you mean 'mixer'"),
     "train-config-missing": (train_on("good.csv", "--config", "{bad}/absent.yaml"), "cannot read"),
     "train-unwritable": (["train", "--dataset", "{bad}/good.csv", "-o", "{bad}/bad.csv"], "cannot write"),
     "train-whole": (["train", "--dataset", "demo", "--seed", "abc"], "--seed must be int, not 'abc'"),
     "no-command": ([], "command"),
-    "command": (["predikt", "x"], "invalid choice: 'predikt'.*did you mean 'predict'"),
     "predict-files": (["predict", "{run}", "{bad}/good.csv", "CCO"], "good.csv is given together with other arguments"),
     "predict-missing-column": (predict_of("no-column.csv"), "data.smiles_column"),
     "predict-start": (["predict", "small", "CCO"], "use gap or adme"),

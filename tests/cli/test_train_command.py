@@ -21,13 +21,6 @@ def test_train_flags_beat_the_file_which_beats_the_preset(cli, training_of, demo
     assert config.optimizer.weight_decay == preset.optimizer.weight_decay
 
 
-@pytest.mark.parametrize("dataset", ["pcqm4m", "pcqm4mv2"])
-def test_default_preset_of_ogb_datasets(dataset):
-    parser = ArgumentParser()
-    add_config_options(parser, ["--dataset", dataset])
-    assert build_config(parser.parse_args(["--dataset", dataset])).model == gs.ModelConfig.preset(f"{dataset}-slice")
-
-
 def test_run_folder_has_the_name_of_the_data(cli, training_of, demo_csv):
     training = training_of(cli, "train", "--dataset", demo_csv)
     assert training.folder == Path("runs/demo60") and not training.overwrite

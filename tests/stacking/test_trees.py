@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from graphslice.errors import InputError
 from graphslice.stacking import Trees, fit_boosting, fit_forest
 from graphslice.system import threads
-from graphslice.tasks import interpolate
 
 FITS = {"forest": fit_forest, "boosting": fit_boosting}
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
@@ -157,19 +156,3 @@ def small_trees() -> list[Trees]:
             ensembles.append(Trees(**{**arrays, "values": arrays["values"][:leaves]}))
     ensembles.append(fit_forest(rows(4), np.full(4, 2.5), "regression", 0, 0))
     return ensembles
-
-
-@given(
-    st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=6),
-    st.lists(st.integers(-5000, 5000).map(lambda n: n / 999), min_size=6, max_size=6, unique=True),
-)
-def test_interpolation_stays_within_the_knots(numbers, points):
-    numbers = np.sort(numbers)
-    points = np.sort(points)[: len(numbers)]
-    x = np.concatenate([points, np.linspace(-6, 6, 15)])
-    interpolated = interpolate(x, np.stack([points, numbers]))
-    assert np.array_equal(interpolated[: len(points)], numbers)
-    assert (interpolated >= numbers[0]).all() and (interpolated <= numbers[-1]).all()
-    assert np.allclose(
-        interpolated, np.interp(x, points, numbers), rtol=1e-9, atol=1e-9 * np.abs(numbers).max() + 1e-300
-    )

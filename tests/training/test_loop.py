@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,13 +36,13 @@ from graphslice.training.run import train_without
 
 def test_run_ends_at_its_time_limit(tmp_path, demo_csv, tiny_config):
     """The run is validated and the learning rate has decayed by then, although many steps remain."""
-    limits = {"max_minutes": 0.02, "max_epochs": 100_000, "checkpoint_minutes": 1e-9}
+    limits = {"max_minutes": 0.005, "max_epochs": 100_000, "checkpoint_minutes": 1e-9}
     result = train(tiny_config(demo_csv, trainer=limits), tmp_path / "run")
-    assert result.training["seconds"] >= 1.2 and result.training["steps"] < 300_000
+    assert result.training["seconds"] >= 0.3 and result.training["steps"] < 300_000
     (log,) = (tmp_path / "run").glob("logs/version_0/metrics.csv")
     log = pd.read_csv(log)
     seconds = log["seconds"].dropna().tolist()
-    assert seconds == sorted(seconds) and seconds[-1] >= 1.2
+    assert seconds == sorted(seconds) and seconds[-1] >= 0.3
     state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["lr_schedulers"][0]
     assert state["_last_lr"][0] < 1e-4  # the peak is 1e-3
     again = resume(tmp_path / "run")  # its time is used up, as the checkpoint contains the clock
@@ -90,19 +89,6 @@ def test_function_after_every_epoch_can_end_the_training(demo_csv, tiny_config, 
     with pytest.raises(RuntimeError, match="enough"):
         train_without(fold, complete, data, tmp_path / "run", "", console, stop)
     assert steps == [(2, 2, True), (4, 4, True)]  # 32 molecules in batches of 16
-
-
-def test_log_file_of_a_training_gets_a_line_a_minute(demo_csv, tiny_config, tmp_path, clock):
-    clock(30)  # for each of 3 steps, and each of 2 validations of one batch
-    console = Console(file=io.StringIO(), width=200)
-    train(tiny_config(demo_csv, trainer={"max_epochs": 2}), tmp_path / "run", console=console)
-    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("training: ")]
-    assert len(lines) == 4
-    assert lines[0] == "training: 33%, epoch 1, step 2, 1 molecules/s, 0:01:00 elapsed, 0:02:00 remaining"
-    assert re.fullmatch(
-        r"training: 83%, validation MAE \d\.\d{4}, epoch 2, step 5, 0 molecules/s, 0:03:00 elapsed, 0:00:36 remaining",
-        lines[2],
-    )
 
 
 def rates(steps: int, count: int, **settings) -> list[float]:

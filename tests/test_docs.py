@@ -263,14 +263,6 @@ def website(monkeypatch):
     return website
 
 
-def test_links_are_rewritten_for_the_website(website):
-    assert website.website_links("[`x`](docs/adme.md) `[C@H](N)`", "index.md") == "[`x`](adme.md) `[C@H](N)`"
-    text = "[a](../../CONTRIBUTING.md#add-a-mixer) [b](../kernels.md) [c](../../LICENSE)"
-    assert website.website_links(text, "reference/mixers.md") == (
-        "[a](../developers/contributing.md#add-a-mixer) [b](../kernels.md) c"
-    )
-
-
 def test_generated_reference_is_complete(website):
     settings = [line for line in website.configuration().splitlines() if line.startswith("| `")]
     assert any("`optimizer.peak_lr`" in line for line in settings)

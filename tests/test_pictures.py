@@ -46,16 +46,3 @@ def test_every_picture_of_a_document_exists_in_both_themes_or_is_a_bitmap():
     shown = {name.removesuffix(".svg").removesuffix("-dark") for name in names}
     drawn = {path.stem.removesuffix("-dark") for path in FIGURES.glob("*-dark.svg")}
     assert shown == drawn >= set(benchmarks.PICTURES)
-
-
-def test_website_shows_the_variant_of_the_theme(monkeypatch):
-    pytest.importorskip("mkdocs")
-    import website
-
-    text = "![ranks](../figures/ranks.svg) ![atoms](figures/atoms.png)"
-    assert website.themed_pictures(text) == (
-        "![ranks](../figures/ranks.svg#only-light)![ranks](../figures/ranks-dark.svg#only-dark) "
-        "![atoms](figures/atoms.png)"
-    )
-    readme = website._PICTURE.sub(r"![\2](\1)", (ROOT / "README.md").read_text())
-    assert "<picture>" not in readme and re.search(r"!\[[^\]]+\]\(docs/figures/hero\.svg\)", readme)

@@ -1,6 +1,5 @@
 """Headless Chromium driven over a pipe with the DevTools protocol, without a driver package."""
 
-import base64
 import json
 import os
 import select
@@ -89,11 +88,6 @@ class Browser:
         """List the URLs that the page requested."""
         self.value("1")
         return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
-
-    def screenshot(self, path: Path) -> None:
-        """Write a screenshot of the full page as PNG."""
-        taken = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(taken["data"]))
 
     def close(self) -> None:
         """Close the browser."""

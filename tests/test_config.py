@@ -1,22 +1,15 @@
 """Configuration: accepted values, and error messages for invalid ones."""
 
-from dataclasses import fields
-
 import pytest
 import yaml
 
 from graphslice import InputError, RunConfig
 from graphslice.config import (
     PRESETS,
-    DataConfig,
-    GraphConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TrainerConfig,
     read_yaml,
     split_words,
 )
-from graphslice.config.reading import meanings, parse_value, read_preset
+from graphslice.config.reading import parse_value, read_preset
 from graphslice.system.machine import CONFIGS
 
 
@@ -94,27 +87,19 @@ def test_slim_preset_matches_the_paper():
         ({"modle": {}}, r"'modle' \(did you mean 'model'\?\)"),
         ({"model": {"mixr": "softmax"}}, r"'model.mixr' \(did you mean 'mixer'\?\)"),
         ({"data": {"xyzzy": 3}}, r"'data.xyzzy'$"),
-        ({3: {}}, "unknown configuration key '3'"),
         ({"layers": 3}, r"unknown configuration key 'layers' \(did you mean model\.layers\?\)"),
         ({"model": None}, "the section model must be keys and values"),
-        ({"trainer": [1]}, "the section trainer must be keys and values"),
         ({"init_from": [1]}, "init_from must be str or empty"),
         ({"model": {"layers": "four"}}, "model.layers must be int, not 'four'"),
-        ({"model": {"layers": 4.0}}, "model.layers must be int"),
         ({"model": {"layers": True}}, "model.layers must be int"),
-        ({"model": {"dropout": False}}, "model.dropout must be float"),
         ({"model": {"dropout": 1.0}}, "model.dropout must be from 0 to 0.99"),
         ({"model": {"distance_start": 1}}, "model.distance_start must be bool"),
-        ({"data": {"targets": ["a", "b"]}}, "data.targets must be str or empty"),
         ({"trainer": {"max_steps": "many"}}, "trainer.max_steps must be int or empty"),
         ({"graph": {"atom_order": "random"}}, "graph.atom_order must be canonical or input"),
-        ({"graph": {"max_atoms": 0}}, "graph.max_atoms must be from 1 to 65535"),
         ({"trainer": {"batch_size": -4}}, "trainer.batch_size must be at least 1"),
         ({"trainer": {"workers": "several"}}, "trainer.workers must be auto or a number"),
-        ({"trainer": {"devices": "0,1"}}, "trainer.devices must be auto or a number"),
         ({"trainer": {"freeze": "block:1"}}, "trainer.freeze must be none or embeddings or blocks:N"),
         ({"optimizer": {"peak_lr": 10**400}}, "optimizer.peak_lr must be float"),
-        ({"trainer": {"seed": 2**32}}, "trainer.seed must be from 0 to 4294967295"),
         ({"optimizer": {"peak_lr": 0.0}}, "optimizer.peak_lr must be more than 0"),
     ],
     ids=repr,
@@ -136,12 +121,6 @@ def test_misspelt_attribute_is_rejected():
             setattr(section, name, 2)
 
 
-@pytest.mark.parametrize("kind", [ModelConfig, DataConfig, GraphConfig, OptimizerConfig, TrainerConfig, RunConfig])
-def test_every_setting_has_a_meaning(kind):
-    found = meanings(kind)
-    assert [*found] == [field.name for field in fields(kind)] and all(len(text) > 5 for text in found.values())
-
-
 def test_yaml_numbers_are_converted_to_the_field_type():
     trainer = {"devices": 2, "precision": 32, "workers": 0}
     config = RunConfig.from_dict({"optimizer": {"peak_lr": 1}, "trainer": trainer})
@@ -154,11 +133,6 @@ def test_unquoted_on_and_off_are_accepted(tmp_path):
     file.write_text("trainer:\n  baselines: off\n  compile: on\n")
     trainer = RunConfig.from_dict(read_yaml(file)).trainer
     assert (trainer.baselines, trainer.compile) == ("off", "on")
-
-
-def test_optional_fields_accept_none():
-    config = RunConfig.from_dict({"trainer": {"max_steps": None, "patience": None}, "data": {"split": None}})
-    assert (config.trainer.max_steps, config.trainer.patience, config.data.split) == (None, None, None)
 
 
 def test_from_dict_does_not_modify_its_input():

@@ -52,17 +52,6 @@ def test_each_kind_of_mistake_has_one_wording(tmp_path):
         assert str(error.value) == message
 
 
-def test_allowed_values_pass(tmp_path):
-    check_number("n", None, 1)
-    check_number("n", 1, 1, 1)
-    check_positive("x", 0.1)
-    check_choice("level", None, ["atom", None])
-    check_known("metric", "mae", {"mae": 1})
-    check_new(tmp_path, overwrite=True)
-    check_new(tmp_path / "new.csv")
-    check_suffix(Path("A.CSV.GZ"), [".csv.gz"])
-
-
 def test_errors_of_the_system_and_of_libraries_name_the_file():
     for raised, reason in [
         (OSError(errno.ENOSPC, "long text"), "No space left on device"),

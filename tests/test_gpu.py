@@ -97,15 +97,6 @@ def test_training_on_two_gpus(start, wait_for_exit, tmp_path):
     assert training["devices"] == 2 and training["device"] == torch.cuda.get_device_name(0)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_comparison_uses_every_gpu(start, wait_for_exit, tmp_path):
-    options = ("--mixers", "slice-max,map-only", "--seeds", 1, "--budget", "1epochs", "--out", tmp_path / "c")
-    code, _, err = wait_for_exit(start("compare", *options))
-    assert code == 0, err
-    result = json.loads((tmp_path / "c" / "comparison.json").read_text())
-    assert result["jobs"] == torch.cuda.device_count() and all("error" not in run for run in result["runs"])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [5, 19, 33, 128])
 def test_aggregate_sort_matches_reference(dtype, width):

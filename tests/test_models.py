@@ -10,10 +10,8 @@ from rdkit.Chem.rdFingerprintGenerator import GetMorganGenerator
 from rdkit.DataStructs import TanimotoSimilarity
 
 import graphslice as gs
-from graphslice.config import RunConfig
 from graphslice.runs.checkpoint import read_checkpoint
-from graphslice.system.machine import DEMO_CSV, MODELS, PRETRAINED_MODEL
-from graphslice.training import train
+from graphslice.system.machine import DEMO_CSV, MODELS
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +64,6 @@ def test_commands_accept_packaged_models_by_name(cli, tmp_path, monkeypatch):
     assert code == 0 and np.load("embeddings.npy").shape == (2, 256)
 
 
-def test_training_is_initialised_from_small_by_default(demo_csv, tmp_path):
-    config = RunConfig.preset("small")
-    config.data.dataset, config.trainer.baselines = str(demo_csv), "off"
-    config.trainer.max_steps, config.trainer.accelerator = 1, "cpu"
-    train(config, tmp_path / "run")
-    made = read_checkpoint(tmp_path / "run").config
-    assert (config.init_from, made.init_from) == (None, PRETRAINED_MODEL)
-    assert made.optimizer.peak_lr < RunConfig.preset("small").optimizer.max_lr
-
-
 def test_summary_prints_a_table_for_each_molecule(cli):
     code, out, err = cli("predict", "gap", "CCO", "oops", "--summary")
     assert code == 0 and "1 of 2 rows" in err
@@ -83,16 +71,3 @@ def test_summary_prints_a_table_for_each_molecule(cli):
     assert "applicability domain" in first and "interval" in first and "dipole" in first
     assert second.startswith("oops: ")
     assert cli("predict", "gap", "oops", "--summary")[0] == 2
-
-
-def test_summary_notes_unbounded_intervals(cli):
-    code, out, err = cli("predict", "gap", "CCO", "--summary", "--interval", "99.999")
-    assert code == 0 and "-inf to inf" in out and "are unbounded: 99.999% coverage needs" in err
-
-
-def test_summary_of_a_table_has_every_row(cli, tmp_path):
-    (tmp_path / "table.csv").write_text("id,smiles\n1,CCO\n2,oops\n3,CC\n")
-    code, out, err = cli("predict", "gap", tmp_path / "table.csv", "--summary")
-    first, second, third = out.strip().split("\n\n")
-    assert code == 0 and "1 of 3 rows" in err
-    assert first.startswith("1, CCO: ") and second.startswith("2, oops: ") and third.startswith("3, CC: ")

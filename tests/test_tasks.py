@@ -38,10 +38,6 @@ def test_probabilities_are_valid_for_any_logits(outputs):
     assert 0 <= found[0, 1] <= 1 and found[0, 3:].sum() == pytest.approx(1, abs=1e-6)
 
 
-def test_empty_input_gives_no_rows():
-    assert tasks.to_predictions(np.empty((0, 6)), TASKS).shape == (0, 6)
-
-
 def test_log_transform_is_inverted():
     labels = np.array([[1.0, 0.0, 3.0, 2.0], [np.nan, 1.0, np.nan, np.nan]])
     learned = tasks.to_training_scale(labels, TASKS)
@@ -54,16 +50,6 @@ def test_predicted_classes_are_the_most_probable():
     assert tasks.predicted_classes(np.array([[0.2], [0.5], [np.nan]]), TASKS[1]) == ["no", "yes", None]
     found = tasks.predicted_classes(np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3], [np.nan] * 3]), TASKS[3])
     assert found == ["b", "a", None]
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_task_survives_conversion_to_plain_values(task):
-    assert Task.from_dict(task.to_dict()) == task
-
-
-def test_units_and_references_survive():
-    task = Task("y", unit="h", description="half-life", reference=(1.0, 2.0))
-    assert Task.from_dict(task.to_dict()) == task
 
 
 @pytest.mark.parametrize(

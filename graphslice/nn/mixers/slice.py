@@ -95,7 +95,7 @@ class SliceMax(Aggregating):
         super().__init__(dim, heads, **settings)
         check_choice("exchange of mixer slice-max", exchange, ("soft", "hard"))
         self.hard = exchange == "hard"
-        self.equivariant = not self.hard  # equal atoms are told apart by their order
+        self.equivariant = not self.hard  # the order of equal atoms decides
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
         return max_exchange(context.aggregate(self.value(x), self.active_dropout), context.lengths, self.hard)

@@ -248,7 +248,8 @@ CASES: dict[str, Callable[[_Draw], Case]] = {
     "embed_atoms": _embed_atoms,
     "head_norm": lambda draw: Case((draw.normal(), *(draw.normal(2, draw.heads, draw.head_dim) for _ in range(2)), 1)),
     "linear_attention": lambda draw: Case((*(draw.normal() for _ in range(3)), draw.lengths, draw.heads)),
-    "max_exchange": lambda draw: Case((draw.normal(), draw.lengths)),
+    # Soft, and with one head hard.
+    "max_exchange": lambda draw: Case((draw.normal(), draw.lengths, draw.heads == 1)),
     "path_bias": _path_types,
     "path_softmax": _path_types,
     "path_values": _path_values,

@@ -60,7 +60,8 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.post_norm = config.norm == "post"
-        self.mixer_norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(config.dim)
+        norm = nn.Identity if config.norm == "none" else nn.LayerNorm
+        self.mixer_norm = norm(config.dim)
         self.mixer = build_mixer(
             config.mixer,
             config.dim,
@@ -71,7 +72,7 @@ class Block(nn.Module):
             **(config.mixer_settings or {}),
         )
         self.messages = BondMessages(config.dim) if config.bond_messages else None
-        self.ffn_norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(config.dim)
+        self.ffn_norm = norm(config.dim)
         self.ffn = FeedForward(config.dim, config.ffn_dim, config.activation_dropout)
         self.dropout = Dropout(config.dropout)
 

@@ -20,8 +20,8 @@ TIE = 1e-5
 def sort_by_first(v: Tensor, lengths: Tensor, groups: int = 1) -> Tensor:
     """Permute every channel into the rank order of channel 1, within groups of rows (CSP, section 3).
 
-    In groups of two rows a sort is the exchange of minimum and maximum, in O(N). The numba backend supports float32
-    with C a multiple of 16, in one group or in groups of two.
+    In groups of two rows a sort is the exchange of minimum and maximum, in O(N) (MaxMin; Anil et al. 2019). The numba
+    backend supports float32 with C a multiple of 16, in one group or in groups of two.
 
     Args:
         v: ``[B, N, C]``, floating point.

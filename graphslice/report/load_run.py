@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from graphslice.config import MOLECULE, RunConfig
 from graphslice.data.datamodule import MoleculeData
@@ -29,6 +28,7 @@ from graphslice.runs.run_files import (
     read_training,
     resume_command,
 )
+from graphslice.system.console import QUIET
 from graphslice.training.resolve import first_member, load_molecule_data
 
 # Longer names of molecules are cut.
@@ -121,7 +121,7 @@ def _read_data(config: RunConfig, folder: Path) -> MoleculeData:
         raise InputError(f"{settings.dataset} has changed since the run")
     # Every member of an ensemble has its own split; the dataset is described with that of the first.
     first = first_member(replace(config, data=settings))
-    return load_molecule_data(first, dataset, Console(quiet=True), read_splits(folder))
+    return load_molecule_data(first, dataset, QUIET, read_splits(folder))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from graphslice.evaluation.metrics import METRICS, selection_score
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint
 from graphslice.stacking.stacking import NETWORK
-from graphslice.system.console import status
+from graphslice.system.console import QUIET, status
 from graphslice.training.devices import quiet_lightning
 from graphslice.training.loop import TrainingLoop
 from graphslice.training.resolve import complete_config, is_defined
@@ -83,7 +83,7 @@ class Objective:
             rows = self.folds[fold]
             reports = None if report is None else self._reporter(report, rows, number * len(_REPORTS))
             with tempfile.TemporaryDirectory() as folder, quiet_lightning():
-                network = train_without(rows, complete, data, Path(folder), "", Console(quiet=True), reports)
+                network = train_without(rows, complete, data, Path(folder), "", QUIET, reports)
             predictions = {NETWORK: network.predict_store(data.store, rows)}
             if not np.isfinite(predictions[NETWORK]).all():
                 raise InputError("the training diverged: its predictions are not finite")

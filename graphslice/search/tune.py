@@ -41,7 +41,7 @@ from graphslice.search.study import (
     with_values,
 )
 from graphslice.search.table import best_first
-from graphslice.system.console import signals_handled
+from graphslice.system.console import QUIET, signals_handled
 from graphslice.system.files import atomic_write, locked
 from graphslice.system.machine import visible_gpus
 from graphslice.system.processes import in_processes
@@ -338,7 +338,7 @@ def run_in_process(
     stage: Stage, config: RunConfig, out: Path, limits: Limits, mixers: Sequence[str], index: int
 ) -> None:
     """Run a stage of the search in a child process."""
-    setup = prepare(config, mixers, Console(quiet=True))
+    setup = prepare(config, mixers, QUIET)
     stage(setup, out, limits, index, Console(stderr=True, soft_wrap=True))
 
 

@@ -38,6 +38,7 @@ from graphslice.runs.run_files import (
     write_splits,
     write_start,
 )
+from graphslice.system.console import QUIET
 from graphslice.system.files import atomic_write
 from graphslice.system.machine import device_name, peak_memory
 from graphslice.system.processes import is_first_process
@@ -201,7 +202,7 @@ def train_without(
         folder.mkdir(exist_ok=True)
         last = folder / LAST if (folder / LAST).exists() else None
         module = new_module(complete, rest)
-        initialise_weights(module, rest, last is None, Console(quiet=True))
+        initialise_weights(module, rest, last is None, QUIET)
         steps = fold_steps(complete, rest)
         run_loop(last, fabric, module, rest, folder, steps, console, name=name, after_epoch=after_epoch)
     return Predictor(read_checkpoint(folder / BEST), fabric.device)

@@ -40,6 +40,7 @@ from graphslice.runs.run_files import (
     write_metrics,
 )
 from graphslice.stacking.stacking import NETWORK
+from graphslice.system.console import QUIET
 from graphslice.system.files import ENDING, locked
 from graphslice.system.machine import cores, visible_gpus
 from graphslice.system.processes import in_processes, is_first_process
@@ -116,7 +117,7 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
 
 
 def _console(console: Console | None) -> Console:
-    return (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else Console(quiet=True)
+    return (console or Console(stderr=True, soft_wrap=True)) if is_first_process() else QUIET
 
 
 def _check_unchanged(config: RunConfig, dataset: LabelledDataset, what: object) -> None:
@@ -183,7 +184,7 @@ def train_member(config: RunConfig, folder: Path, dataset: LabelledDataset | Non
     with locked(folder, wait=ENDING):
         dataset = load_dataset(config.data) if dataset is None else dataset
         _check_unchanged(config, dataset, config.data.dataset)
-        fresh, console = not (folder / CONFIG).exists(), Console(quiet=True)
+        fresh, console = not (folder / CONFIG).exists(), QUIET
         splits = None if fresh else read_splits(folder)
         complete, data = resolve(config, dataset, folder, console, chosen=True, splits=splits)
         run(complete, data, folder, fresh=fresh, console=console)

@@ -61,7 +61,8 @@ def test_order_is_learned_from_another_channel():
 
 
 def test_it_trains_without_molecules(learned):
-    learned(digits, NAME, "--steps", 10, "--batch", 8, "--layers", 1)
+    accuracy, _ = learned(digits, NAME, "--steps", 60, "--layers", 1)
+    assert accuracy > 0.15  # by chance 0.10, with a standard deviation of 0.016
 
 
 def test_file_trains_and_predicts_molecules(cli, tiny_config, demo_csv, monkeypatch, tmp_path):

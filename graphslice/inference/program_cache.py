@@ -38,7 +38,7 @@ def load_program(config: ModelConfig) -> SavedProgram | None:
                 return None
             program, buffers, path_shapes = pickle.load(file)
         return SavedProgram(program, buffers, config.max_path, path_shapes)
-    except (OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError):  # none, or a damaged one
+    except Exception:  # none, or a damaged one, of which unpickling raises errors of many types
         return None
 
 

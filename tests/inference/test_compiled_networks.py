@@ -257,7 +257,7 @@ def test_programs_of_the_cache_compute_what_modules_compute(mixer, settings, dem
     np.testing.assert_array_equal(program.run(wide, parameters), program.run(inputs, parameters))
 
 
-@pytest.mark.parametrize("contents", [b"{", pickle.dumps({})])
+@pytest.mark.parametrize("contents", [b"{", pickle.dumps({}), b"cgraphslice\nmissing\n."])
 def test_unreadable_program_is_ignored(contents, tmp_path, monkeypatch):
     monkeypatch.setenv("GRAPHSLICE_CACHE", str(tmp_path))
     config = ModelConfig(dim=64, heads=8, layers=1)

@@ -250,7 +250,6 @@ def test_version_is_the_same_everywhere():
 
     assert f"\n## {__version__} - 20" in (ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    assert f"{{{__version__}}}" in (ROOT / "README.md").read_text()
 
 
 @pytest.fixture

@@ -28,10 +28,9 @@ from graphslice.system.machine import cores, hardware_info
 # Resamples of the tasks for the interval of a difference of mean ranks.
 _RESAMPLES = 10_000
 #: Methods whose commands are timed, and all that the document shows; METHODS no longer has some of them.
-COMMANDS = ("chemprop", "small-forest", "graphslice", "graphslice-ensemble", "former", "former-ensemble")
+COMMANDS = ("chemprop", "small-forest", "graphslice", "graphslice-ensemble")
 DISPLAYED = (
     *("chemprop", "small-forest", "graphslice", *COMPONENTS_OF["graphslice"], "graphslice-ensemble"),
-    *("former", "former-network", "former-forest", "former-boosting", "former-ensemble"),
     *("scratch-network", "unseen-network"),
 )
 #: Methods of TDC's leaderboard, and their names in the document.

@@ -28,7 +28,7 @@ from graphslice.data.labels import Labels
 from graphslice.data.preprocess import cached_store
 from graphslice.data.split_maker import Duplicates, SplitMaker, count_shared, find_duplicates, keys_with_columns
 from graphslice.data.splits import Splits, random_subset
-from graphslice.errors import InputError, pluralize
+from graphslice.errors import InputError, pluralize, quoted_list
 from graphslice.tasks import (
     REGRESSION,
     Task,
@@ -152,7 +152,7 @@ class MoleculeData:
             return
         maker = self._split_maker()
         self.splits = maker.make(predefined)
-        maker.check_classes(self.splits["train"], [dataset.tasks[t] for t in np.flatnonzero(self._is_class)])
+        maker.check_classes(self.splits["train"], dataset.tasks)
         if dataset.splits is not None:
             self.duplicates = replace(self.duplicates, shared=count_shared(self.splits, rows, family))
         if self.config.trainer.refit == "on":  # folds of the training rows replace the validation set
@@ -165,9 +165,10 @@ class MoleculeData:
         return np.array([bool(task.classes) and self.dataset.level == MOLECULE for task in self.dataset.tasks])
 
     def _split_maker(self) -> SplitMaker:
-        rows = self.usable_rows
-        families, labels = molecule_keys(self.store, rows).family, self.dataset.targets[rows][:, self._is_class]
-        return SplitMaker(self.dataset.name, self.store, rows, families, labels, self.config.data)
+        rows, is_class = self.usable_rows, self._is_class
+        families, labels = molecule_keys(self.store, rows).family, self.dataset.targets[rows]
+        labels = np.where(is_class | np.isnan(labels), labels, 0.0)
+        return SplitMaker(self.dataset.name, self.store, rows, families, labels, is_class, self.config.data)
 
     def invalid_labels(self) -> dict[int, str]:
         """Return the reasons, by row, for the rows that are used without a label that is invalid."""
@@ -226,9 +227,10 @@ class MoleculeData:
         for labels, names in [(self.labels, self.dataset.target_names), *auxiliary]:
             missing = np.isnan(labels[self.splits["train"]]).all(axis=0)
             if missing.any():
+                unknown = quoted_list(np.array(names)[missing])
                 raise InputError(
-                    f"{self.dataset.name}: no training row has a value, other than bounds, of the target "
-                    f"{names[missing.argmax()]!r}: leave it out"
+                    f"{self.dataset.name}: no training row has a value, other than bounds, of the target {unknown}: "
+                    "leave it out"
                 )
         columns = feature_column_names(self.config.data.descriptors)
         values = self.store.descriptors(self.splits["train"], columns)

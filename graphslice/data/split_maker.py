@@ -97,8 +97,8 @@ class GroupedRows:
 
     rows: np.ndarray  # int64 [R], ascending
     groups: np.ndarray  # [R], integers
-    labels: np.ndarray  # float64 [R, K], classes of the classification targets, nan where unknown
-    stratified: bool  # balance the classes over the parts
+    labels: np.ndarray  # float64 [R, T], classes, and 0 where a regression target is known; nan where unknown
+    stratified: np.ndarray  # bool [T], targets whose classes are balanced over the parts
 
     def subset(self, rows: np.ndarray) -> GroupedRows:
         selected = np.isin(self.rows, rows)
@@ -112,22 +112,23 @@ class GroupedRows:
         2. The other groups follow in random order (if stratified, sorted by their rarest class, then by the second
            rarest). Each is assigned to the part that is furthest behind its share.
         3. An empty part receives the smallest group of a part that has several groups.
-        4. For each class that the training set (the first part if ``training``) lacks, one group with it is moved.
+        4. For each class or regression target that the training set (the first part if ``training``) lacks, one group
+           with it is moved.
         """
         _, members, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         group_strata = np.zeros((len(sizes), 2), np.int64)
-        if self.stratified and self.labels.shape[1]:
-            row_strata = strata(self.labels)
+        if self.stratified.any():
+            row_strata = strata(self.labels[:, self.stratified])
             order = np.lexsort((row_strata[:, 1], row_strata[:, 0], members))
             group_strata = row_strata[order[np.searchsorted(members[order], np.arange(len(sizes)))]]
         parts = _assign_groups(sizes, group_strata, want, rng, training)
         _fill_empty(parts, sizes, len(want))
         if training:
-            self._cover_training_classes(parts, members, sizes)
+            self._cover_targets(parts, members, sizes)
         return [self.rows[parts[members] == part] for part in range(len(want))]
 
-    def _cover_training_classes(self, parts: np.ndarray, members: np.ndarray, sizes: np.ndarray) -> None:
-        """For each class that the training set lacks, move the smallest group with it to the training set."""
+    def _cover_targets(self, parts: np.ndarray, members: np.ndarray, sizes: np.ndarray) -> None:
+        """For each class or regression target that the training set lacks, move the smallest group with it there."""
         for k, value in missing_classes(self.labels, parts[members] == 0):
             candidates = np.unique(members[self.labels[:, k] == value])
             if (parts[candidates] != 0).all():  # false if one was moved because of another class
@@ -211,10 +212,12 @@ class SplitMaker:
         store: GraphStore,
         rows: np.ndarray,  # int64 [R], usable, ascending
         families: np.ndarray,  # uint64 [R], of these rows
-        labels: np.ndarray,  # float64 [R, K], classes of the classification targets, nan where unknown
+        labels: np.ndarray,  # float64 [R, T], classes, and 0 where a regression target is known; nan where unknown
+        is_class: np.ndarray,  # bool [T]
         config: DataConfig,
     ) -> None:
         self.name, self.store, self.rows, self.families, self.labels = name, store, rows, families, labels
+        self.is_class = is_class
         self.config, self.seed = config, config.seed
         _, self.valid_share, self.test_share = config.split_shares
         self.method = config.split if config.split in SPLIT_METHODS else "random"
@@ -276,7 +279,7 @@ class SplitMaker:
         keeps families together, but not scaffolds or clusters."""
         want = [len(rows) // folds + (fold < len(rows) % folds) for fold in range(folds)]
         random = np.random.default_rng([self.seed, *b"inner folds"])
-        families = GroupedRows(self.rows, self.families, self.labels, stratified=True)
+        families = GroupedRows(self.rows, self.families, self.labels, self.is_class)
         grouped = families if by_family else self._grouped()
         parts = grouped.subset(rows).partition(want, random, training=False)
         return [part for part in parts if len(part)]
@@ -301,7 +304,7 @@ class SplitMaker:
                     f"{MAX_CLUSTERED:,} rows, not {len(self.rows):,}: use data.split scaffold"
                 )
             groups = merge_groups(butina_clusters(fingerprint_rows(self.store, self.rows)), groups)
-        return GroupedRows(self.rows, groups, self.labels, stratified=self.method == "random")
+        return GroupedRows(self.rows, groups, self.labels, self.is_class & (self.method == "random"))
 
     def _check_not_empty(self, splits: Iterable[tuple[str, np.ndarray]], grouped: GroupedRows | None = None) -> None:
         empty = [SPLIT_NAMES.get(split, split) for split, rows in splits if len(rows) == 0]
@@ -317,8 +320,9 @@ class SplitMaker:
         )
 
     def check_classes(self, train: np.ndarray, tasks: Sequence[Task]) -> None:
-        """Raise :class:`InputError` if the training rows lack a class of one of the K targets, which have the tasks."""
-        for k, value in missing_classes(self.labels, np.isin(self.rows, train)):
+        """Raise :class:`InputError` if the training rows lack a class of one of the T targets, which have the tasks."""
+        labels = np.where(self.is_class, self.labels, np.nan)
+        for k, value in missing_classes(labels, np.isin(self.rows, train)):
             count = int((self.labels[:, k] == value).sum())
             raise InputError(
                 f"{self.name}: no training row has the class {tasks[k].classes[int(value)]!r} of the target "

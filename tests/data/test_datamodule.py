@@ -92,6 +92,16 @@ def test_batches_have_labels_of_their_rows(table):
             assert batch.lengths.tolist() == [row % 5 + 1 for row in batch.rows.tolist()]
 
 
+@pytest.mark.parametrize("method", ["random", "scaffold"])
+def test_training_set_has_a_value_of_every_target(method, table, demo_smiles):
+    """Two molecules of one scaffold alone have values of z."""
+    smiles = [*demo_smiles[:60], "C1CC2CCC1S2", "CC1CC2CCC1S2"]
+    dataset = table(smiles=smiles, y=[*range(62)], z=[None] * 60 + [1.5, 2.5])
+    for seed in range(20):
+        train = {*MoleculeData(dataset, config(method, seed=seed)).splits["train"].tolist()}
+        assert {60, 61} <= train if method == "scaffold" else {60, 61} & train
+
+
 def test_unusable_data_is_rejected(table):
     with pytest.raises(InputError, match="no row can be used; the first: not a valid"):
         MoleculeData(table(smiles=["oops", ""], y=[1, 2]), config())

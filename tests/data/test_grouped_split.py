@@ -11,6 +11,7 @@ from graphslice.data.split_maker import GroupedRows, merge_groups
 def grouped(groups, labels=None, stratified=False) -> GroupedRows:
     groups = np.array(groups, dtype=np.int64)
     labels = np.empty((len(groups), 0)) if labels is None else np.array(labels, dtype=float).reshape(len(groups), -1)
+    stratified = np.full(labels.shape[1], stratified)
     return GroupedRows(np.arange(len(groups)) * 3 + 1, groups, labels, stratified)  # rejected rows leave gaps
 
 

@@ -27,7 +27,8 @@ def make(demo_smiles):
         rows = np.flatnonzero(store.sizes)
         families = molecule_keys(store, rows).family
         labels = np.empty((len(rows), 0)) if labels is None else np.array(labels, dtype=float).reshape(len(rows), -1)
-        maker = SplitMaker("t.csv", store, rows, families, labels, DataConfig(**config))
+        is_class = np.ones(labels.shape[1], bool)
+        maker = SplitMaker("t.csv", store, rows, families, labels, is_class, DataConfig(**config))
         splits = maker.make(own)
         if check:
             maker.check_classes(

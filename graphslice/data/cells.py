@@ -30,17 +30,21 @@ def parse_number_column(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray
         numbers = cells.cast(pa.float64(), safe=False).to_numpy()
         empty = np.isnan(numbers)
     else:
-        word_of = np.arange(len(cells))
-        if is_text(cells.type) and not pa.types.is_dictionary(cells.type):  # of which most may be empty
-            encoded = cells.combine_chunks().dictionary_encode(null_encoding="encode")
-            cells, word_of = encoded.dictionary, encoded.indices.to_numpy()
-        words = texts(cells)
+        words, word_of = words_of(cells)
         numbers = np.array([parse_number(word) for word in words], dtype=np.float64)[word_of]
         empty = np.array([is_empty(word) for word in words], bool)[word_of]
     if faults := list(rows.faults):
         numbers = numbers.copy()
         numbers[faults], empty[faults] = np.nan, True
     return numbers, empty
+
+
+def words_of(cells: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """Return the different texts of a column, of which most may be empty, and the index of the one of each row."""
+    if not is_text(cells.type) or pa.types.is_dictionary(cells.type):
+        return texts(cells), np.arange(len(cells))
+    encoded = cells.combine_chunks().dictionary_encode(null_encoding="encode")
+    return texts(encoded.dictionary), encoded.indices.to_numpy()
 
 
 def parse_number(cell: str) -> float:

@@ -63,6 +63,8 @@ class LabelledDataset:
     @classmethod
     def join(cls, parts: Sequence[LabelledDataset]) -> LabelledDataset:
         """Concatenate tables with the same targets and columns; name and notes are those of the first."""
+        if len(parts) == 1:
+            return parts[0]
         first, rows = parts[0], pointers([len(part) for part in parts]).tolist()
         return replace(
             first,

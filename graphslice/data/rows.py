@@ -20,6 +20,7 @@ from graphslice.data.cells import (
     parse_number_column,
     parse_number_list,
     plain_numbers,
+    words_of,
 )
 from graphslice.data.columns import MAX_MAGNITUDE, TableColumns
 from graphslice.data.dataset import ZERO_WEIGHT, LabelledDataset
@@ -27,7 +28,7 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.splits import NO_SPLIT, SPLITS
 from graphslice.data.tables import Rows, open_table, texts
 from graphslice.errors import InputError, pluralize
-from graphslice.tasks import REGRESSION, UNBOUNDED, Task, parse_bound
+from graphslice.tasks import REGRESSION, UNBOUNDED, Task, is_bounded, parse_bound
 
 # Names of the splits in a split column.
 _SPLIT_WORDS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
@@ -87,11 +88,14 @@ def _parse_labels(rows: Rows, columns: TableColumns) -> tuple[Labels, dict[int, 
         labels, rejected = parse_lists(rows, columns.targets)
         return _encode_classes(replace(labels, level=columns.level), tasks, rejected)
     values = np.empty((len(rows), len(columns.targets)), dtype=np.float64)
-    bounds = np.full((*values.shape, 2), UNBOUNDED)
+    bounds: np.ndarray | None = None
     rejected = {}
     for t, (target, task) in enumerate(zip(columns.targets, tasks, strict=True)):
         if task.kind == REGRESSION:
-            values[:, t], bounds[:, t], reasons = _parse_values(rows, target)
+            values[:, t], own, reasons = _parse_values(rows, target)
+            if is_bounded(own).any():
+                bounds = np.full((*values.shape, 2), UNBOUNDED) if bounds is None else bounds
+                bounds[:, t] = own
         else:
             values[:, t], reasons = _parse_classes(rows, target, task)
         rejected = {row: f"target {target!r} {reason}" for row, reason in reasons.items()} | rejected
@@ -122,8 +126,8 @@ def _parse_classes(rows: Rows, target: str, task: Task) -> tuple[np.ndarray, dic
     """Return class indices, ``float64 [R]``, nan where there is none; and the reason by row for invalid cells."""
     indices = class_indices(task.classes)
     _, empty = parse_number_column(rows, target)
-    keys = [class_key(cell) for cell in texts(rows.table.column(target))]
-    values = np.array([indices.get(key, np.nan) for key in keys])  # also of "-", which may be a class or empty
+    words, word_of = words_of(rows.table.column(target))
+    values = np.array([indices.get(class_key(word), np.nan) for word in words])[word_of]  # "-" may be a class or empty
     values[list(rows.faults)] = np.nan
     reasons = {}
     for row in np.flatnonzero(~empty & np.isnan(values)).tolist():

@@ -20,7 +20,7 @@ from graphslice.batch import GraphBatch
 from graphslice.config import MOLECULE
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.splits import random_subset
-from graphslice.errors import InputError
+from graphslice.errors import InputError, quoted_list
 from graphslice.inference.predictor import IDENTICAL_SIMILARITY, nearest_training_molecules
 from graphslice.inference.torch_networks import for_each_batch
 from graphslice.nn import GraphTransformer
@@ -114,7 +114,7 @@ def load_pretrained_weights(
     new = []
     if not same_targets:
         renewed += (last, *_TARGET_STATISTICS)
-        named = ", ".join(task.name for task in tasks)
+        named = quoted_list((task.name for task in tasks), quote=str)
         new.append(f"the output {'layer' if same_level else 'head'} (newly initialised for {named})")
     if not same_level:  # the input of the head is one row per molecule, or one per atom or bond
         renewed += ("atom_bond_readout.", "head.")

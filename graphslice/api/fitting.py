@@ -37,6 +37,7 @@ def fit(
     targets: str | Sequence[str] | None = None,
     *,
     smiles: str | None = None,
+    long: str | Sequence[str] | None = None,
     level: str | None = None,
     features: str | Sequence[str] | None = None,
     standardize: str | None = None,
@@ -67,6 +68,8 @@ def fit(
         targets: the column or columns to predict. Optional if only one column is numeric. For a pair or for graphs,
             the names of the T labels.
         smiles: the SMILES column. Default: detected by name.
+        long: of a table with a row for each measurement, the columns with the name of the target, the value and, if
+            there is one, the relation (<, >, =). Default: a table with a column for each target.
         level: ``"atom"`` or ``"bond"`` for atom- or bond-level targets. Each target cell is then a list with one number
             per atom or bond of the SMILES, in RDKit's order; unknown numbers are None or nan.
         features: inputs in addition to the graph: ``morgan``, ``rdkit2d``, and numeric columns of the dataset.
@@ -104,6 +107,7 @@ def fit(
     settings = {
         "data.targets": name_setting(targets),
         "data.smiles_column": smiles,
+        "data.long": name_setting(long),
         "data.level": level,
         "data.features": name_setting(features),
         "data.split": split,

@@ -42,7 +42,7 @@ def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     source = options.dataset or predictor.config.data.dataset
     out = None if options.out is None else Path(options.out)
     check_output(Path(source) if source else None, out, options.overwrite)
-    names = ("dataset", "root", "smiles_column", "decimal", "targets")
+    names = ("dataset", "root", "smiles_column", "long", "decimal", "targets")
     given = {name: options[name] for name in names if options[name] is not None}
     model, *others = (Path(local_path(model)) for model in options.model)
     dataset, splits = load_evaluation_data(predictor, model, given, options.split, others=others)

@@ -53,7 +53,7 @@ TABLE_FILES = "CSV, TSV, Excel or Parquet file"
 _DATA_OPTIONS = {
     "input": ("dataset", "root", "cache"),
     "columns and tasks": (
-        *("targets", "level", "task", "transform", "decimal", "features", "smiles_column", "id_column"),
+        *("targets", "long", "level", "task", "transform", "decimal", "features", "smiles_column", "id_column"),
         *("weight_column", "rejected"),
     ),
     "splitting": ("split", "split_sizes", "valid_file", "test_file", "folds", "seed"),
@@ -208,7 +208,7 @@ def stoppable(started: Path, command: str, console: Console, resumed: bool = Fal
 
 def add_data_options(parser: ArgumentParser) -> None:
     """Add the options that name a labelled dataset."""
-    for name in ("dataset", "root", "smiles_column", "decimal"):
+    for name in ("dataset", "root", "smiles_column", "long", "decimal"):
         add_setting(parser, f"data.{name}", default="as in training")
     add_setting(
         parser,

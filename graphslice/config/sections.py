@@ -62,6 +62,9 @@ class DataConfig(Section):
     smiles_column: str | None = None  # column with the SMILES; default: detected by its name
     id_column: str | None = None  # columns that identify the rows in files and reports, separated by commas
     targets: str | None = None  # columns to predict, separated by commas; default: the only column that can be one
+    long: str | None = None
+    """columns of a long table, with a row for each measurement: the name of the target, the value and, if there is one,
+    the relation (<, >, =), such as target,value; targets are then names in the first of them, by default all"""
     level: str = MOLECULE
     """molecule, atom or bond: a cell is then a list with a number per atom or bond of the SMILES, in RDKit's order"""
     task: str | None = None
@@ -92,11 +95,13 @@ class DataConfig(Section):
     fingerprint: str | None = None  # hash of the molecules, labels and split of a run; set by the run
 
     def __post_init__(self) -> None:
-        for name in ("targets", "id_column"):  # in Python they may be lists
+        for name in ("targets", "id_column", "long"):  # in Python they may be lists
             if isinstance(names := getattr(self, name), list | tuple):
                 setattr(self, name, join_names([*map(str, names)]))
         self._check_choices(level=LEVELS, rejected=("few", "any"), decimal=("comma", None))
         self._check_least(0, "seed", "carve")
+        if self.long is not None and len(split_columns(self.long)) not in (2, 3):
+            raise InputError(f"data.long names two or three columns (target, value, relation), not {shown(self.long)}")
         self._check_split_sizes()
         folds, repeats = self.folds_and_repeats
         if self.folds is not None:

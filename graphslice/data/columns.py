@@ -38,6 +38,7 @@ class TableColumns:
     weights: str | None = None  # weights of the rows
     decimal: str | None = None  # how numbers are written, as in data.decimal
     identifiers: tuple[str, ...] = ()  # columns by which the user recognises rows
+    long: tuple[str, ...] = ()  # of a long table: names of targets, values, and relations if there are any
     ranges: np.ndarray | None = field(default=None, compare=False)  # float32 [2, K], limits of features in training
     _rows: int = field(default=0, init=False, compare=False)  # parsed so far
     # Number of cells with a problem, and the first of them, by problem and column.
@@ -87,7 +88,8 @@ def find_columns(
     columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
 ) -> TableColumns:
     """Find the columns of a table that are used; ``config.split`` may name one of ``split_methods`` instead."""
-    smiles, targets = find_smiles_column(columns, config.smiles_column, name), target_names(config.targets, columns)
+    smiles, long = find_smiles_column(columns, config.smiles_column, name), split_columns(config.long or "")
+    targets = [] if long else target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     weights, ids = config.weight_column, config.id_column or ""
     identifiers = [ids] if ids in columns else split_words(ids)
@@ -95,6 +97,7 @@ def find_columns(
     roles = {
         "the SMILES": [smiles],
         "a target": targets,
+        "in data.long": long,
         "an input (data.features)": features,
         "an identifier": identifiers,
     }
@@ -111,9 +114,8 @@ def find_columns(
             f"data.id_column cannot name {reserved.pop()!r}, since files of a run have a column of that name"
         )
     check_unique(columns, role_of, name)
-    return TableColumns(
-        smiles, targets, split, tuple(features), (), config.level, weights, config.decimal, tuple(identifiers)
-    )
+    optional = config.level, weights, config.decimal, tuple(identifiers), tuple(long)
+    return TableColumns(smiles, targets, split, tuple(features), (), *optional)
 
 
 def require_column(column: str, columns: Sequence[str], name: str, others: Sequence[str] = ()) -> None:

@@ -19,7 +19,6 @@ from graphslice.config import MOLECULE, DataConfig, join_names
 from graphslice.data.cells import number_key, plain_numbers
 from graphslice.data.columns import (
     MAX_MAGNITUDE,
-    TableColumns,
     check_feature_columns,
     find_columns,
     label_names,
@@ -29,6 +28,7 @@ from graphslice.data.columns import (
 from graphslice.data.dataset import LabelledDataset, check_usable, rename_tasks, unlabelled_rows
 from graphslice.data.formats import split_sheet
 from graphslice.data.labels import Labels
+from graphslice.data.long import widen
 from graphslice.data.ogb import OGB_FOLDERS, OGB_NOTES, OGB_TARGET, load_pcqm4m
 from graphslice.data.rows import parse_chunks
 from graphslice.data.splits import (
@@ -142,16 +142,20 @@ def dataset_from_table(path: Path, config: DataConfig, tasks: Sequence[Task] | N
     if config.level != MOLECULE:
         reject_other_atom_order(path)
     with open_table(path) as table:
-        columns = find_columns(table.columns, config, name, SPLIT_METHODS)
-        chunks = list(table.chunks)
-    dataset = dataset_from_chunks(chunks, columns, config, name, tasks)
+        dataset = dataset_from_chunks(table.columns, table.chunks, config, name, tasks)
     return replace(dataset, notes=(*table.notes, *dataset.notes))
 
 
 def dataset_from_chunks(
-    chunks: Sequence[Rows], columns: TableColumns, config: DataConfig, name: str, tasks: Sequence[Task] | None
+    names: Sequence[str], chunks: Iterable[Rows], config: DataConfig, name: str, tasks: Sequence[Task] | None
 ) -> LabelledDataset:
     """Load the labelled molecules of all chunks, at least one, of a table; ``tasks`` as in :func:`load_dataset`."""
+    notes: list[str] = []
+    if config.long:
+        rows, config, notes = widen(names, chunks, config, name)
+        names, chunks = rows.table.column_names, [rows]
+    columns = find_columns(names, config, name, SPLIT_METHODS)
+    chunks = list(chunks)
     malformed = [reason for rows in chunks for reason in rows.faults.values()]
     if len(malformed) == sum(map(len, chunks)):
         raise InputError(f"{name}: no row can be read; the first: {malformed[0]}")
@@ -169,7 +173,7 @@ def dataset_from_chunks(
         name=name,
         tasks=tasks,
         faults=unlabelled_rows(dataset.all_labels) | dataset.faults,
-        notes=tuple(columns.notes()),
+        notes=(*notes, *columns.notes()),
         identifiers={
             column: [text for chunk in written for text in texts(chunk.table.column(column))]
             for column in columns.identifiers
@@ -185,9 +189,9 @@ def dataset_from_frame(frame: Any, config: DataConfig, tasks: Sequence[Task] | N
         reject_molecules(frame)
     table = as_table(frame)
     check_usable(NAME, len(table), {})
+    dataset = dataset_from_chunks(table.column_names, [Rows(table)], config, NAME, tasks)
     columns = find_columns(table.column_names, config, NAME, SPLIT_METHODS)
-    dataset = dataset_from_chunks([Rows(table)], columns, config, NAME, tasks)
-    used = [columns.smiles, *dataset.target_names, *filter(None, [columns.split, columns.weights])]
+    used = [columns.smiles, *(columns.long or dataset.target_names), *filter(None, [columns.split, columns.weights])]
     used += [*columns.features, *dataset.identifiers]
     return replace(dataset, table=table.select(list(dict.fromkeys(used))))
 

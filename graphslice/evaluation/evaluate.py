@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 
-from graphslice.config import MOLECULE, DataConfig, join_names
+from graphslice.config import MOLECULE, DataConfig, join_names, split_columns
 from graphslice.data.columns import TableColumns, target_names
 from graphslice.data.dataset import LabelledDataset, describe_reasons
 from graphslice.data.featurize import featurizer_pool, parse
@@ -105,6 +105,7 @@ def _named_data(
         defaults["split"] = trained.split
     defaults["smiles_column"] = trained.smiles_column if trained.smiles_column in columns else None
     defaults["targets"] = join_names([name for name in predictor.targets if name in columns] or predictor.targets)
+    defaults["long"] = trained.long if trained.long and {*split_columns(trained.long)} <= {*columns} else None
     return DataConfig(**{**defaults, **{name: value for name, value in overrides.items() if value}})
 
 

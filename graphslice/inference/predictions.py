@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -207,11 +207,10 @@ def _target_columns(predictions: Predictions) -> dict[str, _Column]:
         if predictions.std is not None:
             columns |= dict(zip(_std_names(task), predictions.std[:, where].T, strict=True))
         if interval is not None and task.classes:
-            sets = [
-                # An empty prediction set is an empty text; a missing prediction is null.
-                "|".join(name for name, included in zip(task.classes, row, strict=True) if included) if known else None
-                for row, known in zip(interval.sets[task.name], np.isfinite(values).all(axis=1), strict=True)
-            ]
+            different, which = np.unique(interval.sets[task.name], axis=0, return_inverse=True)
+            texts = np.array(["|".join(compress(task.classes, row)) for row in different], object)
+            # An empty prediction set is an empty text; a missing prediction is null.
+            sets = np.where(np.isfinite(values).all(axis=1), texts[which.reshape(-1)], None).tolist()
             columns |= dict(zip(_interval_names(task), [sets], strict=True))
         elif interval is not None:
             columns |= dict(zip(_interval_names(task), [interval.low[:, t], interval.high[:, t]], strict=True))

@@ -208,9 +208,10 @@ def _target_columns(predictions: Predictions) -> dict[str, _Column]:
             columns |= dict(zip(_std_names(task), predictions.std[:, where].T, strict=True))
         if interval is not None and task.classes:
             different, which = np.unique(interval.sets[task.name], axis=0, return_inverse=True)
-            texts = np.array(["|".join(compress(task.classes, row)) for row in different], object)
+            texts = ["|".join(compress(task.classes, row)) for row in different]
             # An empty prediction set is an empty text; a missing prediction is null.
-            sets = np.where(np.isfinite(values).all(axis=1), texts[which.reshape(-1)], None).tolist()
+            is_predicted = np.isfinite(values).all(axis=1)
+            sets = [texts[i] if known else None for i, known in zip(which.reshape(-1), is_predicted, strict=True)]
             columns |= dict(zip(_interval_names(task), [sets], strict=True))
         elif interval is not None:
             columns |= dict(zip(_interval_names(task), [interval.low[:, t], interval.high[:, t]], strict=True))

@@ -187,6 +187,25 @@ def test_run_on_decimal_commas_evaluates_and_predicts_files_with_them(cli, demo_
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["gap_ev_pred"], model.predict(texts)[:, 0], rtol=1e-4)
 
 
+def test_run_on_a_long_table_evaluates_long_and_wide_tables(cli, demo_rows, tiny_config, tmp_path):
+    wide = demo_rows[["smiles", "gap_ev"]].assign(other=demo_rows["gap_ev"] ** 2)
+    wide.melt("smiles", var_name="assay").to_csv(tmp_path / "long.csv", index=False)
+    config = tiny_config(tmp_path / "long.csv", data={"targets": None, "long": "assay,value"})
+    result = train(config, tmp_path / "run")
+    model = gs.load(tmp_path / "run", "cpu")
+    assert model.targets == ["gap_ev", "other"] and len(result.data.dataset) == len(wide)
+    again = model.evaluate()  # of the training data, by its fingerprint
+    assert again["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
+    expected = np.abs(model.predict(wide["smiles"])[:, 1] - wide["other"]).mean()
+    wide[["smiles", "other"]].melt("smiles", var_name="assay").to_csv(tmp_path / "one.csv", index=False)
+    for table in (wide[["smiles", "other"]], pd.read_csv(tmp_path / "one.csv")):
+        assert model.evaluate(table, split="all")["targets"]["other"]["mae"] == pytest.approx(expected, rel=1e-5)
+    renamed = tmp_path / "renamed.csv"
+    pd.read_csv(tmp_path / "one.csv").rename(columns={"assay": "endpoint"}).to_csv(renamed, index=False)
+    code, out, err = cli("evaluate", tmp_path / "run", "--dataset", renamed, "--long", "endpoint,value")
+    assert code == 0 and f"MAE {expected:.4f}"[:-1] in out, err
+
+
 def test_smiles_column_of_the_training_is_preferred(predictor, demo_csv, tmp_path, monkeypatch):
     """Preprocessed and built-in datasets have no columns; a folder with the name of a dataset does not matter."""
     data = replace(predictor.config.data, smiles_column="compound")

@@ -186,11 +186,6 @@ class _Draw:
         return self.shape[0], self.heads, self.shape[1], self.shape[1]
 
 
-def _aggregate_sort(draw: _Draw) -> Case:
-    weights = draw.integers(0, 5, *draw.pairs()) / 16 * draw.mask().mT[:, None]
-    return Case((weights, draw.ties(), draw.lengths, draw.every_third), draw.mask(), same_dtype=True)
-
-
 def _attention(draw: _Draw) -> Case:
     bias = (3 * draw.normal(*draw.pairs())).masked_fill(~draw.mask().mT[:, None], -torch.inf)
     return Case((draw.normal(), draw.normal(), draw.normal(), bias, draw.heads))
@@ -239,7 +234,6 @@ def _embed_atoms(draw: _Draw) -> Case:
 #: Cases by operator name.
 CASES: dict[str, Callable[[_Draw], Case]] = {
     "aggregate": lambda draw: Case((draw.normal(*draw.pairs()).abs(), draw.normal())),
-    "aggregate_sort": _aggregate_sort,
     "attention": _attention,
     "bond_messages": _bond_messages,
     "broadcast_max": lambda draw: Case((draw.ties(), draw.lengths, draw.every_third)),

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from graphslice.ops import aggregate, aggregate_sort, column_sort
+from graphslice.ops import aggregate
 
 #: Names that a mixer may declare in `reads`.
 GRAPH_TENSORS = ("attn_weights", "attn_bias")
@@ -102,23 +102,6 @@ class AttentionContext:
         """
         weights = self.attn_weights
         return v if weights is None else aggregate(weights.to(v.dtype), v, dropout)
-
-    def aggregate_sort(self, v: Tensor, order: str | Tensor = "ascending", dropout: float = 0.0) -> Tensor:
-        """Aggregate values, then sort every channel over the valid rows, ``Sort_col(P V)``.
-
-        Args:
-            v: V, ``[B, N, C]``.
-            order: ``"ascending"``, ``"descending"``, or bool ``[C]``, True for descending channels, as for
-                :func:`~graphslice.ops.column_sort`.
-            dropout: dropout rate of P.
-
-        Returns:
-            ``[B, N, C]``.
-        """
-        weights = self.attn_weights
-        if weights is None:
-            return column_sort(v, self.lengths, order)
-        return aggregate_sort(weights.to(v.dtype), v, self.lengths, order, dropout)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the context by argument name, each ``[B, ...]``, for compiled functions."""

@@ -5,7 +5,6 @@ docstring says more, a numba backend supports float32 with C a multiple of 16.
 """
 
 from graphslice.ops.aggregate import aggregate as aggregate
-from graphslice.ops.aggregate_sort import aggregate_sort as aggregate_sort
 from graphslice.ops.attention import attention as attention
 from graphslice.ops.bond_messages import bond_messages as bond_messages
 from graphslice.ops.broadcast_max import broadcast_max as broadcast_max

@@ -107,9 +107,11 @@ if triton_runs():
             and x.shape[1] <= MAX_SORT_ROWS
             and capability(x.device) >= MIN_CAPABILITY
         ),
+        traceable=True,
     )
     def _triton(x: Tensor, lengths: Tensor | None = None, order: str | Tensor = "ascending") -> Tensor:
-        return _TritonSort.apply(x, all_lengths(x, lengths), descending_channels(x, order))
+        descending = None if isinstance(order, str) and not _is_descending(order) else descending_channels(x, order)
+        return _TritonSort.apply(x, all_lengths(x, lengths), descending)
 
 
 class _TritonSort(torch.autograd.Function):
@@ -117,13 +119,11 @@ class _TritonSort(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, lengths, descending):
-        out, rows = triton_sort.sort(x, lengths, descending)
-        ctx.save_for_backward(rows)
+        out, origins = triton_sort.sort(x, lengths, descending)
+        ctx.save_for_backward(origins)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        (rows,) = ctx.saved_tensors
-        unsorted = torch.empty_like(grad, memory_format=torch.contiguous_format).scatter_(1, rows.long(), grad)
-        return unsorted, None, None
+        return triton_sort.unsort(grad, *ctx.saved_tensors), None, None

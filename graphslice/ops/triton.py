@@ -16,15 +16,17 @@ import sysconfig
 from collections.abc import Callable
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: True if Triton interprets its kernels on the CPU, slowly. For tests; ``Operator.using`` only.
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-#: Largest number of rows of the column sort and of the fused product and sort.
-MAX_SORT_ROWS, MAX_AGGREGATE_ROWS = 4096, 128
+#: Largest number of rows of the column sort.
+MAX_SORT_ROWS = 4096
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 #: Bytes of shared memory per block that every GPU provides.
 SHARED_MEMORY = 48 << 10
@@ -32,13 +34,6 @@ SHARED_MEMORY = 48 << 10
 MIN_CAPABILITY = 75
 # Oldest compute capability with bfloat16 instructions and full 16-bit matrix products (Ampere).
 _AMPERE = 80
-# Columns, inner and warps of the fastest tiles for 16-bit values on an H100, forward and backward, by number of rows.
-_FASTEST_TILES = {
-    16: ((32, 16, 1), (32, 16, 1)),
-    32: ((32, 16, 1), (16, 32, 2)),
-    64: ((16, 16, 1), (16, 64, 2)),
-    128: ((32, 16, 2), (16, 64, 4)),
-}
 
 _log = logging.getLogger("graphslice")
 
@@ -102,57 +97,36 @@ def launch(kernel: Any, grid: tuple[int, int], *operands: Any, **constants: Any)
         kernel[grid](*operands, **constants)
 
 
-def opaque(outputs: Callable[..., tuple[Tensor, ...]]) -> Callable[[Callable[..., tuple]], Callable[..., tuple]]:
+def opaque(outputs: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let :func:`torch.compile` call a function as an opaque operator, since it cannot trace a launch (decorator);
     ``outputs`` returns empty outputs for its arguments. Eager calls avoid the operator: torch takes 30 microseconds to
     dispatch it."""
 
-    def decorate(function: Callable[..., tuple]) -> Callable[..., tuple]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         operator = torch.library.custom_op(f"graphslice::{function.__name__}", function, mutates_args=())
         operator.register_fake(outputs)
 
         @wraps(function)
-        def call(*args: Any) -> tuple:
-            return operator(*args) if torch.compiler.is_compiling() else function(*args)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return operator(*args, **kwargs) if torch.compiler.is_compiling() else function(*args, **kwargs)
 
         return call
 
     return decorate
 
 
-# --- tiles ----------------------------------------------------------------------------------------------------------
+def sort_tile(width: int, channels: int, dtype: torch.dtype) -> dict[str, int]:
+    """Return rows and columns of a program that sorts ``width`` rows, at most ``MAX_SORT_ROWS``, and its warps.
 
-
-class AggregateTile(NamedTuple):
-    """Tile of a program of the fused product and sort, forward or backward."""
-
-    rows: int  # of a sample, rounded up to a power of two
-    columns: int  # channels of a head that are processed at once
-    inner: int  # rows of V per step of the product (forward), or rows per program (backward)
-    in_float32: bool  # the factors are converted to float32 before the product
-    warps: int  # per program
-
-
-def sort_tile(width: int, channels: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the rows and columns, powers of two, of a sort of ``width`` rows, at most ``MAX_SORT_ROWS``."""
+    Of up to 64 rows every thread sorts one column, without a value of another thread; for more rows, its registers do
+    not hold a column. ``HEIGHT`` is the number of rows that are compared.
+    """
     rows = _power_of_two(max(2, width))
+    if rows <= 64:
+        return {"HEIGHT": -(-width // 8) * 8, "ROWS": rows, "COLUMNS": 32, "num_warps": 1}
     # Fewer for float32: with more, Triton 3.2 and 3.3 spill several times as many registers.
-    values = 1024 if dtype == torch.float32 else 4096
-    return rows, max(1, min(_power_of_two(channels), values // rows, 64))
-
-
-def aggregate_tile(
-    width: int, head_dim: int, dtype: torch.dtype, capability: int, backward: bool = False
-) -> AggregateTile:
-    """Return the tile for ``Sort_col(P V)`` of ``width <= MAX_AGGREGATE_ROWS`` rows and ``head_dim`` channels."""
-    in_float32 = dtype == torch.float32 or capability < _AMPERE
-    rows, channels = max(16, _power_of_two(width)), max(16, _power_of_two(head_dim))
-    if not in_float32 and rows in _FASTEST_TILES:
-        columns, inner, warps = _FASTEST_TILES[rows][backward]
-        return AggregateTile(rows, min(channels, columns), inner, in_float32, warps)
-    # A float32 packed with its row number takes twice the registers of a packed 16-bit value.
-    columns = min(channels, 32, (2048 if dtype == torch.float32 else 4096) // rows)
-    return AggregateTile(rows, columns, min(rows, 32 if in_float32 else 64), in_float32, {16: 1, 32: 4}.get(rows, 8))
+    columns = max(1, min(_power_of_two(channels), (1024 if dtype == torch.float32 else 4096) // rows))
+    return {"HEIGHT": rows, "ROWS": rows, "COLUMNS": columns, "num_warps": 4}
 
 
 def _power_of_two(minimum: int) -> int:

@@ -46,7 +46,6 @@ OUT_OF_RANGE = [TYPES + 3, TYPES + torch.eye(3, dtype=torch.int16) * 32_767]
 # Values, and changes of several arguments; below every argument is changed alone.
 CALLS = {
     "aggregate": [(ones(2, 3, 3, 3), ones(2, 3, 32)), *((P, V, p) for p in (1.0, -0.1, torch.nan))],
-    "aggregate_sort": [(P, ones(8, 3, 16), torch.full((8,), 3)), (ones(2, 3, 3, 3), ones(2, 3, 32), LENGTHS)],
     "attention": [(*[ones(2, 3, 32)] * 3, ones(2, 3, 3, 3), 3), (V, V, V, P, 0), (V, V, V, P, 2, 1.0)],
     "linear_attention": [
         (*[ones(2, 3, 32)] * 3, LENGTHS, 3),

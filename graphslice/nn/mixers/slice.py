@@ -21,7 +21,7 @@ class SliceAscend(Aggregating):
     """Ascending sort of every channel, ``Sort_col(P V)`` (Sliceformer, eq. 4)."""
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
-        return context.aggregate_sort(self.value(x), dropout=self.active_dropout)
+        return column_sort(context.aggregate(self.value(x), self.active_dropout), context.lengths)
 
 
 @register("slice-interleave")
@@ -42,7 +42,8 @@ class SliceInterleave(Aggregating):
         self.register_buffer("descending", torch.tensor([phase > dim for phase in phases]), persistent=False)
 
     def mix(self, x: Tensor, context: AttentionContext) -> Tensor:
-        return context.aggregate_sort(self.value(x), self.descending, self.active_dropout)
+        aggregated = context.aggregate(self.value(x), self.active_dropout)
+        return column_sort(aggregated, context.lengths, self.descending)
 
 
 @register("slice-released")

@@ -17,7 +17,8 @@ from graphslice.system.machine import hardware_info
 
 BENCHMARKS = {
     "files": "memory and rate of the command line on large files",
-    "sort": "column_sort compared with torch.sort",
+    "sort": "column_sort compared with torch.sort on a CPU",
+    "gpu": "sort, training step, trainings and prediction on a GPU: for scripts/gpu_check.sh",
     "step": "training and inference of the model compared with plain PyTorch and the arithmetic floor",
     "tables": "GraphSlice and chemprop on TDC's ADMET group and MoleculeNet; makes docs/benchmarks.md",
     "intervals": "coverage of intervals and sets on TDC's tables, errors by distance; makes docs/intervals.md",

@@ -1,6 +1,8 @@
 """Smoke tests of the scripts that measure and draw: each can be imported, scores are right."""
 
 import importlib
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,3 +40,29 @@ def test_methods_are_scored_on_the_same_rows_of_a_table(tmp_path):
     table = read_table(TASKS["bace"], tmp_path, 0)
     assert len(table.smiles) == 32 and table.smiles[:2].tolist() == ["CC", "CCC"]
     assert table.labels[0] == 1 and np.isnan(table.labels[1]) and table.targets == ["y"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "commands"), [("speed", 4), ("train", 3)])
+def test_check_of_a_gpu_runs_dry(part, commands, tmp_path, child_environment):
+    """What it measures on a GPU cannot be tested here, but no command may fail for another reason."""
+    command = [SCRIPTS / "gpu_check.sh", "--dry", part, tmp_path / "record"]
+    subprocess.run(command, check=True, env={**child_environment, "PYTHON": sys.executable}, stdout=subprocess.DEVNULL)
+    lines = [json.loads(line) for line in (tmp_path / "record" / "record.jsonl").read_text().splitlines()]
+    assert [line["exit"] for line in lines if "exit" in line] == [0] * commands, lines
+    figures = [figure for line in lines for figure in line.get("figures", [])]
+    assert figures and not [figure for figure in figures if "failed" in figure["measurement"]]
+
+
+def test_floors_of_a_step_match_a_count_by_hand():
+    from benchmarks.gpu import step_floors
+    from graphslice.chem import smiles_to_graph
+    from graphslice.config import ModelConfig
+    from graphslice.data.batches import collate
+
+    batch = collate([smiles_to_graph("CCO")] * 5)  # 4 rows with the graph token
+    config = ModelConfig(mixer="slice-ascend", layers=2, dim=16, heads=2, ffn_dim=16)
+    floors = step_floors(config, batch, 1000, {"rate": 1e6, "bandwidth": 1e6})
+    linear, mixing = 5 * 4 * 16 * 16 * 4, 5 * 4 * 4 * 16  # multiplications of a layer
+    assert floors["products"] == 3 * 2 * 2 * (linear + mixing)
+    assert floors["sort"] == 2 * 2 * 5 * (5 * 4 * 16) and floors["optimiser and clipping"] == 40 * 1000

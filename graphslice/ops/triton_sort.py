@@ -58,8 +58,8 @@ def _sort_kernel(
         packed = tl.sort(tl.where(rows < HEIGHT, packed, 0x7FFFFFFF), dim=1)
         keys = (packed ^ flip) & -4096
         bits = keys ^ ((keys >> 31) & 0x7FFFF000)
-    tl.store(out + at, bits.to(tl.float32, bitcast=True).to(x.dtype.element_ty), mask=valid)
     tl.store(origins + at, (packed & 4095).to(origins.dtype.element_ty), mask=inside)
+    tl.store(out + at, bits.to(tl.float32, bitcast=True).to(x.dtype.element_ty), mask=valid)
 
 
 @triton.jit(**_ARGUMENTS)

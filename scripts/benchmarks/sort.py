@@ -9,14 +9,13 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.report import figure, interleaved
-from graphslice.ops import aggregate_sort, column_sort, sort_by_first
+from graphslice.ops import column_sort, sort_by_first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", nargs="+", default=["256x18x256", "256x24x128", "256x30x256"], help="B x N x C")
     parser.add_argument("--threads", type=int, help="cores; default: all")
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", action="store_true", help="N from 2 to 4,096 as well")
 
 
@@ -30,14 +29,12 @@ def run(options: argparse.Namespace) -> list[dict]:
     for shape in shapes:
         figures += _sorted(shape, options, is_goal=shape == (256, 18, 256))
     figures += _in_pairs(options)
-    if options.device == "cuda":
-        figures += _mapped()
     return figures
 
 
 def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: bool) -> list[dict]:
     """The plain sort is ``torch.sort``, whose gradient is a scatter; the torch backend honours lengths and orders."""
-    x, upstream = torch.randn(2, *shape, device=options.device)
+    x, upstream = torch.randn(2, *shape)
     leaf = x.clone().requires_grad_()
 
     def both(sort: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], object]:
@@ -53,7 +50,6 @@ def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: b
             "ours both": both(column_sort),
         },
         options.turns,
-        synchronize=torch.cuda.synchronize if options.device == "cuda" else None,
     )
     name = " x ".join(map(str, shape))
     figures = []
@@ -72,8 +68,8 @@ def _sorted(shape: tuple[int, int, int], options: argparse.Namespace, is_goal: b
 
 
 def _in_pairs(options: argparse.Namespace, rows: int = 16_384, channels: int = 64) -> list[dict]:
-    leaf, upstream = torch.randn(2, 1, rows, channels, device=options.device)
-    leaf, lengths = leaf.requires_grad_(), torch.tensor([rows], device=options.device)
+    leaf, upstream = torch.randn(2, 1, rows, channels)
+    leaf, lengths = leaf.requires_grad_(), torch.tensor([rows])
     sorts = {
         "pairs": lambda: sort_by_first(leaf, lengths, 0),
         "whole": lambda: sort_by_first(leaf, lengths),
@@ -84,7 +80,7 @@ def _in_pairs(options: argparse.Namespace, rows: int = 16_384, channels: int = 6
         return lambda: torch.autograd.grad(sort(), leaf, upstream)
 
     functions = sorts | {f"{name} both": both(sort) for name, sort in sorts.items()}
-    times = interleaved(functions, options.turns, torch.cuda.synchronize if options.device == "cuda" else None)
+    times = interleaved(functions, options.turns)
     return [
         figure(
             f"groups of two, 1 x {rows} x {channels}: {step}",
@@ -96,42 +92,3 @@ def _in_pairs(options: argparse.Namespace, rows: int = 16_384, channels: int = 6
         )
         for step, suffix in (("forward", ""), ("forward and backward", " both"))
     ]
-
-
-def _mapped(batch: int = 1024, heads: int = 32, width: int = 19, channels: int = 768) -> list[dict]:
-    """The kernel for ``Sort_col(P V)`` on a GPU, at the paper's size, in bfloat16."""
-    maps = torch.softmax(torch.randn(batch, heads, width, width, device="cuda"), -1).bfloat16().requires_grad_()
-    v = torch.randn(batch, width, channels, device="cuda", dtype=torch.bfloat16).requires_grad_()
-    lengths = torch.full((batch,), width, device="cuda")
-    upstream = torch.randn_like(v)
-    leaves = (maps, v)
-
-    def step(backend: str, backward: bool) -> Callable[[], object]:
-        def run() -> object:
-            found = aggregate_sort.using(backend)(maps, v, lengths, p=0.1)
-            return torch.autograd.grad(found, leaves, upstream) if backward else found
-
-        return run
-
-    functions = {
-        f"{backend}{suffix}": step(backend, bool(suffix)) for backend in ("torch", "triton") for suffix in ("", " both")
-    }
-    copy = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)
-    functions["copy"] = lambda: copy.clone()
-    times = interleaved(functions, 15, synchronize=torch.cuda.synchronize)
-    bandwidth = 2 * copy.numel() / times["copy"]
-    figures = []
-    # Bytes: P, V and the upstream gradient read, the result, the ranks and the gradients written.
-    of_maps, of_v = 2 * maps.numel(), 2 * v.numel()
-    for suffix, least in (("", of_maps + 2.5 * of_v), (" both", 3 * of_maps + 6 * of_v)):
-        ours = times["triton" + suffix]
-        figures.append(
-            figure(
-                f"Sort_col(P V), {batch} x {width} x {channels}: {'forward and backward' if suffix else 'forward'}",
-                times["torch" + suffix] / ours,
-                "x the product, then the sort",
-                goal=">= 10",
-                comparison=f"{1e3 * ours:.3g} ms; {100 * least / ours / bandwidth:.0f}% of the memory's rate",
-            )
-        )
-    return figures

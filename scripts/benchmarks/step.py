@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -39,13 +38,10 @@ REFERENCE = {
     ("softmax", 256): (251 / 838, 1579 / 2510),
 }
 MIXERS_ALONE = ("slice-ascend", "softmax", "slice-max")
-#: Training molecules of PCQM4M-LSC.
-PCQM4M = 3_045_360
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", help="its model and batch size, of molecules of 10 to 40 atoms; also on one core")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, with CUDA graphs on a GPU")
     parser.add_argument(
         "--stream", type=int, metavar="MOLECULES", help="predict so many molecules, in batches of a store"
     )
@@ -57,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--atoms", type=int, default=18)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--device", default="cpu")
 
 
 def run(options: argparse.Namespace) -> list[dict]:
@@ -68,15 +63,15 @@ def run(options: argparse.Namespace) -> list[dict]:
         batches = batches_of_all_sizes(whole.trainer.batch_size)
     else:
         configs = [model_config(mixer, options) for mixer in options.mixers or MIXERS_ALONE]
-        batches = [collate_rows(store, np.resize(rows, options.batch), multiple=4 if options.device == "cuda" else 1)]
+        batches = [collate_rows(store, np.resize(rows, options.batch))]
     figures = []
     for config in configs:
         torch.manual_seed(0)
-        model = GraphTransformer(config).to(options.device)
+        model = GraphTransformer(config)
         if options.stream:
             figures += _stream(model, store, np.resize(rows, options.stream), options)
         else:
-            figures += _steps(model, [batch.to(options.device) for batch in batches], options)
+            figures += _steps(model, batches, options)
     return figures
 
 
@@ -133,57 +128,42 @@ def seconds(function: Callable[[], object], device: str) -> float:
 
 
 def _steps(model: GraphTransformer, batches: list[GraphBatch], options: argparse.Namespace) -> list[dict]:
-    device = batches[0].atoms.device.type
-    if options.compile:
-        model.compile_blocks(len(batches[0]), mode="reduce-overhead" if device == "cuda" else "default")
-    functions = _functions(model, batches, device)
-    if options.preset and device == "cpu" and torch.get_num_threads() > 1:
+    functions = _functions(model, batches)
+    if options.preset and torch.get_num_threads() > 1:
         functions |= {f"{name}, one core": _on_one_core(functions[name]) for name in list(functions)}
     work = sum(products(model.config, batch) for batch in batches)
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    taken, shares = _interleaved_seconds(functions, work, matrix_rate(device, dtype), device, options.turns)
-    molecules = sum(map(len, batches))
-    figures = _figures(model.config, taken, shares, molecules)
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        functions["training"]()
-        peak = torch.cuda.max_memory_allocated() / 2**20
-        figures.append(figure(f"{model.config.mixer}, training: peak memory", peak, "MiB"))
-        epoch = PCQM4M * float(np.median(taken["training"])) / molecules / 60
-        label = f"{model.config.mixer}, training: an epoch of PCQM4M-LSC"
-        figures.append(figure(label, epoch, "minutes, at this size"))
-    return figures
+    taken, shares = _interleaved_seconds(functions, work, matrix_rate("cpu", torch.float32), options.turns)
+    return _figures(model.config, taken, shares, sum(map(len, batches)))
 
 
 def _stream(model: GraphTransformer, store: GraphStore, rows: np.ndarray, options: argparse.Namespace) -> list[dict]:
     """Predict molecules of a store in batches: on a CPU every core takes batches of its own, made within the time."""
     config, checkpoint = model.config, RunConfig(model=model.config)
-    predictor = Predictor(Checkpoint(checkpoint, regression_tasks(["y"]), model.state_dict()), options.device)
+    predictor = Predictor(Checkpoint(checkpoint, regression_tasks(["y"]), model.state_dict()), "cpu")
     predictor.model.eval()
 
     def plain() -> None:
         with torch.inference_mode():
             for begin in range(0, len(rows), options.batch):
                 batch = collate_rows(store, rows[begin : begin + options.batch])
-                eager.standardised(predictor.model, batch.to(options.device)).cpu()
+                eager.standardised(predictor.model, batch)
 
     functions: dict[str, Callable[[], object]] = {"inference of a stream": lambda: predictor.predict_store(store, rows)}
     if config.mixer in eager.MIXERS:
         functions["eager inference of a stream"] = plain
     work = products(config, collate_rows(store, rows[:1])) * len(rows)
-    measure = matrix_rate(options.device, torch.float32)
-    return _figures(config, *_interleaved_seconds(functions, work, measure, options.device, options.turns), len(rows))
+    measure = matrix_rate("cpu", torch.float32)
+    return _figures(config, *_interleaved_seconds(functions, work, measure, options.turns), len(rows))
 
 
-def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) -> dict[str, Callable[[], object]]:
+def _functions(model: GraphTransformer, batches: list[GraphBatch]) -> dict[str, Callable[[], object]]:
     """What is timed: inference and training on all batches, and the same in plain PyTorch where that has the mixer."""
-    autocast = torch.autocast(device, torch.bfloat16) if device == "cuda" else nullcontext()
     parameters = list(model.parameters())
 
     def infer(forward: Callable[[GraphBatch], torch.Tensor]) -> Callable[[], None]:
         def step() -> None:
             model.eval()
-            with torch.inference_mode(), autocast:
+            with torch.inference_mode():
                 for batch in batches:
                     forward(batch)
 
@@ -196,10 +176,7 @@ def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) 
             model.train()
             for batch in batches:
                 optimizer.zero_grad()
-                torch.compiler.cudagraph_mark_step_begin()
-                with autocast:
-                    loss = forward(batch).abs().mean()
-                loss.backward()
+                forward(batch).abs().mean().backward()
                 torch.nn.utils.clip_grad_norm_(parameters, 5.0)
                 optimizer.step()
 
@@ -207,7 +184,7 @@ def _functions(model: GraphTransformer, batches: list[GraphBatch], device: str) 
 
     def as_in_a_run(step: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            with single_threaded_torch() if device == "cpu" else nullcontext():
+            with single_threaded_torch():
                 step()
 
         return run
@@ -236,7 +213,7 @@ def _on_one_core(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def _interleaved_seconds(
-    functions: dict[str, Callable[[], object]], work: float, measure: Callable[[], float], device: str, turns: int
+    functions: dict[str, Callable[[], object]], work: float, measure: Callable[[], float], turns: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The seconds of each function in each turn, and its share of the rate of a large matrix product around it."""
     measure_alone = _on_one_core(measure)
@@ -246,7 +223,7 @@ def _interleaved_seconds(
         for name, function in functions.items():
             rate = measure_alone if "one core" in name else measure
             before = rate()
-            time_of = seconds(function, device)
+            time_of = seconds(function, "cpu")
             if turn >= 0:
                 taken[name].append(time_of)
                 operations = work * (3 if "training" in name else 1)

@@ -17,8 +17,8 @@ pytest.importorskip("triton")
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
 @pytest.mark.parametrize("capability", [75, 80, 90])
 def test_sort_stays_in_the_registers_of_its_thread(capability):
-    """Of up to 64 rows no thread needs a value of another one, and none is spilled. For 24 rows, about those of
-    PCQM4Mv2, the registers of 32 programs, the most on a multiprocessor, fit into it."""
+    """Of up to 64 rows no thread needs a value of another, and none is spilled. A multiprocessor has 65,536 registers
+    and at most 32 programs, 16 before Ampere: for 16-bit values it has all of them up to 24 rows, 28 for 32 rows."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, Path(__file__).with_name("compile_kernels.py"), str(capability)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -32,4 +32,5 @@ def test_sort_stays_in_the_registers_of_its_thread(capability):
             kernel["shuffles"] == kernel["shared"] == kernel["stack"] == kernel["flushed"] == 0 < kernel["comparisons"]
         ), kernel
         if kernel["rows"] <= 32 and kernel["dtype"] != "fp32":
-            assert kernel["registers"] <= (64 if kernel["rows"] <= 24 and capability > 75 else 96), kernel
+            limit = 128 if capability == 75 else 64 if kernel["rows"] <= 24 else 72
+            assert kernel["registers"] <= limit, kernel

@@ -7,7 +7,9 @@ renumbered, such as to canonical order, by compiled code; the atoms and bonds of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from graphslice.chem.parse import (
     parse_molecule,
     rdkit_messages_blocked,
 )
+from graphslice.chem.workers import Workers
 from graphslice.config import ATOM, MOLECULE
 from graphslice.errors import InputError
 from graphslice.feature_dims import ATOM_DIMS, BOND_DIMS, NUM_BOND_TYPES
@@ -201,11 +204,13 @@ def smiles_to_graph(smiles: str, *, atom_order: str = "canonical", max_atoms: in
 
     Raises:
         MoleculeError: with the reason, if the SMILES is invalid or empty, has a wildcard atom, or more than
-            ``max_atoms`` atoms.
+            ``max_atoms`` atoms, or if RDKit takes longer than 5 s.
     """
-    arrays, (reason,), _ = read_smiles([smiles], atom_order=atom_order, max_atoms=max_atoms)
+    read = partial(read_smiles, atom_order=atom_order, max_atoms=max_atoms)
+    with closing(Workers()) as workers:
+        (((arrays, (reason,), _), lost),) = workers.submit(read, [smiles]).result()
     if reason is not None:
-        raise MoleculeError(reason)
+        raise MoleculeError(lost or reason)
     return arrays.graph(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import chdir
 from pathlib import Path
@@ -31,5 +32,8 @@ def run(options: Namespace, arguments: list[str]) -> None:
         from graphslice.serve.mcp import model_path, serve
     # Relative names, and modules that Python looks for where it works, must not be found in the folder.
     folder, models = Path(options.folder).resolve(), [model_path(name) for name in options.model]
-    with tempfile.TemporaryDirectory() as empty, chdir(empty):
-        serve(folder, models)
+    try:
+        with tempfile.TemporaryDirectory() as empty, chdir(empty):
+            serve(folder, models)
+    except (KeyboardInterrupt, SystemExit) as stopped:  # a thread that waits for input would keep the process
+        os._exit(130 if isinstance(stopped, KeyboardInterrupt) else 143)

@@ -12,9 +12,6 @@ from graphslice.cli.options import add_device, reject_pretrained
 from graphslice.errors import check_number, check_positive, file_errors, optional_packages
 from graphslice.system.machine import MODELS
 
-# Time limit in seconds for one SMILES: other requests wait for it.
-_ROW_SECONDS = 5
-
 MODULE = "graphslice.api.model"
 
 
@@ -42,7 +39,7 @@ def run(options: Namespace, arguments: list[str]) -> None:
     from graphslice.data.featurize import featurizer_pool
 
     listener = _listen(options.host, options.port)
-    with listener, featurizer_pool(workers=2, seconds=_ROW_SECONDS) as pool:
+    with listener, featurizer_pool(workers=2) as pool:
         models = [ServedModel(name, model, pool) for name, model in _load_models(options.models, options.device)]
         service = Service(models, pool, options.max_molecules, options.time_limit)
         is_local = options.host in ("127.0.0.1", "localhost", "::1")

@@ -1,18 +1,16 @@
 """Parallel hashes, scaffolds, fingerprints and parsing of the molecules of a store. SMILES are read in a pool of
-processes; if one crashes or hangs, only the row that it was reading is lost."""
+processes (:mod:`graphslice.chem.workers`)."""
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, TypeVar, Union
+from multiprocessing import current_process
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,23 +20,21 @@ from graphslice.chem.graph_descriptors import graph_inputs
 from graphslice.chem.hashes import MoleculeHashes, hash_molecules, hash_scaffolds
 from graphslice.chem.molecule import ORDER_DTYPE, MolArrays, read_smiles
 from graphslice.chem.parse import standardize_all
+from graphslice.chem.workers import Workers, tasks
 from graphslice.config import MOLECULE, GraphConfig
 from graphslice.data.batches import Progress, no_progress
 from graphslice.data.cells import plain_numbers
 from graphslice.data.columns import TableColumns
 from graphslice.data.store import GraphStore, StoreInfo
 from graphslice.data.tables import Rows
-from graphslice.errors import InputError, check_number
+from graphslice.errors import check_number
 from graphslice.system.machine import cores
-from graphslice.system.processes import Child, ChildDied
 
-# Time limit in seconds for one SMILES.
-_ROW_SECONDS = 60
 # SMILES per task of a process; fewer with descriptors, which take longer to compute.
 _TASK_ROWS, _DESCRIPTOR_TASK_ROWS = 512, 64
 
-#: Processes from :func:`featurizer_pool`; None if this process does the work itself.
-Pool: TypeAlias = Union["Workers", None]
+#: Processes from :func:`featurizer_pool`; None starts one if a SMILES needs it.
+Pool: TypeAlias = Workers | None
 
 #: Molecules, for each None or the reason why it is invalid, the order of atoms or bonds, and descriptors by kind.
 Parsed: TypeAlias = tuple[MolArrays, list[str | None], np.ndarray, dict[str, np.ndarray]]
@@ -49,28 +45,18 @@ _Futures: TypeAlias = Future[list[tuple[Parsed, str | None]]]
 
 @contextmanager
 def featurizer_pool(
-    rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = (), seconds: float = _ROW_SECONDS
-) -> Iterator[Pool]:
-    """Start a pool for :func:`featurize_rows`, in which a SMILES that crashes a process or exceeds ``seconds`` fails
-    only its row; yield None for few ``rows``, with one worker or in a daemon process."""
+    rows: int | None = None, workers: int | None = None, kinds: Sequence[str] = ()
+) -> Iterator[Workers]:
+    """Start a pool for :func:`featurize_rows`. For few ``rows``, with one worker or in a daemon process, which may not
+    start processes, this process reads all but intricate SMILES."""
     check_number("--workers", workers, 1)
     workers = cores() if workers is None else workers
-    if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)):
-        yield None
-        return
-    # Imported here: predicting a few SMILES does not need them.
-    from multiprocessing import current_process
-
-    if current_process().daemon:  # such as a worker of a multiprocessing.Pool: it may not start processes
-        yield None
-        return
-    # Otherwise every process would compile the kernels on first use, or read them from the cache.
-    _parse_task(["CCO"], GraphConfig(), MOLECULE, kinds)
-    pool = Workers(workers, seconds)
-    try:
+    if workers < 2 or (rows is not None and rows < 4 * _task_rows(kinds)) or current_process().daemon:
+        workers = 0
+    else:  # otherwise every process would compile the kernels on first use, or read them from the cache
+        _parse_task(["CCO"], GraphConfig(), MOLECULE, kinds)
+    with closing(Workers(workers)) as pool:
         yield pool
-    finally:
-        pool.close()
 
 
 def featurize_rows(
@@ -134,15 +120,15 @@ def _parse_chunks(
     prefetch: bool = False,
     kinds: Sequence[str] = (),
 ) -> Iterator[tuple[_Label, Parsed]]:
-    work = partial(_parse_task, config=config, level=level, kinds=tuple(kinds))
     if pool is None:
-        for label, smiles in chunks:
-            yield label, _join((work(task) for task in _tasks(smiles, kinds)), kinds, progress)
+        with featurizer_pool(0) as pool:
+            yield from _parse_chunks(chunks, config, level, pool, progress, prefetch, kinds)
         return
+    work = partial(_parse_task, config=config, level=level, kinds=tuple(kinds))
     pending: deque[tuple[_Label, list[_Futures]]] = deque()
     try:
         for label, smiles in chunks:
-            pending.append((label, [pool.submit(work, task) for task in _tasks(smiles, kinds)]))
+            pending.append((label, [pool.submit(work, task) for task in tasks(smiles, _task_rows(kinds))]))
             if len(pending) > prefetch:
                 yield _finish(*pending.popleft(), kinds, progress)
         while pending:
@@ -166,11 +152,6 @@ def _task_rows(kinds: Sequence[str]) -> int:
     return _DESCRIPTOR_TASK_ROWS if kinds else _TASK_ROWS
 
 
-def _tasks(smiles: Sequence[str], kinds: Sequence[str]) -> Iterator[Sequence[str]]:
-    size = _task_rows(kinds)
-    return (smiles[start : start + size] for start in range(0, len(smiles), size))
-
-
 def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Progress) -> Parsed:
     molecules: list[MolArrays] = []
     reasons: list[str | None] = []
@@ -185,92 +166,6 @@ def _join(results: Iterable[Parsed], kinds: Sequence[str], progress: Progress) -
         progress(len(task_reasons))
     joined = {kind: np.concatenate(parts) for kind, parts in descriptors.items()}
     return MolArrays.join(molecules), reasons, np.concatenate(orders), joined
-
-
-_Result = TypeVar("_Result")
-_Work: TypeAlias = Callable[[Sequence[str]], _Result]
-
-# Time limit in seconds for the start of a replacement process, which may have to compile kernels.
-_START_SECONDS = 600
-
-
-class Workers:
-    """Pool of worker processes, each controlled by a thread; ``seconds`` limits a SMILES, or a task before retries."""
-
-    def __init__(self, count: int, seconds: float) -> None:
-        self._seconds = seconds
-        # Forking is safe on Linux: the child processes use neither torch nor a GPU. Libraries of macOS are not safe.
-        self._context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        self._closed = False
-        self._lock = threading.Lock()  # held while processes are replaced or killed
-        self._processes = [Child(self._context, interruptible=False) for _ in range(count)]
-        self._idle = list(self._processes)
-        self._cold = set(self._processes)  # which have not loaded their libraries
-        self._threads = ThreadPoolExecutor(count, "graphslice-featurize")
-
-    def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[list[tuple[_Result, str | None]]]:
-        """Submit a function of independent rows; the future returns (result, reason): one for all rows, or one per row.
-        The reason is None unless the row crashed or took too long, with the result of an empty SMILES."""
-        return self._threads.submit(self._run, work, smiles)
-
-    def close(self) -> None:
-        """Kill the processes, even if they are busy."""
-        with self._lock:
-            self._closed = True
-            for process in self._processes:
-                process.kill()
-        self._threads.shutdown(cancel_futures=True)
-
-    def _run(self, work: _Work[_Result], smiles: Sequence[str]) -> list[tuple[_Result, str | None]]:
-        process = self._idle.pop()
-        try:
-            if process in self._cold:
-                self._cold.remove(process)
-                try:
-                    _run(process, work, [""], _START_SECONDS)
-                except ChildDied:
-                    process, _ = self._replace(process, work)
-            results: list[tuple[_Result, str | None]] = []
-            tasks: list[Sequence[str]] = [smiles]
-            for texts in tasks:  # which grows by the rows of a task that is lost
-                try:
-                    results.append((_run(process, work, texts, self._seconds), None))
-                except ChildDied as lost:
-                    process, empty = self._replace(process, work)
-                    if len(texts) > 1:
-                        tasks += [[text] for text in texts]
-                        continue
-                    reason = (
-                        f"took longer than {self._seconds:g} s" if lost.exitcode is None else "crashed on this SMILES"
-                    )
-                    results.append((empty, f"RDKit {reason}"))
-            return results
-        finally:
-            self._idle.append(process)
-
-    def _replace(self, lost: Child, work: _Work[_Result]) -> tuple[Child, _Result]:
-        """Replace a process; return the new one and its result for an empty SMILES, which also loads its libraries."""
-        lost.kill()
-        process = Child(self._context, interruptible=False)
-        with self._lock:
-            self._processes[self._processes.index(lost)] = process
-            if self._closed:
-                process.kill()
-                raise CancelledError
-        try:
-            return process, _run(process, work, [""], _START_SECONDS)
-        except ChildDied:
-            with self._lock:  # the next task replaces it again
-                self._processes[self._processes.index(process)] = lost
-            raise InputError(
-                "the processes that read SMILES exit right after they start: use --workers 1; in a script, guard the "
-                'code with if __name__ == "__main__":'
-            ) from None
-
-
-def _run(process: Child, work: _Work[_Result], smiles: Sequence[str], seconds: float) -> _Result:
-    process.start(work, smiles)
-    return process.result(seconds)
 
 
 # Number of molecules that are copied from a store at a time.

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from graphslice.chem.parse import MAX_ATOMS, MoleculeError, parse_molecule, rdkit_messages_blocked
+from graphslice.chem.molecule import smiles_to_graph
+from graphslice.chem.parse import MoleculeError
 from graphslice.config import ATOM, BOND, MOLECULE, DataConfig, quote_item, quote_setting
 from graphslice.data.cells import (
     COMMA_ADVICE,
@@ -212,9 +213,9 @@ def infer_level(target: str, smiles: Sequence[object], lists: Iterable[np.ndarra
     for row, (text, numbers) in enumerate(zip(smiles, lists, strict=True)):
         if row >= _SAMPLE_ROWS and fits[ATOM] != fits[BOND]:
             break
-        with suppress(MoleculeError), rdkit_messages_blocked():
-            mol = parse_molecule(str(text), MAX_ATOMS)
-            atoms, bonds = mol.GetNumAtoms(), mol.GetNumBonds()
+        with suppress(MoleculeError):
+            graph = smiles_to_graph(str(text))
+            atoms, bonds = graph.num_atoms, graph.num_bonds
             if row == 0:
                 first = f"is {len(numbers)} for {pluralize(atoms, 'atom')} and {pluralize(bonds, 'bond')}"
             fits[ATOM] += len(numbers) == atoms

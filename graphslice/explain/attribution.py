@@ -119,9 +119,9 @@ def graph_of(predictor: Predictor, smiles: str) -> tuple[MolGraph, np.ndarray]:
     """Build the graph of a SMILES with the settings of a model, and return ``int64 [N]`` too, the row in the graph of
     each atom of the SMILES; raises MoleculeError if it is not a valid molecule, or the model standardizes it."""
     settings = predictor.config.graph
+    graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
     if settings.standardize != "none" and (parent := parent_smiles(smiles, settings.max_atoms)) != smiles:
         raise MoleculeError(f"the model reads its parent compound: give {parent} instead")
-    graph = smiles_to_graph(smiles, atom_order=settings.atom_order, max_atoms=settings.max_atoms)
     if settings.atom_order == "input":
         return graph, np.arange(graph.num_atoms)
     with rdkit_messages_blocked():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graphslice._version import __version__
 from graphslice.api.model import Model, explain_molecule
+from graphslice.chem.workers import tasks
 from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool, parse
 from graphslice.data.tables import Rows, plain_rows
@@ -38,6 +40,8 @@ _Result = TypeVar("_Result")
 
 # Molecules that are computed at a time: between two chunks other requests have their turn.
 _CHUNK = 128
+# Requests with a body in progress, waiting ones included; idle connections do not count.
+_MAX_REQUESTS = 128
 # Bytes of a request for each of its molecules.
 _MOLECULE_BYTES = 2_048
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -124,14 +128,15 @@ _ERRORS = _OF_ALL | {status: {"model": Problem} for status in (400, 404, 408, 41
 
 
 class Service:
-    """The endpoints. Predictions are computed by one thread, explanations by another; a chunk of a request waits behind
-    those that came before. Molecules of several requests are never computed in one batch, whose size would move the
-    last digit. The time limit, in ``seconds``, begins when the body has arrived; ``pool`` parses and draws."""
+    """The endpoints. Each request has a thread, which waits for its turn to predict, and meanwhile for the processes of
+    ``pool`` that parse and draw; explanations are computed by one thread. Molecules of several requests are never
+    computed in one batch, whose size would move the last digit. The time limit, in ``seconds``, begins when the body
+    has arrived."""
 
     def __init__(self, models: Sequence[ServedModel], pool: Pool, max_molecules: int, seconds: float) -> None:
         self.models = {served.name: served for served in models}
         self._pool, self.max_molecules, self._seconds = pool, max_molecules, seconds
-        self._predicting = ThreadPoolExecutor(1, "graphslice-predict")
+        self._waiting = ThreadPoolExecutor(_MAX_REQUESTS, "graphslice-request")
         self._explaining = ThreadPoolExecutor(1, "graphslice-explain")
 
     def health(self) -> dict[str, Any]:
@@ -150,15 +155,19 @@ class Service:
         served.model.check_calibrated(body.interval, body.nearest)
         columns = as_feature_columns(served.model.feature_columns, body.columns, count)
         rows: list[dict[str, Any]] = []
-        async with self._time_limit():
-            for start in range(0, count, _CHUNK):
-                if await request.is_disconnected():
-                    break
-                part = slice(start, start + _CHUNK)
-                values = {name: numbers[part] for name, numbers in columns.items()}
-                arguments = body.smiles[part], values, body.interval, body.nearest
-                rows += await self._in(self._predicting, served.predict, *arguments)
-            return await self._in(self._predicting, _json_response, {"model": served.name, "rows": rows})
+        over = threading.Event()
+        try:
+            async with self._time_limit():
+                for start in range(0, count, _CHUNK):
+                    if await request.is_disconnected():
+                        break
+                    part = slice(start, start + _CHUNK)
+                    values = {name: numbers[part] for name, numbers in columns.items()}
+                    arguments = body.smiles[part], values, body.interval, body.nearest, over
+                    rows += await self._in(self._waiting, served.predict, *arguments)
+                return await self._in(self._waiting, _json_response, {"model": served.name, "rows": rows})
+        finally:
+            over.set()
 
     async def explain(self, body: ExplainRequest) -> Response:
         """Compute the contributions of the atoms of a molecule to a target (Shapley values), with a picture."""
@@ -170,11 +179,11 @@ class Service:
     async def draw(self, body: DrawRequest) -> Response:
         """Draw molecules as SVG elements; null where a molecule is invalid or has more than 120 atoms."""
         async with self._time_limit():
-            return JSONResponse({"svg": await self._in(self._predicting, draw_molecules, body.smiles, self._pool)})
+            return JSONResponse({"svg": await self._in(self._waiting, draw_molecules, body.smiles, self._pool)})
 
     def close(self) -> None:
         """Stop the threads."""
-        for executor in (self._predicting, self._explaining):
+        for executor in (self._waiting, self._explaining):
             executor.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
@@ -260,8 +269,6 @@ def _json_response(content: dict[str, Any]) -> Response:
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
-# Requests with a body in progress, waiting ones included; idle connections do not count.
-_MAX_REQUESTS = 128
 # Seconds in which a body must arrive.
 _BODY_SECONDS = 30
 #: Headers of the page: it runs no script but its own, and sends data to no other host.
@@ -327,13 +334,15 @@ class Guard:
             self._requests -= has_body
 
 
+# Held by the thread that predicts.
+_predicting = threading.Lock()
 # The time of an explanation grows with the square of the atoms.
 _MAX_EXPLAINED_ATOMS = 120
 
 
 class ServedModel:
     """A model in memory, and the processes that parse SMILES for it; no file of its run directory is read later. One
-    thread may predict while another explains, since explanations have networks of their own."""
+    thread predicts at a time, while another may explain, since explanations have networks of their own."""
 
     def __init__(self, name: str, model: Model, pool: Pool = None) -> None:
         self.name, self.model, self._pool = name, model, pool
@@ -347,12 +356,23 @@ class ServedModel:
         return {"name": self.name, **facts, "columns": self.model.feature_columns}
 
     def predict(
-        self, smiles: Sequence[str], columns: dict[str, np.ndarray], interval: float | None, nearest: bool
+        self,
+        smiles: Sequence[str],
+        columns: dict[str, np.ndarray],  # float32 [R]
+        interval: float | None,
+        nearest: bool,
+        over: threading.Event | None = None,  # set when nobody waits any longer
     ) -> list[dict[str, Any]]:
-        """Return the SMILES of R molecules with the columns of ``graphslice predict``; ``columns``: ``float32 [R]``."""
+        """Return the SMILES of R molecules with the columns of ``graphslice predict``."""
+
+        def stop_if_over(rows: int) -> None:
+            if over is not None and over.is_set():
+                raise TimeoutError
+
         rows, read = Rows.of_smiles(smiles, columns), TableColumns("smiles", features=tuple(columns))
-        chunks = self.model.featurize_rows([rows], read, self._pool)
-        (table,) = predict_chunks(self.model, chunks, interval=interval, nearest=nearest)
+        chunks = [*self.model.featurize_rows([rows], read, self._pool, stop_if_over)]
+        with _predicting:
+            (table,) = predict_chunks(self.model, chunks, interval=interval, nearest=nearest)
         return [*plain_rows(table.drop_columns(list(columns)))]
 
     @cached_property
@@ -384,7 +404,8 @@ def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]
     """Draw molecules as SVG; None where there is no drawing: see :func:`~graphslice.report.drawing.draw_molecule`."""
     if pool is None:
         return _draw(smiles)
-    return [svg or None for drawings, _ in pool.submit(_draw, smiles).result() for svg in drawings]
+    futures = [pool.submit(_draw, task) for task in tasks(smiles, _CHUNK)]
+    return [svg or None for future in futures for drawings, _ in future.result() for svg in drawings]
 
 
 def _draw(smiles: Sequence[str]) -> list[str | None]:

@@ -11,9 +11,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -29,10 +30,11 @@ from pydantic_core import ArgsKwargs
 
 from graphslice._version import __version__
 from graphslice.api.model import Model, load
+from graphslice.data.featurize import Pool, featurizer_pool
 from graphslice.data.formats import split_sheet
 from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError, check_file, check_known, shown
-from graphslice.inference.files import interval_notes, open_featurized, predict_chunks
+from graphslice.inference.files import interval_notes, open_molecules, predict_chunks
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
 from graphslice.serve.documents import Description, Evaluation, Explanations, Predictions, Run
@@ -72,10 +74,12 @@ _Ensemble = Annotated[int | None, Field(description="number of ensemble members"
 
 
 class Tools:
-    """The tools, as methods whose annotations and first line clients see; the first of the models is the default."""
+    """The tools, as methods whose annotations and first line clients see; the first of the models is the default.
+    ``pool`` reads SMILES."""
 
-    def __init__(self, folder: Folder, models: Sequence[str]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Folder, models: Sequence[str], pool: Pool = None) -> None:
+        self.folder, self._pool = folder, pool
+        self._computing = threading.RLock()  # the computations of a process share its cores
         self.models = {name: model_path(name) for name in models}
         self.models |= {name: name for name in MODELS if name != PRETRAINED_MODEL}
         for name in models:
@@ -95,7 +99,9 @@ class Tools:
         """Load a model for a use, again if its files have changed; the last four stay in memory."""
         path = self.find(name)
         files = [Path(path), *Path(path).rglob("*.safetensors")]
-        return _load(path, use, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0))
+        changed = max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+        with self._computing:
+            return _load(path, use, changed)
 
     def predict(
         self, smiles: _Smiles, model: _Model = None, interval: _Interval = None, nearest: _Nearest = False
@@ -103,7 +109,9 @@ class Tools:
         """Predict the properties of molecules. A row without a prediction says why in `error`."""
         predictor = self.load(model)
         predictor.check_calibrated(interval, nearest)
-        with open_featurized(predictor, smiles, workers=1) as (chunks, _):
+        with open_molecules(predictor, smiles) as (molecules, columns_read):
+            chunks = [*predictor.featurize_rows(molecules.chunks, columns_read, self._pool)]
+        with self._computing:
             (table,) = predict_chunks(predictor, chunks, interval=interval, nearest=nearest)
         columns = output_columns(predictor.tasks, predictor.num_models > 1, interval, nearest)
         return {
@@ -119,7 +127,8 @@ class Tools:
         from graphslice.explain.inspect import explain  # imports torch, which takes seconds
 
         predictor = self.load(model, "explain")  # its networks become torch modules, which round otherwise
-        return Explanations(**explain(predictor, smiles).to_dict(predictor.targets))  # type: ignore[typeddict-item]
+        with self._computing:
+            return Explanations(**explain(predictor, smiles).to_dict(predictor.targets))  # type: ignore[typeddict-item]
 
     def describe_model(self, model: _Model = None) -> Description:
         """Describe a model: its targets, classes, architecture and scores."""
@@ -198,7 +207,6 @@ def _load(path: str, use: str, changed: int) -> Model:
 
 def make_server(tools: Tools) -> Server:
     """Return a server with the tools."""
-    lock = anyio.Lock()  # the computations of a process share its cores
 
     async def list_tools(context: ServerRequestContext, params: types.PaginatedRequestParams | None) -> Any:
         return types.ListToolsResult(tools=[describe_tool(name) for name in TOOLS])
@@ -215,8 +223,7 @@ def make_server(tools: Tools) -> Server:
                     document = await call()
                     group.cancel_scope.cancel()
             else:
-                async with lock:
-                    document = await anyio.to_thread.run_sync(call)
+                document = await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
         except ValidationError as invalid:
             first = invalid.errors(include_url=False)[0]
             where = ": ".join(map(str, (params.name, *first["loc"])))
@@ -272,15 +279,24 @@ def _error(message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
 
 
+async def _input_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input. Ctrl-C and SIGTERM end the wait for a line, unlike that of the SDK."""
+    file = os.fdopen(os.dup(0), encoding="utf-8", errors="replace")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # for whatever else reads it
+    while line := await anyio.to_thread.run_sync(file.readline, abandon_on_cancel=True):
+        yield line
+
+
 def serve(folder: str | Path, models: Sequence[str]) -> None:
     """Serve the tools until standard input is closed."""
-    server = make_server(Tools(Folder(folder), models))
 
     async def run() -> None:
-        async with stdio_server() as (read, write):
+        async with stdio_server(_input_lines()) as (read, write):  # type: ignore[arg-type]
             await server.run(read, write, server.create_initialization_options())
 
-    anyio.run(run)
+    with featurizer_pool(0) as pool:  # its end ends a call that is in progress
+        server = make_server(Tools(Folder(folder), models, pool))
+        anyio.run(run)
 
 
 # Most bytes of a file, so that a client cannot occupy the machine for days.

@@ -197,6 +197,25 @@ def test_a_request_that_takes_too_long_is_503_while_the_server_stays_responsive(
         assert predict(client, ["CCO"], model="tiny")[0]["error"] is None
 
 
+def test_a_slow_molecule_costs_its_row_while_others_are_predicted(model, monkeypatch):
+    monkeypatch.setattr("graphslice.chem.workers.ROW_SECONDS", 3)
+    slow = "O%10" + "C1CCC(CC1)O" * 26 + "%10"
+    with featurizer_pool(workers=2) as pool, ThreadPoolExecutor(1) as threads:
+        client = make_client(ServedModel("tiny", model, pool))
+        late = threads.submit(predict, client, ["CCO", slow])
+        time.sleep(0.3)
+        assert predict(client, ["CCN"])[0]["error"] is None and not late.done()
+        assert [row["error"] for row in late.result()] == [None, "RDKit took longer than 3 s"]
+
+
+def test_a_request_that_is_over_gives_up_its_slow_molecules(model, monkeypatch):
+    monkeypatch.setattr("graphslice.chem.workers.ROW_SECONDS", 0.5)
+    slow, over = "O%10" + "C1CCC(CC1)O" * 26 + "%10", threading.Event()
+    over.set()
+    with featurizer_pool(workers=2) as pool, pytest.raises(TimeoutError):
+        ServedModel("tiny", model, pool).predict([slow] * 128, {}, None, False, over)
+
+
 def test_a_request_is_503_if_the_server_stops_before_it_ends(served):
     release, ended = threading.Event(), SimpleNamespace(is_disconnected=lambda: asyncio.sleep(0))
     slow = SimpleNamespace(name="slow", model=served.model, predict=lambda *_: release.wait(30) and [])

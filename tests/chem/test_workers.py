@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import graphslice as gs
+from graphslice.chem import MoleculeError, smiles_to_graph, workers
 from graphslice.chem.molecule import read_smiles
 from graphslice.config import GraphConfig
 from graphslice.data import featurize as pool
@@ -25,7 +31,7 @@ CRASH, NO_STEP_LIMIT = "[U][U]", "[Pu][Pu]"
 
 @pytest.fixture
 def deadly(monkeypatch):
-    """Make one SMILES crash the process that reads it and another one hang; shorten the time limit."""
+    """Make one SMILES crash the process that reads it and another one hang."""
 
     def reading(read):
         def read_or_die(smiles, level, **settings):
@@ -52,7 +58,7 @@ def deadly_rows(demo_smiles):
 def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     smiles, expected, bad = deadly_rows
     request.getfixturevalue("deadly")
-    with featurizer_pool(workers=2, seconds=5) as processes:
+    with featurizer_pool(workers=2) as processes:
         arrays, reasons, *_ = parse(smiles, GraphConfig(), processes)
         store, again = GraphStore.from_arrays(arrays), parse(smiles[10:400], GraphConfig(), processes)[0]
     messages = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
@@ -90,7 +96,76 @@ def test_processes_that_cannot_start_raise(monkeypatch):
         parse(["C"], GraphConfig(), processes)
 
 
-def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly):
-    with featurizer_pool(workers=2, seconds=1000) as processes:
+def test_closing_the_pool_does_not_wait_for_a_hanging_row(deadly, monkeypatch):
+    monkeypatch.setattr(workers, "ROW_SECONDS", 1000)
+    with featurizer_pool(workers=2) as processes:
         future = processes.submit(pool._parse_task, [NO_STEP_LIMIT])
     assert future.done()
+
+
+# A ring over 26 rings, as in cycloamyloses, is 2^26 rings for RDKit.
+SLOW = "O%10" + "C1CCC(CC1)O" * 26 + "%10"
+DENSE = ".".join(
+    "[U]" + "".join(f"%({1 + (30 * i + j if left else 30 * j + i)})" for j in range(30))
+    for left in (True, False)
+    for i in range(30)
+)
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(workers, "ROW_SECONDS", 0.5)
+    return "RDKit took longer than 0.5 s"
+
+
+def test_tasks_have_every_row_in_order_and_intricate_ones_alone(demo_smiles):
+    fullerene = "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5c1c1c6c6c%11c2"
+    rows = [SLOW, *demo_smiles[:20], fullerene, "C" * 600, *demo_smiles[20:26], SLOW]
+    parts = [list(part) for part in workers.tasks(rows, 8)]
+    assert [text for part in parts for text in part] == rows and [len(part) for part in parts] == [
+        1,
+        8,
+        8,
+        4,
+        1,
+        1,
+        6,
+        1,
+    ]
+    assert list(workers.tasks([], 8)) == []
+
+
+@pytest.mark.parametrize("smiles", [SLOW, DENSE])
+def test_a_slow_molecule_is_an_error_of_smiles_to_graph(smiles, short_limit):
+    with pytest.raises(MoleculeError, match=r"^RDKit (took longer than 0\.5 s|crashed on this SMILES)$"):
+        smiles_to_graph(smiles)
+
+
+def test_a_slow_molecule_costs_its_row_in_python_and_in_a_file(short_limit, cli, run_directory, tmp_path):
+    predictions = gs.load(run_directory, "cpu").predict(["CCO", SLOW, "CCN"], details=True)
+    assert predictions.errors == [None, short_limit, None]
+    code, out, _ = cli("predict", run_directory, "CCO", SLOW, "CCN", "--workers", "2")
+    assert code == 0 and [row.endswith(short_limit) for row in out.splitlines()] == [False, False, True, False]
+
+
+def test_train_and_featurize_leave_out_a_slow_molecule(short_limit, cli, demo_rows, tmp_path):
+    table = demo_rows.iloc[:40][["smiles", "gap_ev"]].copy()
+    table.loc[3, "smiles"] = SLOW
+    table.to_csv(tmp_path / "table.csv", index=False)
+    options = ["--dataset", tmp_path / "table.csv", "--out", tmp_path / "run", "--trainer.max_epochs", 1, "--baselines"]
+    code, _, err = cli("train", *options, "off")
+    assert code == 0 and short_limit in (tmp_path / "run" / "rejected.csv").read_text(), err
+    code, _, err = cli("featurize", tmp_path / "table.csv", "--out", tmp_path / "t.arrow")
+    assert code == 0 and GraphStore.open(tmp_path / "t.arrow").errors == {3: short_limit}, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_predict_during_a_slow_molecule(number, run_directory, child_environment):
+    command = [sys.executable, "-m", "graphslice", "predict", str(run_directory), SLOW]
+    process = subprocess.Popen(command, stdout=-1, stderr=-1, env=child_environment)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    while not children.read_text().split() and time.monotonic() < deadline:  # the process that reads it
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(4) == (143 if number == signal.SIGTERM else 130)

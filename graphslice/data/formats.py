@@ -7,23 +7,42 @@ import csv
 import gzip
 import itertools
 import re
+import shutil
 import tempfile
 import warnings
+import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, time
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, cast
+from typing import IO, Any, BinaryIO, TextIO, TypeAlias, cast
+from xml.etree.ElementTree import Element, iterparse
 
 from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError, mol_to_smiles, parse_failure, rdkit_messages_blocked
-from graphslice.errors import InputError, first_line, nearest
+from graphslice.errors import InputError, first_line, nearest, pluralize, quoted_list
 
 # Lines after the header by which the separator is inferred.
 _LINES_SEEN = 20
 # Byte order marks.
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+# Encodings without a mark. The language of a few words is not certain: of those that fit equally well, the first.
+_ENCODINGS = {
+    "cp932": "Shift-JIS",
+    "gb18030": "GB18030",
+    "big5": "Big5",
+    "cp949": "EUC-KR",
+    "cp1252": "Windows-1252",
+    "cp1251": "Windows-1251",
+}
+# A field with bytes that are not ASCII, the number of those that are looked at, and differences that do not count.
+_OTHER_FIELD, _FIELDS_SEEN, _TIE = re.compile(rb"[^,;\t\r\n\"]*[\x80-\xff][^,;\t\r\n\"]*"), 200, 0.06
+# In the alphabets of western Europe a letter with an accent stands between ASCII; kana of Shift-JIS begin with 82, 83.
+_TWO_BYTES = re.compile(rb"[\x80-\xff]{2}|[\x82\x83][\x40-\xfc]")
+# What other encodings look like as Shift-JIS.
+_HALF_WIDTH = re.compile("[\uff61-\uff9f]")
 # First line that names the separator for Excel.
 _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 # Most characters of a cell, for the csv module, whose default is 131,072: the largest C long on all platforms.
@@ -33,28 +52,42 @@ _FIELD_LIMIT = 2**31 - 1
 TextRows: TypeAlias = tuple[list[list[str]], dict[int, str]]
 
 
-def open_text(path: Path, stack: ExitStack) -> TextIO:
-    """Open a text file, unpacked if it ends in ``.gz``; ``stack`` closes it. The encoding is that of the byte order
-    mark, else UTF-8 whose invalid bytes become surrogates (``surrogateescape`` restores them). Line ends are kept."""
+def open_text(path: Path, stack: ExitStack, notes: list[str]) -> TextIO:
+    """Open a text file, unpacked if it ends in ``.gz``; ``stack`` closes it. ``notes`` get the encoding, unless it is
+    UTF-8 or has a byte order mark. Line ends are kept."""
     opener: Callable = gzip.open if path.name.lower().endswith(".gz") else open
     with opener(path, "rb") as binary:
-        head = binary.read(4)
-    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "utf-8")
-    errors = "surrogateescape" if encoding.startswith("utf-8") else "strict"  # the others cannot keep invalid bytes
+        encoding = _encoding_of(binary)
+    if encoding in _ENCODINGS:
+        notes.append(
+            f"{path.name} is not in UTF-8: it is read as {_ENCODINGS[encoding]}; if texts look wrong, save it as UTF-8"
+        )
+    errors = "strict" if encoding == "utf-16" else "replace"
     return cast(TextIO, stack.enter_context(opener(path, "rt", encoding=encoding, errors=errors, newline="")))
 
 
-def encode_text(cell: str) -> bytes:
-    """Encode a cell as the bytes that it has in its file."""
-    return cell.encode("utf-8", errors="surrogateescape")
-
-
-def decode_text(cell: bytes) -> str:
-    """Decode a cell as UTF-8, or as Latin-1 if it is not valid UTF-8."""
+def _encoding_of(file: BinaryIO) -> str:
+    """Return the encoding of the byte order mark, UTF-8 if all of the file is, else the most likely one."""
+    head = file.read(4)
+    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    if marked is not None:
+        return marked
+    file.seek(0)
     try:
-        return cell.decode("utf-8")
+        deque(map(bytes.decode, file), 0)
+        return "utf-8"
     except UnicodeDecodeError:
-        return cell.decode("latin-1")
+        file.seek(0)
+    fields = itertools.chain.from_iterable(map(_OTHER_FIELD.findall, file))
+    sample = b" ".join(itertools.islice(fields, _FIELDS_SEEN))
+    if not _TWO_BYTES.search(sample):
+        return "cp1252"
+    from charset_normalizer import from_bytes
+
+    matches = from_bytes(sample, cp_isolation=[*_ENCODINGS], threshold=1)
+    found = {match.encoding: match.chaos for match in matches if not _HALF_WIDTH.search(str(match))}
+    least = min(found.values(), default=0)
+    return next((name for name in _ENCODINGS if found.get(name, 1) <= least + _TIE), "cp1252")
 
 
 def chunks_of(table: Iterable[list[str]], rows: int) -> Iterator[TextRows]:
@@ -130,6 +163,9 @@ def _chunks(records: Iterator[tuple[list[str], int]], width: int, file: str, row
 EXCEL_SUFFIXES = (".xlsx",)
 # Most rows of a sheet.
 _MOST_ROWS = 1_048_576
+# Parts of a workbook, and what makes a second look at the cells worthwhile.
+_BOOK, _LINKS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
+_CELLS_TO_NAME = re.compile(rb"<(?:\w+:)?(?:f|mergeCell)[\s/>]")
 # Texts that are numbers. Identifiers such as 007, 1.10, 1E5 or one of 16 digits would lose something as numbers.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.0|\.[0-9]*[1-9])?(e[-+][0-9]{2})?")
 
@@ -140,9 +176,10 @@ def split_sheet(path: Path) -> tuple[Path, str | None]:
     return (Path(file), sheet) if colon and sheet and file.lower().endswith(EXCEL_SUFFIXES) else (path, None)
 
 
-def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[list[str]], list[str]]:
-    """Read the header, the rows up to the last that is not blank, and a note if the path does not choose the sheet.
-    Nameless columns are left out; cells are as in a CSV export: ``TRUE``, ``2026-01-31``, stored results, ``#N/A``."""
+def read_excel(path: Path, stack: ExitStack, notes: list[str]) -> tuple[list[str], Iterator[list[str]]]:
+    """Read the header, and the rows up to the last that is not blank. ``notes`` get what the reader cannot know: that
+    the path does not choose the sheet, and cells that are empty only here. Nameless columns are left out; cells are as
+    in a CSV export: ``TRUE``, ``2026-01-31``, stored results, ``#N/A``."""
     import openpyxl
 
     file, name = split_sheet(path)
@@ -154,16 +191,67 @@ def read_excel(path: Path, stack: ExitStack) -> tuple[list[str], Iterator[list[s
     visible = [title for title, sheet in sheets.items() if sheet.sheet_state == "visible"] or list(sheets)
     if (chosen := visible[0] if name is None and visible else name) not in sheets:
         raise InputError(f"{file} has no sheet {name!r}{nearest(name, sheets)}; it has {', '.join(map(repr, sheets))}")
-    notes = []
     if name is None and len(visible) > 1:
         others = ", ".join(map(repr, visible[1:]))
-        notes = [f"only the first sheet of {file} is read: to read another of {others}, give FILE.xlsx:SHEET"]
+        notes.append(f"only the first sheet of {file} is read: to read another of {others}, give FILE.xlsx:SHEET")
+    with _convert_errors(file):
+        notes += _cell_notes(file, chosen)
     texts = _rows(file, sheets[chosen])
     header = next((row for row in texts if any(map(str.strip, row))), [])
     columns = [column for column, text in enumerate(header) if text.strip()]
     # A line break within a name is a space, so that the name can be written on a command line.
     names = [" ".join(header[column].split()) for column in columns]
-    return names, _without_last_blanks([row[c] if c < len(row) else "" for c in columns] for row in texts), notes
+    return names, _without_last_blanks([row[c] if c < len(row) else "" for c in columns] for row in texts)
+
+
+def _cell_notes(file: Path, sheet: str) -> Iterator[str]:
+    """Yield notes on formulas without a stored result, and on merged cells, of which openpyxl's fast reader says
+    nothing."""
+    with zipfile.ZipFile(file) as archive:
+        targets = {link.get("Id"): link.get("Target", "") for link in _elements(archive, _LINKS, "Relationship")}
+        (part,) = (
+            targets[next(value for name, value in element.items() if name.endswith("}id"))]
+            for element in _elements(archive, _BOOK, "sheet")
+            if element.get("name") == sheet
+        )
+        part = part[1:] if part.startswith("/") else f"xl/{part}"
+        with archive.open(part) as xml:
+            if not any(_CELLS_TO_NAME.search(line) for line in _blocks(xml)):
+                return
+        without = [
+            cell.get("r", "?")
+            for cell in _elements(archive, part, "c")
+            if cell.find("{*}f") is not None and not cell.findtext("{*}v") and cell.find("{*}is") is None
+        ]
+        merged = [element.get("ref", "?") for element in _elements(archive, part, "mergeCell")]
+    if without:
+        yield (
+            f"{file}: {pluralize(len(without), 'cell')} with a formula but no stored result (the first: {without[0]}) "
+            "read as empty: open the workbook in a spreadsheet program and save it"
+        )
+    if merged:
+        yield (
+            f"{file}: of the merged cells {quoted_list(merged, 3, str)} only the first has a value, and the others are "
+            "read as empty: unmerge and fill them"
+        )
+
+
+def _elements(archive: zipfile.ZipFile, part: str, tag: str) -> Iterator[Element]:
+    """Yield the elements of a tag of a part of a workbook, one at a time."""
+    with archive.open(part) as xml:
+        for _, element in iterparse(xml):
+            if element.tag.rpartition("}")[2] == tag:
+                yield element
+            if element.tag.rpartition("}")[2] in (tag, "row"):
+                element.clear()
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield overlapping blocks, so that a short text is whole in one of them."""
+    end = b""
+    while block := file.read(1 << 20):
+        yield end + block
+        end = block[-100:]
 
 
 def _without_last_blanks(rows: Iterable[list[str]]) -> Iterator[list[str]]:
@@ -242,14 +330,13 @@ def write_excel(path: Path, file: Path) -> Iterator[Callable[[Iterable[Sequence[
 _SMILES, _TITLE = "smiles", "name"
 # A property: "> <NAME>", with other texts before and behind the name, and lines up to an empty one.
 _PROPERTY = re.compile(r"^>[^<\n]*<(.*)>.*\n((?:.+\n?)*)", re.MULTILINE)
-_BLOCK = 1 << 20
 
 
-def read_sdf(path: Path, rows: int, stack: ExitStack) -> tuple[list[str], Iterator[TextRows], int]:
+def read_sdf(path: Path, rows: int, stack: ExitStack, notes: list[str]) -> tuple[list[str], Iterator[TextRows], int]:
     """Read column names (``smiles``, ``name`` if a record has a title, all properties), rows in chunks, and their
     number. A record whose structure cannot be read is a malformed row with its properties."""
     with rdkit_messages_blocked():
-        supplier = Chem.SDMolSupplier(_unpack(path, stack))
+        supplier = Chem.SDMolSupplier(_unpack(path, stack, notes))
     properties: dict[str, str] = {}
     has_titles = False
     for number in range(len(supplier)):
@@ -275,13 +362,11 @@ def read_sdf(path: Path, rows: int, stack: ExitStack) -> tuple[list[str], Iterat
     return columns, chunks(), len(supplier)
 
 
-def _unpack(path: Path, stack: ExitStack) -> str:
+def _unpack(path: Path, stack: ExitStack, notes: list[str]) -> str:
     """Write a temporary copy as RDKit reads it, unpacked and in UTF-8, and return its path."""
     copy = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "copy.sdf"
     with copy.open("w", encoding="utf-8", newline="") as file:
-        text = open_text(path, stack)
-        while block := text.read(_BLOCK):
-            file.write(decode_text(encode_text(block)))
+        shutil.copyfileobj(open_text(path, stack, notes), file)
         file.write("\n")  # RDKit does not open an empty file
     return str(copy)
 

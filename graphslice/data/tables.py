@@ -27,7 +27,6 @@ from graphslice.data.formats import (
     EXCEL_SUFFIXES,
     TextRows,
     chunks_of,
-    encode_text,
     open_text,
     read_csv,
     read_excel,
@@ -35,7 +34,6 @@ from graphslice.data.formats import (
     split_sheet,
     write_excel,
 )
-from graphslice.data.formats import decode_text as decode_text
 from graphslice.errors import EmptyTableError, InputError, NoSmilesColumnError, check_suffix, file_errors
 from graphslice.system.files import atomic_write
 
@@ -229,35 +227,35 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     if _has_suffix(path, SDF_SUFFIXES):
         from graphslice.data.formats import read_sdf  # RDKit takes a while to import
 
-        header, chunks, estimated_rows = read_sdf(path, rows, stack)
+        header, chunks, estimated_rows = read_sdf(path, rows, stack, notes)
     elif _has_suffix(path, EXCEL_SUFFIXES):
-        header, sheet, notes = read_excel(path, stack)
+        header, sheet = read_excel(path, stack, notes)
         chunks = chunks_of(sheet, rows)
     elif _has_suffix(path, SMILES_SUFFIXES):
-        header, chunks = ["smiles", "name"], chunks_of(smiles_rows(open_text(path, stack)), rows)
+        header, chunks = ["smiles", "name"], chunks_of(smiles_rows(open_text(path, stack, notes)), rows)
     else:
         delimiter = "\t" if _has_suffix(path, TSV_SUFFIXES) else None
-        header, chunks = read_csv(open_text(path, stack), path.name, delimiter, rows)
+        header, chunks = read_csv(open_text(path, stack, notes), path.name, delimiter, rows)
     first = next(chunks, None)
     named = not _has_suffix(path, (*SMILES_SUFFIXES, *SDF_SUFFIXES))
     if first is None:
         raise EmptyTableError("; ".join([f"{path} {'has no rows' if header and named else 'is empty'}", *notes]))
-    columns = [decode_text(encode_text(name)) for name in header]
-    return TableStream(columns, _text_chunks(columns, first, chunks, path), estimated_rows, named, notes)
+    return TableStream(header, _text_chunks(header, first, chunks, path), estimated_rows, named, notes)
 
 
 def _text_chunks(columns: list[str], first: TextRows, others: Iterator[TextRows], path: Path) -> Iterator[Rows]:
     with file_errors("read", path, *_DAMAGED):
         for rows, faults in itertools.chain([first], others):
-            arrays = [binary_array(_utf8(cells), pa.string()) for cells in zip(*rows, strict=True)]
+            arrays = [binary_array([cell.encode() for cell in cells], pa.string()) for cells in zip(*rows, strict=True)]
             yield Rows(pa.Table.from_arrays(arrays, names=columns), faults)
 
 
-def _utf8(cells: Sequence[str]) -> list[bytes]:
+def decode_text(cell: bytes) -> str:
+    """Decode a cell of bytes as UTF-8, or as Latin-1 if it is not valid UTF-8."""
     try:
-        return [cell.encode() for cell in cells]
-    except UnicodeEncodeError:  # bytes that are not UTF-8 but Latin-1
-        return [decode_text(encode_text(cell)).encode() for cell in cells]
+        return cell.decode("utf-8")
+    except UnicodeDecodeError:
+        return cell.decode("latin-1")
 
 
 def texts(column: pa.ChunkedArray) -> list[str]:

@@ -12,7 +12,7 @@ from whole_tables import read_table
 
 from graphslice.config import DataConfig
 from graphslice.data.loaders import load_dataset
-from graphslice.data.tables import count_rows, is_table_name, table_files, write_table
+from graphslice.data.tables import count_rows, is_table_name, open_table, table_files, write_table
 from graphslice.errors import InputError
 
 ROWS = [
@@ -177,3 +177,26 @@ def test_hidden_first_sheet_is_passed_over(tmp_path):
     workbook.active = 1
     workbook.save(path)
     assert read(path) == (["smiles"], [["CC"]])
+
+
+def test_formulas_without_stored_results_and_merged_cells_are_named(tmp_path):
+    rows = [["smiles", "a", "y"], *([("C" * n), n, f"=B{n + 1}*2"] for n in range(1, 15))]
+    path = write(tmp_path / "t.xlsx", rows, ROWS)
+    workbook = openpyxl.load_workbook(path)
+    workbook["Sheet 1"].merge_cells("B3:B5")
+    workbook.save(path)
+    with open_table(path) as table:
+        first, formulas, merged = table.notes
+    assert "only the first sheet" in first
+    assert "14 cells with a formula but no stored result (the first: C2) read as empty" in formulas
+    assert "of the merged cells B3:B5 only the first has a value" in merged
+    with open_table(Path(f"{path}:Sheet 2")) as table:
+        assert table.notes == []
+    # As a spreadsheet program saves it: with results.
+    content = {entry: zipfile.ZipFile(path).read(entry) for entry in zipfile.ZipFile(path).namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for entry, data in content.items():
+            archive.writestr(entry, re.sub(rb"(</f>)<v ?/>|(</f>)<v></v>", rb"</f><v>3</v>", data))
+    with open_table(Path(f"{path}:Sheet 1")) as table:
+        assert "stored result" not in str(table.notes)
+        assert {row["y"] for chunk in table.chunks for row in chunk.table.to_pylist()} == {"3"}

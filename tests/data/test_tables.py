@@ -7,6 +7,7 @@ import gzip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rdkit import Chem
 from whole_tables import read_table
 
 from graphslice.data.tables import count_rows, open_table, table_files, write_table
@@ -83,6 +84,35 @@ def test_encodings_with_byte_order_mark(name, encoding, tmp_path):
     content = codecs.BOM_UTF16_BE + content if encoding == "utf-16-be" else content
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read(tmp_path / name) == (["smiles", "caf\u00e9"], [["C", "\U0001f600"], ["N", "\u010a\n"]])
+
+
+WORDS = {
+    "cp1252": [["IC50 (µM)"], ["Löslichkeit", "Größe", "±", "café – pur"], ["a\u2019b", "10 €", "25 °C", "Å"]],
+    "cp932": [["溶解度"], ["化合物名", "活性値", "エタノール"], ["名前", "カフェイン"]],
+    "gb18030": [["溶解度"], ["名称", "活性", "乙醇", "乙烷"], ["化合物名称", "咖啡因"]],
+    "cp949": [["화합물", "활성", "에탄올"]],
+    "big5": [["化合物名稱", "活性", "乙醇"]],
+    "cp1251": [["название", "активность", "этанол"]],
+}
+
+
+@pytest.mark.parametrize("encoding", WORDS)
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.smi", "t.sdf"])
+def test_other_encodings_are_found_and_named(encoding, name, tmp_path):
+    """A few words in a table that is ASCII otherwise; Python's own codecs write it."""
+    for words in WORDS[encoding]:
+        others = [f"{'C' * (i + 1)}O{',1.5' * len(words)}" for i in range(30)]
+        text = "\n".join([",".join(["smiles", *words]), *others, ",".join(["C", *words]), ""])
+        if name == "t.smi":
+            text = "C " + " ".join(words) + "\nCC\n"
+        if name == "t.sdf":
+            text = Chem.MolToMolBlock(Chem.MolFromSmiles("C")) + f"> <{words[0]}>\n{words[-1]}\n\n$$$$\n"
+        content = text.encode(encoding)
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        with open_table(tmp_path / name) as table:
+            cells = str(table.columns) + str([chunk.table.to_pylist() for chunk in table.chunks])
+        assert all(word in cells for word in (words[:1] + words[-1:] if name == "t.sdf" else words)), cells[:200]
+        assert len(table.notes) == 1 and f"{name} is not in UTF-8: it is read as" in table.notes[0]
 
 
 def test_latin1_becomes_utf8_in_the_output(tmp_path):

@@ -44,7 +44,7 @@ def test_commands_of_the_skill_run(monkeypatch, tmp_path, demo_rows, cli, tiny_f
     namespace: dict = {}
     for block in code_blocks("docs/skill/SKILL.md", "python"):
         exec(block, namespace)
-    assert namespace["result"].errors == [None, "not a valid SMILES"]
+    assert namespace["result"].errors == [None, "not a valid SMILES: syntax error at character 3"]
 
 
 def test_skill_names_every_column_of_predictions():

@@ -7,8 +7,9 @@ for invalid molecules repeat their content.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unicodedata import name
 
@@ -24,6 +25,10 @@ _ATOM = re.compile(r"\[[^][]*\]|Br|Cl|[BCNOPSFIbcnops*]")
 # Atom-map numbers label atoms in reactions, and isotopes label atoms in samples; neither is part of the graph.
 _LABELS = re.compile(r":[0-9]+\]|\[[0-9]")
 _TAGS = re.compile(r"@+")
+# Types of brackets around units of polymers. Of the others, COM and MIX enclose the parts of a mixture.
+_POLYMERS = {"SRU", "MON", "MER", "COP", "CRO", "MOD", "GRA", "ANY"}
+# Properties of an atom with a label, and labels of R groups, attachment points, beads and lists of elements.
+_ATOM_LABELS, _VARIABLE = ("atomLabel", "molFileAlias"), re.compile(r"_?R[0-9]*|_AP[0-9]*|\S*_[pe]")
 # What is found in columns of SMILES by mistake.
 _OTHER_NOTATIONS = {
     "an InChI": re.compile(r"^\s*InChI="),
@@ -32,6 +37,10 @@ _OTHER_NOTATIONS = {
     "a reaction": re.compile(r"^\S*(?<!-)>[^\s>]*>\S*$"),
     "a molblock": re.compile(r"^M  END", re.MULTILINE),
 }
+# RDKit's messages of a SMILES that it cannot parse.
+_COMPLAINT, _POSITION = re.compile(r"Parse Error: (.+?)(?: while parsing| for input):"), re.compile(r"position (\d+):")
+# An aromatic nitrogen with two neighbours, which may lack its hydrogen.
+_BARE_NITROGEN = Chem.MolFromSmarts("[nD2;H0]")
 # Invisible characters that a text may have at its ends.
 _INVISIBLE = dict.fromkeys(map(ord, "\ufeff\u200b\u200c\u200d\u2060"))
 
@@ -55,7 +64,7 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
     except UnicodeEncodeError:  # undecodable bytes of a file
         raise MoleculeError("not a valid SMILES") from None
     if mol is None:
-        raise MoleculeError(parse_failure(Chem.MolFromSmiles(smiles, sanitize=False), _unreadable(smiles)))
+        raise MoleculeError(parse_failure(Chem.MolFromSmiles(smiles, sanitize=False), partial(_unreadable, smiles)))
     parts = smiles.split(maxsplit=1)
     if len(parts) > 1 and not parts[1].startswith("|"):  # RDKit reads "C C" as methane named C; | starts a CXSMILES
         raise MoleculeError(f"text after a space: {parts[1].strip()[:40]!r}; give the SMILES alone")
@@ -68,6 +77,8 @@ def parse_molecule(smiles: str, max_atoms: int, *, keep_atom_maps: bool = False)
         raise MoleculeError("a wildcard atom (*) has no element")
     if "[#" in smiles:  # RDKit reads such an atom without hydrogens, so ethanol as SMARTS is a radical
         raise MoleculeError("a SMARTS pattern, not a SMILES: write elements by their symbols")
+    if "|" in smiles:
+        _reject_variable(mol)
     if not keep_atom_maps and _LABELS.search(smiles):
         for atom in mol.GetAtoms():
             atom.SetAtomMapNum(0)
@@ -82,9 +93,27 @@ def _reject_large(num_atoms: int, max_atoms: int) -> None:
         raise MoleculeError(f"{num_atoms} atoms, more than the limit of {max_atoms} (graph.max_atoms raises it)")
 
 
+def _reject_variable(mol: Chem.Mol) -> None:
+    """Raise :class:`MoleculeError` if a structure stands for more than the molecule of its atoms and bonds."""
+    types = (group.GetProp("TYPE") for group in Chem.GetMolSubstanceGroups(mol) if group.HasProp("TYPE"))
+    if kind := next((kind for kind in types if kind in _POLYMERS), None):
+        raise MoleculeError(f"a polymer: its brackets ({kind}) repeat a unit, and one molecule is needed")
+    if any(bond.HasProp("_MolFileBondEndPts") for bond in mol.GetBonds()):
+        raise MoleculeError("a bond to one of several atoms: give one molecule")
+    labels = (atom.GetProp(name) for atom in mol.GetAtoms() for name in _ATOM_LABELS if atom.HasProp(name))
+    if label := next(filter(_VARIABLE.fullmatch, labels), None):
+        raise MoleculeError(f"an atom with the label {label[:40]!r} stands for others: give one molecule")
+
+
 def _unreadable(text: str) -> str:
-    found = next((f", but {notation}" for notation, pattern in _OTHER_NOTATIONS.items() if pattern.search(text)), "")
-    return f"not a valid SMILES{found}"
+    """Return what a text is, or RDKit's complaint, that it cannot be parsed even without sanitization."""
+    if found := next((notation for notation, pattern in _OTHER_NOTATIONS.items() if pattern.search(text)), None):
+        return f"not a valid SMILES, but {found}"
+    with rdBase.CaptureErrorLog() as log:
+        Chem.MolFromSmiles(text, sanitize=False)
+    what, where = _COMPLAINT.search(log.messages), _POSITION.search(log.messages)
+    complaint = f": {what[1]}{f' at character {where[1]}' if where else ''}" if what else ""
+    return f"not a valid SMILES{complaint}"
 
 
 def _reject_other_scripts(smiles: str) -> None:
@@ -102,12 +131,15 @@ def _count_written_atoms(smiles: str) -> int:
     return sum(atom != "[H]" for atom in _ATOM.findall(smiles.split(maxsplit=1)[0]))
 
 
-def parse_failure(unsanitized: Chem.Mol | None, unreadable: str) -> str:
+def parse_failure(unsanitized: Chem.Mol | None, unreadable: Callable[[], str]) -> str:
     """Explain why RDKit rejects a molecule, parsed without sanitization; ``unreadable`` if even that is impossible."""
     if unsanitized is None:
-        return unreadable
+        return unreadable()
     try:
         Chem.SanitizeMol(unsanitized)
+    except Chem.KekulizeException as error:
+        hint = "; an aromatic N with a hydrogen is [nH]" if unsanitized.HasSubstructMatch(_BARE_NITROGEN) else ""
+        return f"not a valid molecule: {' '.join(str(error).split())}{hint}"
     except ValueError as error:
         return f"not a valid molecule: {' '.join(str(error).split())}"
     except RuntimeError:
@@ -167,6 +199,7 @@ def mol_to_smiles(mol: Chem.Mol) -> str:
         bond.HasQuery() for bond in mol.GetBonds()
     ):
         raise MoleculeError("a query, with atoms or bonds that stand for several: give one molecule")
+    _reject_variable(mol)
     try:
         with rdkit_messages_blocked():
             # Molecules parsed without sanitization lack the valences that writing needs.

@@ -195,7 +195,7 @@ def read_excel(path: Path, stack: ExitStack, notes: list[str]) -> tuple[list[str
         others = ", ".join(map(repr, visible[1:]))
         notes.append(f"only the first sheet of {file} is read: to read another of {others}, give FILE.xlsx:SHEET")
     with _convert_errors(file):
-        notes += _cell_notes(file, chosen)
+        notes += _cell_notes(file, sheets[chosen].title)
     texts = _rows(file, sheets[chosen])
     header = next((row for row in texts if any(map(str.strip, row))), [])
     columns = [column for column, text in enumerate(header) if text.strip()]
@@ -386,5 +386,5 @@ def _smiles(supplier: Chem.SDMolSupplier, number: int) -> str:
             raise MoleculeError("it holds two structures: the line $$$$ between them is missing")
         if mol is None:
             unsanitized = Chem.MolFromMolBlock(text, sanitize=False)
-            raise MoleculeError(parse_failure(unsanitized, "RDKit cannot read the structure"))
+            raise MoleculeError(parse_failure(unsanitized, lambda: "RDKit cannot read the structure"))
     return mol_to_smiles(mol)

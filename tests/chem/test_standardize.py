@@ -48,8 +48,8 @@ def test_invalid_molecules_keep_their_reasons():
     found, faults = standardize_all(smiles, "parent", 512)
     assert found == ["CC", "C[N", "", "", "", None, "", ""]
     assert faults == {
-        2: "not a valid SMILES",
-        3: "not a valid SMILES",
+        2: "not a valid SMILES: syntax error at character 4",
+        3: "not a valid SMILES: extra open parentheses at character 2",
         6: "a wildcard atom (*) has no element",
         7: "text after a space: 'C'; give the SMILES alone",
     }

@@ -25,10 +25,10 @@ UNUSUAL = {
     "300 atoms with stereo and maps": "[CH3:200]" + "C" * 300 + "/C=C\\C[C@H](F)Cl",
 }  # fmt: skip
 EXTENDED = {
-    "atropisomer": "Cc1cccc(I)c1-c1c(C)cccc1I |wU:7.6|", "labels": "CCO |$R1;lab;$|", "values": "CCO |$_AV:a;b;c$|",
+    "atropisomer": "Cc1cccc(I)c1-c1c(C)cccc1I |wU:7.6|", "labels": "CCO |$A1;lab;$|", "values": "CCO |$_AV:a;b;c$|",
     "properties": "CCO |atomProp:0.p.1|", "radicals by label": "CCO |^1:0,^2:1|",
     "coordinates": "CCO |(0,0,;1,0,;2,1,)|", "enhanced stereo": "C[C@H](F)Cl |o1:1|",
     "stereo group": "C[C@H](F)Cl |&1:1|", "wiggly double bond": "CC=CC |w:1.0|", "cis": "CC=CC |c:1|",
-    "trans": "CC=CC |t:1|", "some stereo": "CC=CC |ctu:1|", "polymer": "CCO |Sg:n:1::ht|",
+    "trans": "CC=CC |t:1|", "some stereo": "CC=CC |ctu:1|", "brackets": "CCO |Sg:gen:1:|",
     "link nodes": "C1CC1 |LN:1:1.3|", "hydrogen bond": "CC.O |H:1.0|", "dative by label": "CCO |C:0.0|",
 }  # fmt: skip

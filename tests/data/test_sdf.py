@@ -144,6 +144,16 @@ def test_query_bonds_are_no_molecule(tmp_path):
     assert [row[0] for row in cells] == ["", "c1ccccc1"] and "a query" in malformed[0]
 
 
+def test_brackets_of_polymers_and_r_groups_are_no_molecule(tmp_path):
+    polymer = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO |Sg:n:0,1::ht|"))
+    labelled = Chem.MolToMolBlock(Chem.MolFromSmiles("CCN")).replace("M  END", "A    1\nR1\nM  END")
+    assert "SRU" in polymer
+    (tmp_path / "t.sdf").write_text(record(polymer) + record(labelled) + record())
+    _, cells, malformed = read_table(tmp_path / "t.sdf")
+    assert [row[0] for row in cells] == ["", "", "c1ccccc1"]
+    assert "a polymer" in malformed[0] and "the label 'R1'" in malformed[1]
+
+
 def test_predictions_of_atoms_are_rejected(make_predictor, tmp_path):
     (tmp_path / "t.sdf").write_text(record())
     predictor = make_predictor(level="atom")

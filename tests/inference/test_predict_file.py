@@ -160,7 +160,11 @@ def test_preprocessed_rows_keep_their_reasons_if_the_molecules_are_parsed_again(
         monkeypatch.setattr(type(predictor), "can_read", lambda *store, again=again: not again)
         predict_file(predictor, tmp_path / "in.arrow", tmp_path / "out.csv", overwrite=again)
         errors = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)["error"].tolist()
-        assert errors == ["", "3 fields where the header has 2 (line 3 of t.csv)", "not a valid SMILES"]
+        assert errors == [
+            "",
+            "3 fields where the header has 2 (line 3 of t.csv)",
+            "not a valid SMILES: syntax error at character 2",
+        ]
 
 
 MALFORMED = "id,smiles,note\n1,CCO,a\n2,C\n3,CC,b,c\n4,CCCC,e\n"

@@ -86,7 +86,7 @@ def test_explain(server, run_directory):
     (molecule,) = document["molecules"]
     expected = gs.load(run_directory, "cpu").attribute("OCC")
     np.testing.assert_allclose(molecule["targets"]["gap_ev"]["contributions"], expected, atol=1e-4)
-    assert molecule["elements"] == ["O", "C", "C"] and document["left_out"][0]["error"] == "not a valid SMILES"
+    assert molecule["elements"] == ["O", "C", "C"] and "not a valid SMILES" in document["left_out"][0]["error"]
 
 
 def test_predict_file(server, folder):

@@ -58,7 +58,12 @@ def test_predictions_show_the_molecules_as_written_and_reasons_by_row(run, cli, 
     code, *_ = cli("predict", folder, tmp_path / "in.csv", "-o", tmp_path / "out.csv", "--device", "cpu")
     found = pd.read_csv(tmp_path / "out.csv")
     assert code == 0 and found["smiles"].tolist() == [SALT, "C[N+", "C.*", ACID]
-    assert found["error"].fillna("").tolist() == ["", "not a valid SMILES", "a wildcard atom (*) has no element", ""]
+    assert found["error"].fillna("").tolist() == [
+        "",
+        "not a valid SMILES: syntax error at character 4",
+        "a wildcard atom (*) has no element",
+        "",
+    ]
     assert found["gap_ev_pred"][0] == found["gap_ev_pred"][3]
 
 

@@ -39,6 +39,7 @@ class TableColumns:
     decimal: str | None = None  # how numbers are written, as in data.decimal
     identifiers: tuple[str, ...] = ()  # columns by which the user recognises rows
     long: tuple[str, ...] = ()  # of a long table: names of targets, values, and relations if there are any
+    feature_names: tuple[str, ...] = ()  # of the model; default: those of the table
     ranges: np.ndarray | None = field(default=None, compare=False)  # float32 [2, K], limits of features in training
     _rows: int = field(default=0, init=False, compare=False)  # parsed so far
     # Number of cells with a problem, and the first of them, by problem and column.
@@ -88,12 +89,15 @@ def find_columns(
     columns: Sequence[str], config: DataConfig, name: str, split_methods: Sequence[str] = ()
 ) -> TableColumns:
     """Find the columns of a table that are used; ``config.split`` may name one of ``split_methods`` instead."""
-    smiles, long = find_smiles_column(columns, config.smiles_column, name), split_columns(config.long or "")
+    smiles = find_smiles_column(columns, config.smiles_column, name)
+    long = [require_column(one, columns, name) for one in split_columns(config.long or "")]
     targets = [] if long else target_names(config.targets, columns)
     split = _find_split_column([c for c in columns if c not in targets], config.split, name, split_methods)
     weights, ids = config.weight_column, config.id_column or ""
-    identifiers = [ids] if ids in columns else split_words(ids)
-    features = feature_column_names(config.descriptors)
+    weights = weights and require_column(weights, columns, name)
+    identifiers = [require_column(one, columns, name) for one in ([ids] if ids in columns else split_words(ids))]
+    features = [require_column(one, columns, name, [*DESCRIPTORS]) for one in feature_column_names(config.descriptors)]
+    targets = [require_column(target, columns, name) for target in targets]
     roles = {
         "the SMILES": [smiles],
         "a target": targets,
@@ -105,7 +109,6 @@ def find_columns(
     role_of: dict[str, str] = {}
     for role, names in roles.items():
         for column in names:
-            require_column(column, columns, name, [*DESCRIPTORS] if column in features else ())
             if column in role_of:
                 raise InputError(f"{name}: {column!r} cannot be {role_of[column]} and {role}")
             role_of[column] = role
@@ -118,21 +121,31 @@ def find_columns(
     return TableColumns(smiles, targets, split, tuple(features), (), *optional)
 
 
-def require_column(column: str, columns: Sequence[str], name: str, others: Sequence[str] = ()) -> None:
-    """Raise :class:`InputError` if a table has no such column; ``others`` are further names to suggest."""
-    if column not in columns:
+def match_column(column: str, columns: Sequence[str]) -> str | None:
+    """Return the column of this name: exactly, else one without outer spaces, else one in any case."""
+    if column in columns:
+        return column
+    for key in (str.strip, lambda name: name.strip().casefold()):
+        if len(found := [one for one in columns if key(one) == key(column)]) == 1:
+            return found[0]
+    return None
+
+
+def require_column(column: str, columns: Sequence[str], name: str, others: Sequence[str] = ()) -> str:
+    """Return what :func:`match_column` finds, or raise :class:`InputError`; ``others`` are further names to suggest."""
+    if (found := match_column(column, columns)) is None:
         suggestion, known = nearest(column, [*others, *columns], quote_item), quoted_list(columns, quote=quote_item)
         raise InputError(f"{name} has no column {column!r}{suggestion}; it has {known}")
+    return found
 
 
 def find_smiles_column(
     columns: Sequence[str], requested: str | None, name: str, training_column: str | None = None
 ) -> str:
     """Find the SMILES column: the requested one, else that of the training set, else one with a usual name."""
-    requested = training_column if requested is None and training_column in columns else requested
+    requested = match_column(training_column or "", columns) if requested is None else requested
     if requested is not None:
-        require_column(requested, columns, name)
-        return requested
+        return require_column(requested, columns, name)
     by_name = {str(column).strip().lower(): column for column in reversed(columns)}
     usual, other = ([own for own in names if own in by_name][:1] for names in (_SMILES_NAMES, _OTHER_SMILES_NAMES))
     found = usual or [own for own in by_name if "smiles" in own] or other
@@ -151,8 +164,7 @@ def _find_split_column(columns: Sequence[str], requested: str | None, name: str,
         return "split" if "split" in columns else candidates[0] if len(candidates) == 1 else None
     if requested in methods:
         return None
-    require_column(requested, columns, name, methods)
-    return requested
+    return require_column(requested, columns, name, methods)
 
 
 def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> list[str]:
@@ -162,7 +174,7 @@ def target_names(text: str | Sequence[str] | None, columns: Sequence[str]) -> li
     if not isinstance(text, str):
         text = join_names([str(name) for name in text])
     names = [text] if text in columns else [name for name in split_columns(text) if name]
-    names = [name if name in columns else name.strip() for name in names]
+    names = [match_column(name, columns) or name.strip() for name in names]
     if len(set(names)) != len(names):
         raise InputError(f"data.targets names a column twice: {', '.join(names)}")
     return names

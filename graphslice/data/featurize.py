@@ -81,7 +81,7 @@ def with_store(rows: Rows, columns: TableColumns, parsed: Parsed, level: str) ->
     """Add the reasons of invalid molecules to the faults of rows, and store the molecules with their features."""
     arrays, reasons, order, descriptors = parsed
     values = columns.parse_features(plain_numbers(rows, columns.decimal, columns.features))
-    features = dict(zip(columns.features, values.T, strict=True))
+    features = dict(zip(columns.feature_names or columns.features, values.T, strict=True))
     invalid = {row: reason for row, reason in enumerate(reasons) if reason is not None}
     rows = replace(rows, faults=invalid | rows.faults)
     return rows, GraphStore.from_arrays(arrays, rows.errors, descriptors | features, order, level)

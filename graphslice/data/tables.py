@@ -237,6 +237,8 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
         delimiter = "\t" if _has_suffix(path, TSV_SUFFIXES) else None
         header, chunks = read_csv(open_text(path, stack, notes), path.name, delimiter, rows)
     first = next(chunks, None)
+    stripped = [name.strip() for name in header]
+    header = stripped if len({*stripped}) == len({*header}) else header
     named = not _has_suffix(path, (*SMILES_SUFFIXES, *SDF_SUFFIXES))
     if first is None:
         raise EmptyTableError("; ".join([f"{path} {'has no rows' if header and named else 'is empty'}", *notes]))

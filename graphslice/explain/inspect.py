@@ -150,7 +150,7 @@ def read_input_molecules(
             for rows in table.chunks:
                 values = read.parse_features(rows)
                 for row, smiles in enumerate(texts(rows.table.column(read.smiles))):
-                    columns = dict(zip(read.features, values[row, :, None], strict=True))
+                    columns = dict(zip(read.feature_names, values[row, :, None], strict=True))
                     yield InputMolecule(smiles, columns, rows.faults.get(row))
 
 

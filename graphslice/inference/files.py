@@ -170,11 +170,10 @@ def _model_columns(
     smiles = find_smiles_column(columns, smiles_column, name, data.smiles_column if table.named else None)
     if taken := [column for column in new_columns if column in columns]:
         raise InputError(f"{name} already has columns that predictions have, {quoted_list(taken)}: rename them first")
-    features = predictor.feature_columns
-    for feature in features:
-        require_column(feature, columns, name)
+    features = tuple(require_column(feature, columns, name) for feature in predictor.feature_columns)
     check_unique(columns, [smiles, *features], name)
-    return TableColumns(smiles, features=tuple(features), decimal=data.decimal, ranges=predictor.feature_ranges)
+    read: dict[str, Any] = {"features": features, "feature_names": tuple(predictor.feature_columns)}
+    return TableColumns(smiles, decimal=data.decimal, ranges=predictor.feature_ranges, **read)
 
 
 def write_rows(

@@ -16,7 +16,7 @@ from graphslice.chem.molecule import MolArrays, MolGraph, check_graph
 from graphslice.chem.parse import MoleculeError, mol_to_smiles
 from graphslice.config import ATOM, MOLECULE, RunConfig
 from graphslice.data.batches import batch_arrays, collate_rows
-from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column
+from graphslice.data.columns import TableColumns, as_descriptors, check_unique, find_smiles_column, match_column
 from graphslice.data.featurize import Parsed, parse, with_store
 from graphslice.data.labels import Labels, pointers
 from graphslice.data.loaders import (
@@ -87,9 +87,10 @@ def frame_rows(frame: Any, smiles: str | None = None, features: Sequence[str] = 
     column: ``smiles`` if it exists, else a single column or one detected by its name."""
     names = column_names(frame)
     column = names[0] if len(names) == 1 else find_smiles_column(names, None, NAME, smiles)
-    used = [column, *(name for name in features if name in names)]
-    check_unique(names, used, NAME)
-    return Rows(as_table(frame, [names.index(name) for name in used])), column
+    found = {feature: match for feature in features if (match := match_column(feature, names)) is not None}
+    check_unique(names, used := [column, *found.values()], NAME)
+    table = as_table(frame, [names.index(name) for name in used])
+    return Rows(table.rename_columns([column, *found])), column
 
 
 def frame_smiles(frame: Any) -> list[str]:

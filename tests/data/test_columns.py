@@ -13,10 +13,12 @@ from graphslice.batch import GraphBatch
 from graphslice.chem.descriptors import compute_descriptors
 from graphslice.config import DataConfig, GraphConfig, RunConfig
 from graphslice.data.batches import collate_rows
+from graphslice.data.columns import match_column
 from graphslice.data.datamodule import MoleculeData
 from graphslice.data.loaders import load_dataset
 from graphslice.data.preprocess import cached_store, featurize_dataset
 from graphslice.data.store import GraphStore
+from graphslice.data.tables import open_table
 
 CSV = """smiles,y,t,word,t2
 CCO,1,10.5,a,1e30
@@ -167,3 +169,23 @@ def test_train_descriptors_are_those_of_training_set(tmp_path, monkeypatch):
     monkeypatch.setattr("graphslice.data.datamodule._MAX_DESCRIPTOR_ROWS", 5)
     sample = data.train_descriptors()[:, 0].tolist()
     assert len(set(sample)) == 5 and max(sample) <= 800
+
+
+@pytest.mark.parametrize("header", ["smiles,gap  , Dose ", "Smiles,GAP,DOSE", "smiles,gap,dose"])
+@pytest.mark.parametrize(("target", "feature"), [("gap", "dose"), ("gap  ", "dose "), ("Gap", "Dose")])
+def test_names_match_without_outer_spaces_and_case(header, target, feature, tmp_path):
+    rows = "".join(f"{'C' * n}O,{n}.5,{n % 3}\n" for n in range(1, 30))
+    (tmp_path / "t.csv").write_text(f"{header}\n{rows}")
+    config = DataConfig(dataset=str(tmp_path / "t.csv"), targets=target, features=feature)
+    dataset = load_dataset(config)
+    assert [name.lower() for name in dataset.target_names] == ["gap"]
+    assert dataset.targets[:2, 0].tolist() == [1.5, 2.5] and dataset.columns[:2, 0].tolist() == [1, 2]
+
+
+def test_names_that_only_case_or_spaces_tell_apart_are_exact(tmp_path):
+    (tmp_path / "t.csv").write_text("smiles,Y,y,z ,z\n" + "".join(f"{'C' * n},{n},0,1,2\n" for n in range(1, 30)))
+    columns = ["smiles", "Y", "y", "z ", "z"]
+    with open_table(tmp_path / "t.csv") as table:
+        assert table.columns == columns
+    found = [match_column(name, columns) for name in ("Y", "y", "z", "z ", "Z", " y", "x")]
+    assert found == ["Y", "y", "z", "z ", None, "y", None]

@@ -47,7 +47,7 @@ def test_table_is_loaded(load, tmp_path):
 @pytest.mark.parametrize(
     ("table", "targets", "reason"),
     [
-        ({"smiles": ["C"], "logp": [1.0]}, "logP", r"no column 'logP' \(did you mean 'logp'\?\)"),
+        ({"smiles": ["C"], "logp": [1.0]}, "logD", r"no column 'logD' \(did you mean 'logp'\?\)"),
         ({"smiles": ["C"], "y": [1.0]}, "y,y", "names a column twice"),
         ({"smiles": ["C"]}, None, "the columns are none, next to 'smiles'"),
     ],

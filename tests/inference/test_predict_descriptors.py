@@ -103,8 +103,13 @@ def test_predict_file_with_feature_columns(workers, demo_smiles, tmp_path, monke
     numbers = pd.to_numeric(pd.Series(temperatures), errors="coerce")
     expected = model.predict(smiles, columns={"t": numbers.clip(0, 10)})[:, 0]
     np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["y_pred"], expected, rtol=1e-5)
-    pd.DataFrame({"T": temperatures, "smiles": smiles}).to_csv(tmp_path / "no.csv", index=False)
-    with pytest.raises(InputError, match=r"no\.csv has no column 't' .*it has 'T', 'smiles'"):
+    written = pd.DataFrame({"T ": temperatures, "smiles": smiles})
+    written.to_csv(tmp_path / "case.csv", index=False)
+    predict_file(model, tmp_path / "case.csv", tmp_path / "same.csv")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "same.csv")["y_pred"], expected, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(written)[:, 0], expected, rtol=1e-5)
+    written.rename(columns={"T ": "temp"}).to_csv(tmp_path / "no.csv", index=False)
+    with pytest.raises(InputError, match=r"no\.csv has no column 't'.*it has 'temp', 'smiles'"):
         predict_file(model, tmp_path / "no.csv", tmp_path / "none.csv")
     (tmp_path / "two.csv").write_text("smiles,t,t\nC,1,2\n")
     with pytest.raises(InputError, match="two columns called 't'"):

@@ -15,7 +15,7 @@ MODULE = "graphslice.search.compare"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice compare [--dataset TABLE] [--mixers NAMES] [--vary OPTION=A,B] [options]"
+    parser.usage = "graphslice compare TABLE [--mixers NAMES] [--vary OPTION=A,B] [options]"
     parser.add_argument("--mixers", help="mixers, separated by commas, with settings as in csp:groups=2 (default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="runs per mixer (default: 3)")
     parser.add_argument(

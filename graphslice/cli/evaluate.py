@@ -23,6 +23,7 @@ MODULE = "graphslice.evaluation.evaluate"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
+    parser.usage = "graphslice evaluate RUN [RUN ...] [TABLE] [options]"
     add_model(parser, several=True)
     add_data_options(parser)
     default = "test; valid of PCQM4Mv2 and PCQM4M; all where there are no splits"
@@ -33,11 +34,16 @@ def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
 
 def run(options: Namespace, arguments: list[str]) -> dict[str, Any]:
     """Print the metrics of a model on a split; raise InputError for unusable input."""
+    from graphslice.data.loaders import is_dataset_name
+    from graphslice.data.tables import is_table_name
     from graphslice.errors import pluralize
     from graphslice.evaluation.evaluate import evaluate, evaluation_notes, load_evaluation_data
     from graphslice.evaluation.format_scores import describe_bounds, describe_coverage, describe_scores
     from graphslice.inference.files import check_output
 
+    last = options.model[-1]
+    if options.dataset is None and len(options.model) > 1 and (is_table_name(last) or is_dataset_name(last)):
+        *options.model, options.dataset = options.model
     predictor = load_model(options)
     source = options.dataset or predictor.config.data.dataset
     out = None if options.out is None else Path(options.out)

@@ -61,6 +61,8 @@ COMMANDS = {
 _SERVERS = ("serve", "mcp")
 # Commands of which several processes may be parts of one run.
 _DISTRIBUTED = ("train", "pretrain")
+# Commands of a table, which may stand without --dataset; alone they print their help. Options of them without a value.
+_OF_TABLE, _FLAGS = ("train", "tune", "compare"), ("--overwrite", "--json")
 # Commands that go on where they were stopped.
 _CONTINUED = (*_DISTRIBUTED, "tune", "compare")
 
@@ -77,7 +79,21 @@ def main(arguments: list[str] | None = None) -> int:
     can_continue = arguments[:1] and arguments[0] in _CONTINUED
     handler = signal.default_int_handler if can_continue else lambda number, frame: sys.exit(128 + number)
     with signals_handled(handler, unhandled):
-        return _run_with_output(arguments)
+        return _run_with_output(_with_dataset(arguments) if arguments[:1] and arguments[0] in _OF_TABLE else arguments)
+
+
+def _with_dataset(arguments: list[str]) -> list[str]:
+    """Name the option of a table that stands first or last without it; argparse cannot tell it from other values."""
+    command, *words = arguments
+    if not words:
+        return [command, "--help"]
+    if any(word.partition("=")[0] in ("--dataset", "--data.dataset") for word in words):
+        return arguments
+    for place, before in ((0, ""), (-1, words[-2] if len(words) > 1 else "")):
+        if not words[place].startswith("-") and (not before.startswith("-") or "=" in before or before in _FLAGS):
+            words[place] = f"--dataset={words[place]}"
+            break
+    return [command, *words]
 
 
 def _run_with_output(arguments: list[str]) -> int:

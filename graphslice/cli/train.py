@@ -15,7 +15,7 @@ MODULE = "graphslice.training.train_run"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice train [--dataset TABLE] [--targets COLUMNS] [options]"
+    parser.usage = "graphslice train TABLE [--targets COLUMNS] [options]"
     run = parser.add_argument_group("output")
     run.add_argument("-o", "--out", help="run directory (default: runs/ and the name of the dataset)")
     run.add_argument(

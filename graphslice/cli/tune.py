@@ -15,7 +15,7 @@ MODULE = "graphslice.search.tune"
 
 
 def add_arguments(parser: ArgumentParser, arguments: list[str]) -> None:
-    parser.usage = "graphslice tune [--dataset TABLE] [--targets COLUMNS] [--minutes N] [options]"
+    parser.usage = "graphslice tune TABLE [--targets COLUMNS] [--minutes N] [options]"
     search = parser.add_argument_group("search")
     search.add_argument("--minutes", type=float | None, help="time without the final run (default: 30)")
     search.add_argument("--trials", type=int | None, help="number of trials, in place of or in addition to --minutes")

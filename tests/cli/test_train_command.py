@@ -51,6 +51,22 @@ def test_short_options_set_the_settings_that_they_name(cli, training_of, demo_cs
     assert (config.trainer.max_epochs, config.trainer.batch_size, config.optimizer.peak_lr) == (1, 7, 3e-4)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_the_table_may_stand_first_or_last_without_its_option(first, cli, training_of, demo_csv, tiny_flags):
+    words = [demo_csv, *tiny_flags] if first else [*tiny_flags, demo_csv]
+    assert training_of(cli, "train", *words).config.data.dataset == str(demo_csv)
+    code, _, err = cli("compare", "absent.csv", "--mixers", "csp")
+    assert code == 2 and "no file at absent.csv" in err
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "compare"])
+def test_a_command_of_a_table_alone_prints_its_help(command, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli(command)
+    assert (code, err) == (0, "") and out.startswith(f"usage: graphslice {command} TABLE")
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

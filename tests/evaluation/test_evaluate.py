@@ -254,3 +254,8 @@ def test_names_of_the_model_in_other_places_are_rejected(make_predictor, demo_ro
     dataset = load_dataset(DataConfig(dataset=str(tmp_path / "t.csv"), targets="b,a2"))
     with pytest.raises(InputError, match="name a column for each of 'a', 'b', in this order, or some of these"):
         align_targets(predictor, dataset, "b,a2")
+
+
+def test_the_table_may_follow_the_run(cli, run_directory, demo_csv):
+    named = cli("evaluate", run_directory, "--dataset", demo_csv, "--json")
+    assert cli("evaluate", run_directory, demo_csv, "--json") == named and named[0] == 0

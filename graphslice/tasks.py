@@ -194,12 +194,23 @@ def to_standard_deviations(outputs: np.ndarray, tasks: Sequence[Task], std: np.n
     return deviations
 
 
+def most_probable(predictions: np.ndarray, task: Task) -> np.ndarray:
+    """Return the index of the most probable class, ``int64 [R]``, from the probabilities of one target ``[R, W]``."""
+    if task.kind == BINARY:
+        return (predictions[:, 0] >= 0.5).astype(np.int64)
+    return np.nan_to_num(predictions, nan=-1.0).argmax(axis=1)
+
+
 def predicted_classes(predictions: np.ndarray, task: Task) -> list[str | None]:
     """Return the most probable class of each row, None for nan, from the probabilities of one target ``[R, W]``."""
-    binary = task.kind == BINARY
-    labels = (predictions[:, 0] >= 0.5).astype(int) if binary else np.nan_to_num(predictions, nan=-1.0).argmax(axis=1)
-    known = np.isfinite(predictions).all(axis=1)
+    labels, known = most_probable(predictions, task), np.isfinite(predictions).all(axis=1)
     return [task.classes[label] if is_known else None for label, is_known in zip(labels.tolist(), known, strict=True)]
+
+
+def describe_class(probabilities: np.ndarray, task: Task) -> str:
+    """Return the most probable class, and the probability ``[W]`` of the second of two classes, or of that class."""
+    predicted = task.classes[most_probable(probabilities[None], task)[0]]
+    return f"{predicted}, P({task.classes[1] if task.kind == BINARY else predicted}) {probabilities.max():.2f}"
 
 
 def parse_per_target(text: str | None, names: Sequence[str], choices: Sequence[str], option: str) -> dict[str, str]:

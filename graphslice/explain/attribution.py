@@ -35,7 +35,7 @@ from graphslice.nn.context import AttentionContext
 from graphslice.ops.dispatch import reference_only
 from graphslice.stacking.stacking import SMALL_WEIGHT
 from graphslice.system.threads import map_one_core_each
-from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, each_target, output_slices, predicted_classes
+from graphslice.tasks import BINARY, MULTICLASS, REGRESSION, Task, describe_class, each_target, output_slices
 
 # Maximum number of rows (atoms and graph tokens) of all masked copies of a molecule in one batch.
 _MAX_ROWS = 1 << 13
@@ -458,10 +458,7 @@ def _legend_texts(task: Task, index: int) -> tuple[str, str, str, str]:
 def _model_prediction(task: Task, predictions: np.ndarray) -> str:
     if task.kind == REGRESSION:
         return f"{task.name} {short_number(float(predictions[0]))}"
-    (named,) = predicted_classes(predictions[None], task)
-    if task.kind == BINARY:
-        return f"probability of {task.name} = {task.classes[1]}: {predictions[0]:.2f}"
-    return f"probability of {task.name} = {named}: {predictions.max():.2f}"
+    return f"{task.name} {describe_class(predictions, task)}"
 
 
 def short_number(value: float) -> str:

@@ -15,7 +15,17 @@ import pyarrow as pa
 from graphslice.data.labels import ragged_indices
 from graphslice.data.tables import bool_array, list_array, number_array, text_array
 from graphslice.errors import InputError
-from graphslice.tasks import MULTICLASS, Task, each_target, predicted_classes, prediction_columns
+from graphslice.tasks import (
+    BINARY,
+    MULTICLASS,
+    REGRESSION,
+    Task,
+    describe_class,
+    each_target,
+    most_probable,
+    predicted_classes,
+    prediction_columns,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -145,7 +155,8 @@ def output_columns(
 ) -> list[str]:
     """Return the columns that predictions add to a table; ``interval`` is a coverage in percent. For every target they
     are ``_pred`` (a number in its unit, or a class), ``_prob_<class>`` (of the second class only of two), ``_std`` of
-    these numbers over an ensemble, ``_low`` and ``_high`` or ``_set`` (such as ``no|yes``) with an interval."""
+    these numbers over an ensemble; with an interval ``_low`` and ``_high``, or ``_sure`` (true if the prediction set
+    is the predicted class) and of several classes ``_set`` (such as ``oral|skin``)."""
     names = []
     for task in tasks:
         names += [*_prediction_names(task), *(_std_names(task) if std else [])]
@@ -169,8 +180,12 @@ def _std_names(task: Task) -> list[str]:
     return [f"{name}_std" for name in task.columns]
 
 
+# A prediction set is a column only if it says more than ``_sure``.
+_INTERVAL_NAMES = {REGRESSION: ("low", "high"), BINARY: ("sure",), MULTICLASS: ("sure", "set")}
+
+
 def _interval_names(task: Task) -> list[str]:
-    return [f"{task.name}_set"] if task.classes else [f"{task.name}_low", f"{task.name}_high"]
+    return [f"{task.name}_{name}" for name in _INTERVAL_NAMES[task.kind]]
 
 
 def output_arrays(predictions: Predictions) -> dict[str, pa.Array]:
@@ -207,12 +222,13 @@ def _target_columns(predictions: Predictions) -> dict[str, _Column]:
         if predictions.std is not None:
             columns |= dict(zip(_std_names(task), predictions.std[:, where].T, strict=True))
         if interval is not None and task.classes:
-            different, which = np.unique(interval.sets[task.name], axis=0, return_inverse=True)
-            texts = ["|".join(compress(task.classes, row)) for row in different]
+            sets, known = interval.sets[task.name], np.isfinite(values).all(axis=1)
+            sure = np.ma.masked_array(is_sure(sets, values, task), ~known)
+            different, which = np.unique(sets, axis=0, return_inverse=True)
+            joined = ["|".join(compress(task.classes, row)) for row in different]
             # An empty prediction set is an empty text; a missing prediction is null.
-            is_predicted = np.isfinite(values).all(axis=1)
-            sets = [texts[i] if known else None for i, known in zip(which.reshape(-1), is_predicted, strict=True)]
-            columns |= dict(zip(_interval_names(task), [sets], strict=True))
+            texts = [joined[i] if is_known else None for i, is_known in zip(which.reshape(-1), known, strict=True)]
+            columns |= dict(zip(_interval_names(task), [sure, texts], strict=False))
         elif interval is not None:
             columns |= dict(zip(_interval_names(task), [interval.low[:, t], interval.high[:, t]], strict=True))
     return columns
@@ -236,7 +252,7 @@ class SummaryTables:
         if row.get("in_domain") is not None:
             where = "inside" if row["in_domain"] else "outside"
             name += f": {where} the applicability domain, similarity {row['similarity']:.2f}"
-        head = ("target", "prediction", "interval or set", "percentile", "description")
+        head = ("target", "prediction", "interval", "percentile", "description")
         table = zip(head, *(_cells(task, row) for task in self.tasks), strict=True)
         columns = [column for column in table if any(column[1:])]
         widths = [max(map(len, column)) for column in columns]
@@ -245,18 +261,32 @@ class SummaryTables:
 
 
 def _cells(task: Task, row: dict[str, Any]) -> tuple[str, ...]:
-    """Return name, prediction, interval or prediction set, percentile and description of a target as texts."""
-    predicted, interval = row[f"{task.name}_pred"], ""
+    """Return name, prediction, interval, percentile and description of a target as texts."""
+    predicted, bounds = row[f"{task.name}_pred"], [row.get(name) for name in _interval_names(task)]
     if task.classes:
-        name = predicted if task.kind == MULTICLASS else task.classes[1]
-        value = row[task.columns[task.classes.index(name) - len(task.classes)]]
-        text, classes = f"{name}: {value:.2f}", row.get(f"{task.name}_set")
-        interval = "" if classes is None else classes.replace("|", " or ") or "no class"
+        values, (sure, *classes) = np.array([row[name] for name in task.columns]), bounds
+        value, text = values[0], describe_class(values, task)
+        interval = "" if sure is None else "sure" if sure else "unsure"
+        if sure is False and task.kind == MULTICLASS:
+            interval += f": {classes[0].replace('|', ' or ') or 'no class'}"
     else:
-        value, text, low = predicted, f"{predicted:.4g} {task.unit}".rstrip(), row.get(f"{task.name}_low")
-        interval = "" if low is None else f"{low:.4g} to {row[f'{task.name}_high']:.4g}"
+        value, interval, digits = predicted, "", 4
+        if bounds[0] is not None:
+            low, high = bounds
+            digits = 4 if low * high > 0 and max(low / high, high / low) < 10 else 2
+            interval = " to ".join(_rounded(bound, digits) for bound in bounds)
+        text = f"{_rounded(value, digits)} {task.unit}".rstrip()
     known = task.reference and task.kind != MULTICLASS
     return task.name, text, interval, f"{percentile(task, value):.0f}" if known else "", task.description
+
+
+def is_sure(sets: np.ndarray, predictions: np.ndarray, task: Task) -> np.ndarray:
+    """Return whether the prediction set ``bool [R, K]`` is the predicted class alone, ``bool [R]``."""
+    return (sets == np.eye(len(task.classes), dtype=bool)[most_probable(predictions, task)]).all(axis=1)
+
+
+def _rounded(value: float, digits: int) -> str:
+    return f"{float(f'{value:.{digits}g}'):.4g}"
 
 
 def percentile(task: Task, value: float) -> float:

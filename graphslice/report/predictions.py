@@ -22,8 +22,10 @@ from graphslice.data.datamodule import MoleculeData
 from graphslice.data.featurize import fingerprint_rows
 from graphslice.data.splits import Splits, random_subset
 from graphslice.errors import pluralize
+from graphslice.evaluation.coverage import COVERAGE_LEVEL
 from graphslice.evaluation.format_scores import MINUS, number, plain, with_std
 from graphslice.evaluation.out_of_fold import predict_held_out, rows_in_split
+from graphslice.inference.predictions import is_sure
 from graphslice.inference.predictor import Predictor
 from graphslice.report.drawing import draw_molecule, scaffold_of
 from graphslice.report.figures import (
@@ -42,7 +44,7 @@ from graphslice.report.load_run import Run
 from graphslice.report.sections import MAX_TARGETS, label_text
 from graphslice.runs.ensemble import read_calibration
 from graphslice.runs.run_files import OUT_OF_FOLD, read_splits
-from graphslice.tasks import BINARY, REGRESSION, Task, each_target, output_slices, predicted_classes, prediction_columns
+from graphslice.tasks import BINARY, REGRESSION, Task, describe_class, each_target, output_slices, prediction_columns
 
 # Maximum number of molecules of a split to predict with a single model; of a larger split, a random sample is used.
 _MAX_PREDICTED = 5_000
@@ -136,6 +138,7 @@ class EvaluatedSplit:
     true: np.ndarray  # float64 [R, T], nan where unknown
     by_target: np.ndarray  # float64 [R, T] of errors_by_target, divided by error_scales
     error: np.ndarray  # float64 [R], over all targets
+    sets: dict[str, np.ndarray]  # prediction sets of classes, bool [R, K]; empty without a calibration
 
 
 def prediction_sections(run: Run) -> list[Section]:
@@ -174,7 +177,9 @@ def _evaluate(run: Run, split: str, predictions: SplitPredictions) -> EvaluatedS
     tasks, labels = data.dataset.tasks, data.dataset.targets
     true = labels[predictions.rows]
     by_target = errors_by_target(tasks, true, predictions.values) / error_scales(tasks, labels[data.splits["train"]])
-    return EvaluatedSplit(run.split_name(split), predictions, true, by_target, mean_of_known(by_target))
+    calibration = read_calibration(run.folder, run.checkpoints)
+    sets = calibration.prediction_sets(predictions.values, tasks, COVERAGE_LEVEL / 100) if calibration else {}
+    return EvaluatedSplit(run.split_name(split), predictions, true, by_target, mean_of_known(by_target), sets)
 
 
 def _predictions(run: Run, evaluated: EvaluatedSplit, split: str) -> Section:
@@ -251,7 +256,11 @@ def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: 
     task, where = dataset.tasks[t], output_slices(dataset.tasks)[t]
     facts = [("target", task.name)] if len(dataset.tasks) > 1 else []
     facts.append(("true", label_text(task, evaluated.true[place, t])))
-    facts.append(("predicted", _prediction_text(task, evaluated.predictions.values[place, where])))
+    values, sets = evaluated.predictions.values[[place], where], evaluated.sets.get(task.name)
+    text = describe_class(values[0], task) if task.classes else plain(float(values[0, 0]))
+    if sets is not None:
+        text += ", sure" if is_sure(sets[[place]], values, task)[0] else ", unsure"
+    facts.append(("predicted", text))
     compared = None
     if (training_row := int(near.neighbours[place])) >= 0:
         facts.append(("similarity to training set", f"{near.similarity[place]:.2f}"))
@@ -264,14 +273,6 @@ def _card(run: Run, evaluated: EvaluatedSplit, near: TrainingSimilarity, place: 
 def _molecule_card(run: Run, row: int, title: str, facts: list[tuple[str, str]], compared: Card | None = None) -> Card:
     smiles = run.smiles[row] if run.smiles else ""
     return Card(draw_molecule(smiles) if smiles else None, smiles, title, facts, compared)
-
-
-def _prediction_text(task: Task, values: np.ndarray) -> str:
-    if task.kind == REGRESSION:
-        return plain(float(values[0]))
-    predicted = predicted_classes(values[None], task)[0]
-    probability = float(values.max()) if len(values) > 1 else max(float(values[0]), 1 - float(values[0]))
-    return f"{predicted} ({100 * probability:.0f}%)"
 
 
 # Lower bound of values before their logarithm is taken.

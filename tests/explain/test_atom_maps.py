@@ -61,7 +61,7 @@ def test_picture_states_what_the_explanation_says():
     explanation = explanation_of(ACTIVE, [0.5, -0.25, 1], [0.7], weight=0.25, models=3)
     texts = " ".join(texts_of(draw_atoms("CCO", explanation)[0]))
     assert "contribution to the logit of active = yes: red towards yes, blue towards no" in texts
-    assert "model prediction: probability of active = yes: 0.70" in texts
+    assert "model prediction: active yes, P(yes) 0.70" in texts
     assert all(note in texts for note in explanation.notes) and len(explanation.notes) == 2
 
 

@@ -71,7 +71,7 @@ def test_explanation_of_a_logarithm_and_of_the_more_probable_class():
     explanation = explanation_of(ACTIVE, [0.5, -0.25], [0.777])
     assert explanation.legend == "contribution to the logit of active = yes"
     assert (explanation.down, explanation.up) == ("towards no", "towards yes")
-    assert explanation.model_prediction == "probability of active = yes: 0.78"
+    assert explanation.model_prediction == "active yes, P(yes) 0.78"
 
 
 def test_multiclass_explains_the_most_probable_class():
@@ -79,7 +79,7 @@ def test_multiclass_explains_the_most_probable_class():
     explanation = explanation_of(GRADE, values, [0.1, 0.7, 0.2])
     assert explanation.values.tolist() == [0.9, 0.1] and explanation.quantity == "logit of grade = middle"
     assert (explanation.down, explanation.up) == ("away from middle", "towards middle")
-    assert explanation.model_prediction == "probability of grade = middle: 0.70"
+    assert explanation.model_prediction == "grade middle, P(middle) 0.70"
 
 
 def test_notes_mention_network_weight_and_ensemble_size():

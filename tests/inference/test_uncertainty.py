@@ -110,16 +110,19 @@ def test_output_file_matches_predict(calibrated, cli, tmp_path):
     output = pd.read_csv(tmp_path / "out.csv")
     assert list(output) == [
         *("smiles", "gap_ev_pred", "gap_ev_low", "gap_ev_high"),
-        *("size_pred", "size_prob_large", "size_prob_mid", "size_prob_small", "size_set"),
-        *("wide_pred", "wide_prob_yes", "wide_set", "in_domain", "similarity", "nearest", "error"),
+        *("size_pred", "size_prob_large", "size_prob_mid", "size_prob_small", "size_sure", "size_set"),
+        *("wide_pred", "wide_prob_yes", "wide_sure", "in_domain", "similarity", "nearest", "error"),
     ]
     expected = gs.load(folder, "cpu").predict(rows, interval=90, nearest=True)
     np.testing.assert_allclose(output["gap_ev_low"], expected.interval.low[:, 0], rtol=1e-5)
-    sets = [set() if isinstance(text, float) else set(text.split("|")) for text in output["wide_set"]]
-    expected_sets = expected.interval.sets["wide"]
-    assert sets == [{name for name, in_set in zip(("no", "yes"), row, strict=True) if in_set} for row in expected_sets]
+    sets = [set() if isinstance(text, float) else set(text.split("|")) for text in output["size_set"]]
+    names, expected_sets = ("large", "mid", "small"), expected.interval.sets["size"]
+    assert sets == [{name for name, in_set in zip(names, row, strict=True) if in_set} for row in expected_sets]
+    assert output["size_sure"][:5].tolist() == [
+        one == {name} for one, name in zip(sets[:5], output["size_pred"][:5], strict=True)
+    ]
     assert output["nearest"][:5].tolist() == expected.neighbours.nearest[:5]
-    assert output.iloc[5][["gap_ev_low", "wide_set", "in_domain", "similarity", "nearest"]].isna().all()
+    assert output.iloc[5][["gap_ev_low", "wide_sure", "in_domain", "similarity", "nearest"]].isna().all()
     frame = expected.to_frame()
     assert list(frame) == list(output)[1:] and len(frame) == len(output)
     for name, column in frame.items():
@@ -128,7 +131,7 @@ def test_output_file_matches_predict(calibrated, cli, tmp_path):
         pd.testing.assert_series_equal(column[known], output.loc[known, name], check_dtype=False, rtol=1e-4)
     assert (frame["size_pred"][:5] == expected.classes("size")[:5]).all() and frame["error"][5] == expected.errors[5]
     code, out, _ = cli("predict", folder, "CCO", "--interval", 80)
-    assert code == 0 and out.splitlines()[0].endswith("wide_set,in_domain,similarity,error")
+    assert code == 0 and out.splitlines()[0].endswith("wide_sure,in_domain,similarity,error")
     store = tmp_path / "s.arrow"
     assert cli("featurize", tmp_path / "in.csv", "-o", store)[0] == 0
     assert cli("predict", folder, store, "-o", tmp_path / "rows.csv", "--interval", 90)[0] == 0

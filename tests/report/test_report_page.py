@@ -83,6 +83,19 @@ def test_hostile_names_are_escaped_for_all_task_kinds(mixed, hostile_table):
     assert f"<td>&lt;b&gt;in&lt;/b&gt;</td><td>{inside} ({100 * inside / len(training):.1f}%)</td>" in page.source
 
 
+def test_cards_describe_classes_as_predict_does(make_report, demo_rows):
+    wide = np.where(demo_rows["gap_ev"] > demo_rows["gap_ev"].median(), "yes", "no")
+    folder = make_report(demo_rows.assign(wide=wide).drop(columns="gap_ev"))
+    test = demo_rows[demo_rows["split"] == "test"]
+    frame = gs.load(folder, "cpu").predict(test["smiles"], interval=90).to_frame()
+    lines = [
+        f"{row.wide_pred}, P(yes) {row.wide_prob_yes:.2f}, {'sure' if row.wide_sure else 'unsure'}"
+        for row in frame.itertuples()
+    ]
+    found = re.findall(r"\w+, P\(yes\) [\d.]+, \w+", section(check_page(folder / "report.html"), "worst"))
+    assert found and set(found) <= set(lines)
+
+
 def test_confusion_matrix_matches_sklearn(mixed, hostile_table):
     from sklearn.metrics import confusion_matrix
 

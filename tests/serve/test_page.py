@@ -5,8 +5,12 @@ import io
 import re
 import time
 
+import pyarrow as pa
 import pytest
 from headless import Browser
+
+import graphslice as gs
+from graphslice.inference.predictions import SummaryTables, output_arrays, output_columns
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi_offline")
@@ -41,7 +45,7 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     wait(browser, f"{ROWS}.length === 2 && document.querySelector('img.molecule')")
     value = predictor.predict("CCO")[0, 0]
     first, second = (browser.value(f"{ROWS}[{i}].innerText") for i in range(2))
-    assert "<img src=x onerror=alert(1)>" in first and f"{value:.4g}" in first and "unbounded" in first
+    assert "<img src=x onerror=alert(1)>" in first and f"{float(f'{value:.2g}'):g}" in first and "unbounded" in first
     assert "not a valid molecule" in second
     assert browser.value("document.querySelectorAll('img:not(.molecule)').length") == 0
     browser.value("document.querySelector('tbody button').click()")
@@ -84,3 +88,29 @@ def test_the_page(browser, start, run_directory, predictor, tmp_path):
     wait(browser, "document.getElementById('editor').childElementCount")
     assert browser.console_errors() == []
     assert all(one.startswith((url, "data:", "blob:")) for one in browser.requests())
+
+
+@pytest.mark.slow
+def test_the_page_describes_classes_and_numbers_as_the_command_line_does(browser, start):
+    process = start("serve", "adme", "--port", "0", "--device", "cpu")
+    browser.open(re.search(r"http://\S+?(?=,)", process.stdout.readline())[0], 1200, "light")
+    wait(browser, "document.getElementById('model').value === 'adme'")
+    smiles = "CC(=O)Oc1ccccc1C(=O)O"
+    change = f"text.value = '{smiles}'; text.dispatchEvent(new Event('input'))"
+    browser.value(f"text = document.getElementById('text'); {change}; document.getElementById('go').click()")
+    wait(browser, f"{ROWS}.length === 1")
+    model, out = gs.load("adme", "cpu"), io.StringIO()
+    predictions = model.predict(smiles, interval=90)
+    table = pa.table({"smiles": [smiles]} | output_arrays(predictions))
+    SummaryTables(model.tasks, output_columns(model.tasks, interval=90), out).write(table)
+    lines = [re.split(r"  +", line)[1:3] for line in out.getvalue().splitlines()[2:-1]]
+    for t, (task, (predicted, interval)) in enumerate(zip(model.tasks, lines, strict=True)):
+        cell = f"document.querySelectorAll('td.target')[{t}]"
+        text = browser.value(f"{cell}.innerText").split("\n")[-2:]
+        if task.classes:
+            named, share = predicted.split(", ")
+            assert text == [named, f"{share}, {interval}"]
+            place = re.search(r"[\d.e-]+", browser.value(f"{cell}.querySelector('b').style.left"))
+            assert float(place[0]) == pytest.approx(float(predictions.values[0, t]))
+        else:
+            assert text == [predicted.removesuffix(task.unit).strip(), interval]

@@ -149,7 +149,7 @@ def test_too_few_molecules_give_unbounded_intervals(ensemble_runs, cli, tmp_path
     assert cli(*arguments, "-o", tmp_path / "o.csv")[0] == 0
     table = pd.read_csv(tmp_path / "o.csv", dtype={"nearest": str})
     assert table.order_low[0] == "[-Infinity, -Infinity]" and json.loads(table.order_high[1]) == []
-    assert json.loads(table.ring_set[0]) == ["0|1", "0|1"] and json.loads(table.order_high[0]) == [np.inf, np.inf]
+    assert json.loads(table.ring_sure[0]) == [False, False] and json.loads(table.order_high[0]) == [np.inf, np.inf]
     assert table.nearest.notna().all() and table.similarity[0] > 0  # of the molecules
 
 

@@ -208,25 +208,29 @@ function makeRow(row, index) {
   return made;
 }
 
-const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value ?? "unbounded"));
+const short = (value, digits = 4) => (typeof value === "number" ? String(Number(value.toPrecision(digits))) : String(value ?? "unbounded"));
 
 function targetCell(model, row, target, t) {
   const cell = element("td", { className: "target", title: model.descriptions[target] ?? "" }), value = row[`${target}_pred`];
   cell.dataset.label = withUnit(model, target);
   if (Array.isArray(value)) {
-    cell.append(element("code", { className: "values", textContent: value.map(short).join(" ") }));
+    cell.append(element("code", { className: "values", textContent: value.map((one) => short(one)).join(" ") }));
     return cell;
   }
-  cell.append(short(value));
   let low = row[`${target}_low`], high = row[`${target}_high`], at = value, bounds = "";
   if (target in model.classes) {
     const names = model.classes[target], chances = names.map((name) => row[`${target}_prob_${name}`]);
-    const known = chances.filter((chance) => chance !== undefined);
-    at = known.length > 1 ? Math.max(...known) : value === names[1] ? known[0] : 1 - known[0];
-    [low, high] = [0, at];
-    bounds = `probability ${at.toFixed(2)}`;
-    if (`${target}_set` in row) bounds += `, set {${row[`${target}_set`].replaceAll("|", ", ")}}`;
-  } else if (low !== undefined) bounds = `${short(low)} to ${short(high)}`;
+    const named = names.length > 2 ? value : names[1];
+    [low, high, at] = [0, chances[names.indexOf(named)], chances[names.indexOf(named)]];
+    cell.append(value);
+    bounds = `P(${named}) ${at.toFixed(2)}`;
+    if (`${target}_sure` in row) bounds += row[`${target}_sure`] ? ", sure" : ", unsure";
+    if (names.length > 2 && row[`${target}_sure`] === false) bounds += `: ${row[`${target}_set`].replaceAll("|", " or ") || "no class"}`;
+  } else {
+    const narrow = low === undefined || (low * high > 0 && Math.max(low / high, high / low) < 10), digits = narrow ? 4 : 2;
+    cell.append(short(value, digits));
+    if (low !== undefined) bounds = `${short(low, digits)} to ${short(high, digits)}`;
+  }
   if (`${target}_std` in row) bounds += `${bounds && "; "}SD over models ${short(row[`${target}_std`])}`;
   const place = (number) => `calc((${number} - var(--min${t})) / max(1e-9, var(--max${t}) - var(--min${t})) * 100%)`;
   const bar = element("div", { className: "bar" }), mark = element("b");

@@ -43,6 +43,7 @@ def print_data_summary(console: Console, data: MoleculeData) -> None:
         *data.dataset.notes,
         *([describe_reasons(invalid, f"used without an invalid label (see {REJECTED})")] if invalid else []),
         *data_warnings(tasks, labels),
+        *outlier_notes(tasks, labels, data.usable_rows[data.dataset.molecules(data.usable_rows)]),
         *split_warnings(tasks, parts),
     ]:
         console.print(f"[yellow]note[/]: {escape(line)}", highlight=False, soft_wrap=True)
@@ -100,6 +101,46 @@ def data_warnings(tasks: Sequence[Task], labels: np.ndarray) -> list[str]:
         if task.kind == REGRESSION and len(known) and (reason := _target_warning(known)):
             targets_by_reason.setdefault(reason, []).append(task.name)
     return [f"{quoted_list(names, _MOST_NAMES, str)} {reason}" for reason, names in targets_by_reason.items()]
+
+
+def outlier_notes(tasks: Sequence[Task], labels: np.ndarray, rows: np.ndarray) -> list[str]:
+    """List the :func:`outliers` of each regression target, in labels ``float64 [R, T]`` of some rows ``int64 [R]``."""
+    lines = []
+    for t, task in enumerate(tasks):
+        known = np.flatnonzero(~np.isnan(labels[:, t])) if task.kind == REGRESSION else np.empty(0, np.int64)
+        far = known[outliers(labels[known, t])]
+        listed = quoted_list((f"{labels[i, t]:g} (row {rows[i] + 1})" for i in far), _MOST_NAMES, str)
+        if len(far):
+            verb = "is" if len(far) == 1 else "are"
+            lines.append(
+                f"{task.name}: {pluralize(len(far), 'number')} {verb} far from the others: {listed}; is one of them a "
+                "placeholder, or in another unit? They are trained on as they are"
+            )
+    return lines
+
+
+# Numbers are outliers beyond this many interquartile ranges from the median (on a logarithmic scale beyond the second),
+# or beyond a gap between neighbours of this factor.
+_FAR, _FAR_LOG, _GAP = 10.0, 5.0, 100.0
+
+
+def outliers(y: np.ndarray) -> np.ndarray:
+    """Return the mask of numbers ``float64 [R]`` that are far from the others: ``bool [R]``. Of a positive median,
+    positive numbers have to be far on a logarithmic scale too, or on the smaller side of a gap."""
+    far = _quartile_distance(y) > _FAR
+    if len(y) and np.median(y) > 0:
+        order = np.flatnonzero(y > 0)[np.argsort(y[y > 0])]
+        logs = np.log10(y[order])
+        far[order] &= _quartile_distance(logs) > _FAR_LOG
+        for end in (np.flatnonzero(np.diff(logs) >= np.log10(_GAP)) + 1).tolist():
+            far[order[:end] if 2 * end < len(order) else order[end:]] = True
+    return far
+
+
+def _quartile_distance(y: np.ndarray) -> np.ndarray:
+    """Distance from the median in interquartile ranges; 0 if these are 0."""
+    low, middle, high = np.quantile(y, [0.25, 0.5, 0.75]) if len(y) else (0.0, 0.0, 0.0)
+    return np.abs(y - middle) / (high - low) if high > low else np.zeros(len(y))
 
 
 def split_warnings(tasks: Sequence[Task], parts: dict[str, np.ndarray]) -> list[str]:

@@ -25,7 +25,7 @@ from graphslice.runs.run_files import read_splits
 from graphslice.system.machine import DEMO_CSV
 from graphslice.tasks import regression_tasks
 from graphslice.training import resume, train
-from graphslice.training.data_summary import data_warnings, print_data_summary
+from graphslice.training.data_summary import data_warnings, outlier_notes, outliers, print_data_summary
 from graphslice.training.resolve import resolve
 
 FILES = {"model.safetensors", "last.ckpt", "config.yaml", "metrics.json", "training.json", "split.csv", "rejected.csv"}
@@ -395,3 +395,37 @@ RANDOM = np.random.default_rng(0)
 def test_warnings_about_suspicious_values(values, expected):
     found = data_warnings(regression_tasks(["y"]), values[:, None])
     assert found == [] if expected is None else (len(found) == 1 and expected in found[0])
+
+
+NUMBERS = RANDOM.uniform(1, 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "others"),
+    [
+        (NUMBERS, [-999, 9999]),
+        (RANDOM.normal(-3, 2, 100), [-999, 999]),
+        (NUMBERS, [3e-6, 8e-6, 2e-5]),  # molar among micromolar
+        (10 ** RANDOM.normal(0, 0.7, 100), [1e-7, 1e8]),
+        (10 ** RANDOM.normal(0, 2, 1000), []),
+        (100 - RANDOM.lognormal(1.5, 1, 1000).clip(0, 95), []),
+        (np.where(NUMBERS < 9, 0, NUMBERS), []),  # no quartile but 0
+        (RANDOM.normal(0, 1, 1000), []),
+    ],
+)
+def test_outliers_are_numbers_far_from_the_others(numbers, others):
+    assert np.flatnonzero(outliers(np.array([*others, *numbers]))).tolist() == [*range(len(others))]
+
+
+def test_rows_of_outliers_are_listed_and_the_run_goes_on(demo_rows, tiny_config, tmp_path):
+    labels = demo_rows["gap_ev"].to_numpy().copy()
+    labels[[3, 40]] = -999, 9999
+    demo_rows.assign(gap_ev=labels).to_csv(tmp_path / "t.csv", index=False)
+    output = io.StringIO()
+    train(tiny_config(tmp_path / "t.csv"), tmp_path / "run", console=Console(file=output, width=300))
+    assert "note: gap_ev: 2 numbers are far from the others: -999 (row 4), 9999 (row 41); is " in output.getvalue()
+    labels = np.array([[np.nan, 2e5, *np.linspace(1, 2, 20)]]).T
+    assert (
+        "1 number is far from the others: 200000 (row 12);"
+        in outlier_notes(regression_tasks("y"), labels, np.arange(10, 32))[0]
+    )

@@ -6,7 +6,7 @@
 #   scripts/gpu_check.sh --dry PART FOLDER    a few steps of each on the CPU
 #
 # FOLDER gets record.jsonl, with the names of machine and GPU, and a log of each command. LIMIT is the time of a call in
-# seconds, of which the trainings take nine tenths. If both calls have 15 minutes: LIMIT=460, and at once LIMIT=340 on the
+# seconds, of which the trainings take seven tenths. If both calls have 15 minutes: LIMIT=460, and at once LIMIT=340 on the
 # same machine. Wheels in .whl/ are installed into a temporary folder first. What a machine with torch usually lacks:
 # `pip download --no-deps -d .whl rdkit ogb outdated littleutils lightgbm openpyxl et_xmlfile jsonargparse
 # docstring_parser typeshed_client`, for its version of Python.
@@ -47,15 +47,15 @@ speed)
 train)
     table=${DATA:-dataset/qm9_b3lyp.csv.gz}
     [ -n "$dry" ] && head -61 data/demo.csv >"$work/table.csv" && table=$work/table.csv
-    # Two thirds of the time for the large model; a tenth for features, tests and prediction.
+    # The rest of the time is for starts, features, the test set and prediction.
     train() {
         local preset=$1 minutes=$2 options=(--trainer.max_minutes="$2")
         [ -z "$dry" ] || options=(--trainer.max_steps=2 --model.{layers=1,dim=32,heads=4,ffn_dim=32})
         record "train-$preset" "$(left)" "${graphslice[@]}" train --dataset "$table" --targets gap_ev --preset "$preset" \
             --init-from none --baselines off --out "$work/$preset" "${options[@]}"
     }
-    train pcqm4mv2-slice "$(awk "BEGIN {print $limit * 0.6 / 60}")"
-    train small "$(awk "BEGIN {print $limit * 0.3 / 60}")"
+    train pcqm4mv2-slice "$(awk "BEGIN {print $limit * 0.5 / 60}")"
+    train small "$(awk "BEGIN {print $limit * 0.2 / 60}")"
     record gpu-runs "$(left)" "${benchmark[@]}" --parts runs --runs "$work"/{pcqm4mv2-slice,small} --molecules "$table"
     ;;
 *) echo "unknown part $part: speed or train" >&2; exit 2 ;;

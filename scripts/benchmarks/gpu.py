@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +30,7 @@ from graphslice.data.batches import collate_rows
 from graphslice.nn import GraphTransformer
 from graphslice.ops import aggregate, column_sort
 
-#: Labelled molecules of PCQM4Mv2 that its leaderboard predicts.
+#: Molecules of PCQM4Mv2's test-challenge split, whose predictions OGB-LSC scores.
 TEST_CHALLENGE = 147_432
 #: Kernels of a step by a regular expression of their names; the others are fused element-wise operations and copies.
 KINDS = {
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> list[dict]:
                 print(line, file=sys.stderr, flush=True)  # kept if the time runs out
                 figures.append(line)
         except Exception as error:
+            traceback.print_exc()
             figures.append(figure(f"{part}: failed", float("nan"), "", comparison=f"{type(error).__name__}: {error}"))
     return figures
 

@@ -93,16 +93,17 @@ def workplace(monkeypatch, tmp_path, demo_rows, run_directory, tiny_config) -> I
 @pytest.mark.parametrize("document", [page for page in GUIDES if blocks(page, "sh")], ids=name_of)
 def test_commands_are_accepted_by_the_parser(document, workplace):
     """Every option and value exists; commands of other programs name files that exist."""
-    from graphslice.cli.main import COMMANDS, _parser
+    from graphslice.cli.main import COMMANDS, _parser, with_dataset
 
     for _, text in blocks(document, "sh"):
         for words in commands(text):
             while re.match(r"[A-Z_]+=", words[0]) or words[0] == "taskset":  # before the command, or alone
                 words = words[3 if words[0] == "taskset" else 1 :] or ["export"]
             if words[0] == "graphslice" and not any("hf://" in word or word.startswith("$") for word in words):
-                parser, command, _ = _parser(words[1:])
+                words = with_dataset(words[1:])
+                parser, command, _ = _parser(words)
                 assert command is not None, words
-                parser.parse_args(words[1:])
+                parser.parse_args(words)
             elif words[0] == "graphslice":
                 assert words[1] in COMMANDS
             elif words[0] == "python":

@@ -79,12 +79,14 @@ def main(arguments: list[str] | None = None) -> int:
     can_continue = arguments[:1] and arguments[0] in _CONTINUED
     handler = signal.default_int_handler if can_continue else lambda number, frame: sys.exit(128 + number)
     with signals_handled(handler, unhandled):
-        return _run_with_output(_with_dataset(arguments) if arguments[:1] and arguments[0] in _OF_TABLE else arguments)
+        return _run_with_output(with_dataset(arguments))
 
 
-def _with_dataset(arguments: list[str]) -> list[str]:
+def with_dataset(arguments: list[str]) -> list[str]:
     """Name the option of a table that stands first or last without it; argparse cannot tell it from other values."""
-    command, *words = arguments
+    command, *words = arguments or [""]
+    if command not in _OF_TABLE:
+        return arguments
     if not words:
         return [command, "--help"]
     if any(word.partition("=")[0] in ("--dataset", "--data.dataset") for word in words):

@@ -12,7 +12,7 @@ from graphslice.chem.descriptors import DESCRIPTORS, feature_column_names
 from graphslice.config import MOLECULE, DataConfig, join_names, quote_item, split_columns, split_words
 from graphslice.data.cells import COMMA_ADVICE, cell_text, has_comma, parse_number_column
 from graphslice.data.tables import Rows, texts
-from graphslice.errors import InputError, NoSmilesColumnError, nearest, pluralize, quoted_list
+from graphslice.errors import InputError, NoSmilesColumnError, nearest, pluralize, quoted_list, shown
 from graphslice.tasks import Task
 
 #: Largest magnitude of a number: models compute in float32 (up to 3.4e38) and square values when standardising.
@@ -20,6 +20,8 @@ MAX_MAGNITUDE = 1e18
 # Names of the SMILES column, in order of preference: before, and after, the only name that contains "smiles". TDC's
 # tables call it "Drug".
 _SMILES_NAMES, _OTHER_SMILES_NAMES = ("smiles", "canonical_smiles", "smi"), ("mol", "structure", "drug")
+# Rows by which a table is recognised as unreadable.
+_FIRST_ROWS = 100
 _TRUTH = {"true": 1.0, "false": 0.0}
 # Columns that files of a run have in addition to the identifiers.
 _RESERVED = {"row", "smiles", "split", "reason"}
@@ -42,8 +44,18 @@ class TableColumns:
     feature_names: tuple[str, ...] = ()  # of the model; default: those of the table
     ranges: np.ndarray | None = field(default=None, compare=False)  # float32 [2, K], limits of features in training
     _rows: int = field(default=0, init=False, compare=False)  # parsed so far
+    _first: str | None = field(default=None, init=False, compare=False)  # note on the first rows
     # Number of cells with a problem, and the first of them, by problem and column.
     _found: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict, init=False, compare=False)
+
+    def look_at(self, rows: Rows) -> None:
+        """Note what the first row has, if none of the first hundred can be read: its columns may be others."""
+        if self._first is None and len(rows) > 1:
+            seen, table = min(len(rows), _FIRST_ROWS), rows.table
+            named = zip(table.column_names, table.columns, strict=True)
+            cells = (f"{name!r} {shown(texts(column.slice(0, 1))[0])}" for name, column in named)
+            lost = all(row in rows.faults for row in range(seen))
+            self._first = f"none of the first {seen} rows can be read; row 1 has {', '.join(cells)}" if lost else ""
 
     def parse_features(self, rows: Rows) -> np.ndarray:
         """Parse the features of the next rows: ``float32 [R, K]``, 1 for true, 0 for false, nan where there is none."""
@@ -68,8 +80,9 @@ class TableColumns:
         self._found[problem, name] = count + int(rows.sum()), first
 
     def notes(self) -> list[str]:
-        """Return a warning for each feature with cells that are neither empty nor a number, or outside its range."""
-        notes = []
+        """Return a warning if no first row can be read, and for each feature with cells that are neither empty nor a
+        number, or outside its range."""
+        notes = [self._first] if self._first else []
         for n, name in enumerate(self.features):
             if (found := self._found.get(("unknown", name))) is not None:
                 notes.append(

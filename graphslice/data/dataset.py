@@ -16,7 +16,7 @@ from graphslice.data.labels import Labels, pointers
 from graphslice.data.ogb import OGB_FOLDERS
 from graphslice.data.splits import Splits, decode_splits
 from graphslice.data.store import BATCH_ROWS, GraphStore
-from graphslice.errors import InputError, pluralize
+from graphslice.errors import InputError, pluralize, shown
 from graphslice.tasks import Task
 
 if TYPE_CHECKING:
@@ -231,10 +231,12 @@ def describe_reasons(reasons: Mapping[int, str], problem: str) -> str:
     return f"{pluralize(len(reasons), 'row')} {verb} {problem}; the first, row {row + 1}: {reason}"
 
 
-def check_usable(name: str, rows: int, reasons: Mapping[int, str]) -> None:
+def check_usable(name: str, rows: int, reasons: Mapping[int, str], smiles: Sequence[str] = ()) -> None:
     """Raise :class:`InputError` if every row has a reason why it cannot be used."""
     if len(reasons) >= rows:
-        problem = f"no row can be used; the first: {reasons[min(reasons)]}" if reasons else "there are no rows"
+        first = min(reasons, default=0)
+        text = f", in {shown(smiles[first])}" if len(smiles) else ""
+        problem = f"no row can be used; the first: {reasons[first]}{text}" if reasons else "there are no rows"
         raise InputError(f"{name}: {problem}")
 
 

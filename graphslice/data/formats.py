@@ -43,6 +43,8 @@ _OTHER_FIELD, _FIELDS_SEEN, _TIE = re.compile(rb"[^,;\t\r\n\"]*[\x80-\xff][^,;\t
 _TWO_BYTES = re.compile(rb"[\x80-\xff]{2}|[\x82\x83][\x40-\xfc]")
 # What other encodings look like as Shift-JIS.
 _HALF_WIDTH = re.compile("[\uff61-\uff9f]")
+# What follows a SMILES in a line of a .smi file, and names of its column.
+_END_OF_SMILES, _SMILES_HEADERS = re.compile(r"\s+|[,;]"), ("smiles", "canonical_smiles", "smi")
 # First line that names the separator for Excel.
 _SEPARATOR = re.compile(r'"?sep=([,;\t])"?')
 # Most characters of a cell, for the csv module, whose default is 131,072: the largest C long on all platforms.
@@ -98,41 +100,48 @@ def chunks_of(table: Iterable[list[str]], rows: int) -> Iterator[TextRows]:
 
 
 def smiles_rows(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Read the lines of a ``.smi`` file: a SMILES or CXSMILES, and a name or ``""``. Blank lines are skipped."""
-    return (_smiles_line(line) for line in lines if line.strip())
+    """Read the lines of a ``.smi`` file: a SMILES or CXSMILES, and after a space, comma or semicolon, which no SMILES
+    has, a name or ``""``. Blank lines and a header are skipped."""
+    rows = (_smiles_line(line) for line in lines if line.strip())
+    first = itertools.islice(rows, 1)
+    return itertools.chain((row for row in first if row[0].lower() not in _SMILES_HEADERS), rows)
 
 
 def _smiles_line(line: str) -> list[str]:
-    smiles, *rest = line.split(None, 1)
+    smiles, *rest = _END_OF_SMILES.split(line.strip(), maxsplit=1)
     name = rest[0].strip() if rest else ""
     if name.startswith("|") and (end := name.find("|", 1)) > 0:  # the extension of a CXSMILES is part of the molecule
         smiles, name = f"{smiles} {name[: end + 1]}", name[end + 1 :].strip()
     return [smiles, name]
 
 
-def read_csv(lines: Iterator[str], file: str, delimiter: str | None, rows: int) -> tuple[list[str], Iterator[TextRows]]:
-    """Read column names (none of an empty file) and rows in chunks, without blank lines and Excel's ``sep=;``.
-    ``delimiter`` None is inferred; an unclosed quote raises InputError only while rows are read."""
+def read_csv(lines: Iterator[str], file: str, usual: str, rows: int) -> tuple[list[str], Iterator[TextRows]]:
+    """Read column names (none of an empty file) and rows in chunks, without blank lines and Excel's ``sep=;``. The
+    delimiter is inferred, if the ``usual`` one does not fit; an unclosed quote raises InputError only while rows are
+    read."""
     number, first = next(((i, line) for i, line in enumerate(lines) if line.strip("\r\n")), (0, ""))
     if declared := _SEPARATOR.fullmatch(first.strip("\r\n")):
-        delimiter, number, first = declared[1], number + 1, next(lines, "")
-    seen = [first, *(() if delimiter else itertools.islice(lines, _LINES_SEEN))]
+        number, first = number + 1, next(lines, "")
+    seen = [first, *itertools.islice(lines, _LINES_SEEN)]
+    delimiter = declared[1] if declared else _delimiter_of(seen, usual)
     csv.field_size_limit(_FIELD_LIMIT)
-    reader = csv.reader(itertools.chain(seen, lines), delimiter=delimiter or _delimiter_of(seen), strict=True)
+    reader = csv.reader(itertools.chain(seen, lines), delimiter=delimiter, strict=True)
     records = _records(reader, number, file)
     header = next(records, ([], 0))[0]
     return header, _chunks(records, len(header), file, rows)
 
 
-def _delimiter_of(lines: list[str]) -> str:
-    """Return the separator that divides most lines into as many fields as the header, which are most; else a comma."""
+def _delimiter_of(lines: list[str], usual: str) -> str:
+    """Return the separator that divides most lines into as many fields as the header, which are most; else the usual
+    one. A tab is preferred where it is usual, since fewer cells have one."""
 
     def agreement(delimiter: str) -> tuple[bool, bool, int]:
         header, *rows = [record for record in csv.reader(lines, delimiter=delimiter) if record] or [[]]
         agrees = len(header) > 1 and 2 * sum(len(row) == len(header) for row in rows) > len(rows)
-        return agrees, not agrees and delimiter == "," and len(header) > 1, len(header)
+        return agrees, not agrees and delimiter == usual and len(header) > 1, len(header)
 
-    return max(",;\t", key=agreement)
+    best = usual if usual == "\t" and agreement(usual)[0] else max(",;\t|", key=agreement)
+    return best if usual == "," or agreement(best)[0] else usual
 
 
 def _records(reader: Iterator[list[str]], number: int, file: str) -> Iterator[tuple[list[str], int]]:

@@ -234,8 +234,8 @@ def _open_text(path: Path, rows: int, stack: ExitStack) -> TableStream:
     elif _has_suffix(path, SMILES_SUFFIXES):
         header, chunks = ["smiles", "name"], chunks_of(smiles_rows(open_text(path, stack, notes)), rows)
     else:
-        delimiter = "\t" if _has_suffix(path, TSV_SUFFIXES) else None
-        header, chunks = read_csv(open_text(path, stack, notes), path.name, delimiter, rows)
+        usual = "\t" if _has_suffix(path, TSV_SUFFIXES) else ","
+        header, chunks = read_csv(open_text(path, stack, notes), path.name, usual, rows)
     first = next(chunks, None)
     stripped = [name.strip() for name in header]
     header = stripped if len({*stripped}) == len({*header}) else header

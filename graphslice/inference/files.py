@@ -32,6 +32,7 @@ from graphslice.data.tables import (
     write_table,
 )
 from graphslice.errors import InputError, check_new, check_suffix, quoted_list
+from graphslice.inference.inputs import smiles_rows
 from graphslice.inference.predictions import output_arrays, output_columns
 from graphslice.inference.predictor import Predictor
 from graphslice.runs.checkpoint import Checkpoint
@@ -122,7 +123,7 @@ def open_molecules(
     """Open a file, a folder or a list of SMILES, and find the columns that a model reads. InputError: one is missing or
     occurs twice, or one of ``new_columns`` exists."""
     if not isinstance(source, Path):
-        table = TableStream(["smiles"], iter([Rows.of_smiles(source)]), len(source))
+        table = TableStream(["smiles"], iter([smiles_rows(source)]), len(source))
         yield table, _model_columns(predictor, table, "the list of SMILES", smiles_column, new_columns)
     elif _is_store(source):
         store = GraphStore.open(source)

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -225,17 +226,22 @@ def network_inputs(config: RunConfig, molecules: Any, columns: Columns | None = 
     return arrays
 
 
+def smiles_rows(values: Iterable[Any], numbers: Mapping[str, np.ndarray] = MappingProxyType({})) -> Rows:
+    """Return rows of a column ``smiles``, and columns of ``numbers``; a value that is no text is a fault of its row."""
+    molecules = [_molecule(value) for value in values]
+    faults = {row: str(one) for row, one in enumerate(molecules) if isinstance(one, MoleculeError)}
+    return Rows(Rows.of_smiles([one if isinstance(one, str) else "" for one in molecules], numbers).table, faults)
+
+
 def _read_molecules(molecules: Sequence[Any], max_atoms: int) -> tuple[Rows, dict[int, MolGraph]]:
     """Return the SMILES among molecules of :func:`as_molecules`, with faults, and the graphs by row."""
-    rows, graphs = Rows.of_smiles([one if isinstance(one, str) else "" for one in molecules]), {}
+    rows, graphs = smiles_rows(molecules), {}
     for row, molecule in enumerate(molecules):
-        try:
-            if isinstance(molecule, MoleculeError):
-                raise molecule
-            if is_graph(molecule):
+        if is_graph(molecule):
+            try:
                 graphs[row] = _check_input_graph(molecule, max_atoms)
-        except MoleculeError as error:
-            rows.faults[row] = str(error)
+            except MoleculeError as error:
+                rows.faults[row] = str(error)
     return rows, graphs
 
 

@@ -29,10 +29,10 @@ from graphslice.api.model import Model, explain_molecule
 from graphslice.chem.workers import tasks
 from graphslice.data.columns import TableColumns
 from graphslice.data.featurize import Pool, parse
-from graphslice.data.tables import Rows, plain_rows
+from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError, nearest
 from graphslice.inference.files import predict_chunks
-from graphslice.inference.inputs import Columns, as_feature_columns
+from graphslice.inference.inputs import Columns, as_feature_columns, smiles_rows
 from graphslice.report.drawing import draw_molecule
 from graphslice.runs.run_files import without_nan
 
@@ -59,7 +59,9 @@ class PredictRequest(BaseModel):
     """Molecules to predict."""
 
     model_config = _STRICT
-    smiles: Annotated[list[str], FailFast()] = Field(min_length=1, examples=[["CCO", "c1ccccc1O"]])
+    smiles: list[Any] = Field(
+        min_length=1, description="SMILES; anything else has an error in its row", examples=[["CCO", "c1ccccc1O"]]
+    )
     model: str | None = _MODEL
     interval: float | None = Field(
         None, description="coverage in percent, such as 90: adds prediction intervals, similarity and in_domain"
@@ -85,7 +87,7 @@ class DrawRequest(BaseModel):
     """Molecules to draw."""
 
     model_config = _STRICT
-    smiles: Annotated[list[str], FailFast()] = Field(max_length=_CHUNK, examples=[["CCO"]])
+    smiles: list[Any] = Field(max_length=_CHUNK, examples=[["CCO"]])
 
 
 class Problem(BaseModel):
@@ -357,7 +359,7 @@ class ServedModel:
 
     def predict(
         self,
-        smiles: Sequence[str],
+        smiles: Sequence[Any],
         columns: dict[str, np.ndarray],  # float32 [R]
         interval: float | None,
         nearest: bool,
@@ -369,7 +371,7 @@ class ServedModel:
             if over is not None and over.is_set():
                 raise TimeoutError
 
-        rows, read = Rows.of_smiles(smiles, columns), TableColumns("smiles", features=tuple(columns))
+        rows, read = smiles_rows(smiles, columns), TableColumns("smiles", features=tuple(columns))
         chunks = [*self.model.featurize_rows([rows], read, self._pool, stop_if_over)]
         with _predicting:
             (table,) = predict_chunks(self.model, chunks, interval=interval, nearest=nearest)
@@ -400,8 +402,9 @@ class ServedModel:
         }
 
 
-def draw_molecules(smiles: Sequence[str], pool: Pool = None) -> list[str | None]:
+def draw_molecules(smiles: Sequence[Any], pool: Pool = None) -> list[str | None]:
     """Draw molecules as SVG; None where there is no drawing: see :func:`~graphslice.report.drawing.draw_molecule`."""
+    smiles = [text if isinstance(text, str) else "" for text in smiles]
     if pool is None:
         return _draw(smiles)
     futures = [pool.submit(_draw, task) for task in tasks(smiles, _CHUNK)]

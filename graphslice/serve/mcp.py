@@ -35,6 +35,7 @@ from graphslice.data.formats import split_sheet
 from graphslice.data.tables import plain_rows
 from graphslice.errors import InputError, check_file, check_known, shown
 from graphslice.inference.files import interval_notes, open_molecules, predict_chunks
+from graphslice.inference.inputs import smiles_rows
 from graphslice.inference.predictions import output_columns
 from graphslice.runs.run_files import contains_run, without_nan
 from graphslice.serve.documents import Description, Evaluation, Explanations, Predictions, Run
@@ -49,8 +50,8 @@ _REPORT_SECONDS = 5.0
 TOOLS = ("predict", "predict_file", "describe_model", "explain", "train", "evaluate")
 _WRITING = ("predict_file", "train")
 
-_Smiles = Annotated[list[str], Field(description="1 to 1,000 SMILES", min_length=1, max_length=1000)]
-_FewSmiles = Annotated[list[str], Field(description="1 to 20 SMILES", min_length=1, max_length=20)]
+_Smiles = Annotated[list[Any], Field(description="1 to 1,000 SMILES", min_length=1, max_length=1000)]
+_FewSmiles = Annotated[list[Any], Field(description="1 to 20 SMILES", min_length=1, max_length=20)]
 _Model = Annotated[
     str | None,
     Field(description="name of a model, or run directory in the folder (default: the first model of the server)"),
@@ -124,11 +125,15 @@ class Tools:
 
     def explain(self, smiles: _FewSmiles, model: _Model = None) -> Explanations:
         """Explain predictions: the contribution of each atom (Shapley values), for molecule-level targets."""
-        from graphslice.explain.inspect import explain  # imports torch, which takes seconds
+        from graphslice.explain.inspect import InputMolecule, explain  # imports torch, which takes seconds
 
         predictor = self.load(model, "explain")  # its networks become torch modules, which round otherwise
+        rows = smiles_rows(smiles)
+        given = [
+            InputMolecule(text, error=reason) for text, reason in zip(rows.smiles("smiles"), rows.errors, strict=True)
+        ]
         with self._computing:
-            return Explanations(**explain(predictor, smiles).to_dict(predictor.targets))  # type: ignore[typeddict-item]
+            return Explanations(**explain(predictor, given).to_dict(predictor.targets))  # type: ignore[typeddict-item]
 
     def describe_model(self, model: _Model = None) -> Description:
         """Describe a model: its targets, classes, architecture and scores."""

@@ -66,6 +66,8 @@ def test_all_cells_are_read(tmp_path, name, rows):
         (b"id;smiles;pH 7,4\nA;C;3\nB;N;4\n", ["id", "smiles", "pH 7,4"], [["A", "C", "3"], ["B", "N", "4"]]),
         (b"id;smiles;pH 7,4\nA;C;3,5\n\nB;N;4,5\n", ["id", "smiles", "pH 7,4"], [["A", "C", "3,5"], ["B", "N", "4,5"]]),
         (b'"smiles;y"\n"C,"\n', ["smiles;y"], [["C,"]]),
+        (b"smiles|y\nC|1\nN|2\n", ["smiles", "y"], [["C", "1"], ["N", "2"]]),
+        (b"smiles,y\nCC |Sg:gen:0:|,1\nN,2\n", ["smiles", "y"], [["CC |Sg:gen:0:|", "1"], ["N", "2"]]),
         (b"smiles,y\nC\0,1\n", ["smiles", "y"], [["C\0", "1"]]),
         (b'\nsmiles\nC\n\n""\nN\n\n', ["smiles"], [["C"], [""], ["N"]]),
         (b"smiles,caf\xe9\nC,1\n", ["smiles", "caf\u00e9"], [["C", "1"]]),
@@ -130,6 +132,18 @@ def test_smi_files_are_read(tmp_path, name):
         file.write("CCO ethanol\n\nc1ccccc1\tbenzene, the ring\n  N  \nO")
     rows = [["CCO", "ethanol"], ["c1ccccc1", "benzene, the ring"], ["N", ""], ["O", ""]]
     assert read(tmp_path / name) == (["smiles", "name"], rows)
+
+
+def test_tsv_with_other_separators_and_smi_with_commas_or_a_header_are_read(tmp_path):
+    for name, content, expected in (
+        ("t.tsv", "smiles,y\nC,1\nN,2\n", (["smiles", "y"], [["C", "1"], ["N", "2"]])),
+        ("t.tsv", "smiles\ty\nC\t1,2,3\nN\t2,3,4\n", (["smiles", "y"], [["C", "1,2,3"], ["N", "2,3,4"]])),
+        ("t.tsv", "a,smiles\nC\n", (["a,smiles"], [["C"]])),
+        ("t.smi", "CCO,ethanol\nC;methane, pure\n", (["smiles", "name"], [["CCO", "ethanol"], ["C", "methane, pure"]])),
+        ("t.smi", "SMILES Name\nCC |Sg:gen:0,1:| a b\n", (["smiles", "name"], [["CC |Sg:gen:0,1:|", "a b"]])),
+    ):
+        (tmp_path / name).write_text(content)
+        assert read(tmp_path / name) == expected, name
 
 
 def test_parquet_types_are_preserved(tmp_path):

@@ -161,7 +161,8 @@ def test_arbitrary_bytes_give_rows_or_one_line_error(content, name, size):
         if name != "t.smi":
             assert len(cells) == len(lines) - 1
         else:
-            assert len(cells) == sum(bool(line.decode(errors="replace").strip()) for line in lines)
+            lines = [line for line in lines if line.decode(errors="replace").strip()]
+            assert len(cells) == len(lines) - bool(re.match(rb"\s*smi(les)?(\s|[,;]|$)", lines[0], re.IGNORECASE))
 
 
 @FEW_HUNDRED

@@ -138,6 +138,17 @@ def test_a_model_is_chosen_by_its_name_and_paths_are_not_shown(served, model):
     assert str(model.folder) not in described.text and client.get("/health").json()["status"] == "ok"
 
 
+def test_what_is_no_text_is_an_error_of_its_row(client, model):
+    values = ["CCO", None, 5, ["C"], {"a": 1}, True, "CCN"]
+    rows = predict(client, values)
+    errors = [row["error"] for row in rows]
+    assert errors == model.predict(values, details=True).errors
+    assert [row for row, error in enumerate(errors) if error is None] == [0, 6] and errors[1] == "empty SMILES"
+    assert errors[2] == "5 (int) is not a SMILES"
+    svg = client.post("/draw", json={"smiles": values}).json()["svg"]
+    assert [one is None for one in svg] == [error is not None for error in errors]
+
+
 def test_half_a_character_is_an_error_of_its_row(client):
     """JSON can have one half of a surrogate pair, which UTF-8 cannot."""
     body, headers = rb'{"smiles": ["C\ud83d"]}', {"content-type": "application/json"}
@@ -161,7 +172,7 @@ BAD = {
     "not-utf-8": (b'{"smiles": ["\xff"]}', 400, "UTF-8"),
     "deep": (b"[" * 100_000, 400, "JSON"),
     "digits": (b'{"smiles": ["C"], "interval": ' + b"9" * 5_000 + b"}", 400, "JSON"),
-    "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 422, "smiles.0"),
+    "many-numbers": (b'{"smiles": [' + b"1," * 500_000 + b"1]}", 413, "500,001 molecules"),
     "unknown-key": (b'{"smiles": ["C"], "intervals": 90}', 422, "intervals: unknown key"),
     "nan-interval": (b'{"smiles": ["C"], "interval": NaN}', 422, "coverage"),
     "path": (b'{"smiles": ["C"], "model": "../../etc/passwd"}', 404, "no model"),

@@ -19,7 +19,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,6 +51,8 @@ _PROBLEMS = {
     "extra_forbidden": "unknown key: see /docs",
     "too_short": "send at least one",
 }
+# What is no text has an error in its row.
+_Text = Annotated[Any, WithJsonSchema({"type": "string"})]
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MODEL = Field(None, description="name of the model, as in /models (default: the first)")
 
@@ -59,7 +61,7 @@ class PredictRequest(BaseModel):
     """Molecules to predict."""
 
     model_config = _STRICT
-    smiles: list[Any] = Field(
+    smiles: list[_Text] = Field(
         min_length=1, description="SMILES; anything else has an error in its row", examples=[["CCO", "c1ccccc1O"]]
     )
     model: str | None = _MODEL
@@ -87,7 +89,7 @@ class DrawRequest(BaseModel):
     """Molecules to draw."""
 
     model_config = _STRICT
-    smiles: list[Any] = Field(max_length=_CHUNK, examples=[["CCO"]])
+    smiles: list[_Text] = Field(max_length=_CHUNK, examples=[["CCO"]])
 
 
 class Problem(BaseModel):

@@ -36,7 +36,7 @@ PAPP = pd.DataFrame({"SMILES": ["C" * (1 + n) for n in range(20)], "Papp": [floa
 @pytest.mark.parametrize(
     ("arguments", "wrong", "meant"),
     [
-        ({}, "papp", "Papp"),
+        ({}, "pap", "Papp"),
         ({"features": "rdkit"}, "rdkit", "rdkit2d"),
         ({"split": "Scafold"}, "Scafold", "scaffold"),
     ],

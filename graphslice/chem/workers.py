@@ -62,14 +62,22 @@ class Workers:
     def __init__(self, count: int = 0) -> None:
         self._ordinary = _Processes(count) if count else None
         self._intricate: _Processes | None = None  # started when it is needed
+        self._lock = threading.Lock()
 
     def submit(self, work: _Work[_Result], smiles: Sequence[str]) -> Future[_Results[_Result]]:
         """Submit a function of independent rows; the future returns (result, reason): one for all rows, or one per row.
         The reason is None unless the row crashed or took too long, with the result of an empty SMILES."""
-        if len(smiles) == 1 and is_intricate(smiles[0]) and not multiprocessing.current_process().daemon:
-            self._intricate = self._intricate or _Processes(1)
-            return self._intricate.submit(work, smiles)
+        if len(smiles) == 1 and is_intricate(smiles[0]):
+            return self.isolate(work, smiles[0])
         return _Later(work, smiles) if self._ordinary is None else self._ordinary.submit(work, smiles)
+
+    def isolate(self, work: _Work[_Result], text: str) -> Future[_Results[_Result]]:
+        """Submit an intricate molecule; a daemon process, which may not start others, reads it itself."""
+        if multiprocessing.current_process().daemon:
+            return _Later(work, [text])
+        with self._lock:  # of several threads of a server
+            self._intricate = self._intricate or _Processes(1)
+        return self._intricate.submit(work, [text])
 
     def close(self) -> None:
         """Kill the processes, even if they are busy."""
@@ -135,7 +143,7 @@ class _Processes:
                         parts += [[text] for text in texts]
                         continue
                     is_late = lost.exitcode is None
-                    reason = f"took longer than {ROW_SECONDS:g} s" if is_late else "crashed on this SMILES"
+                    reason = f"took longer than {ROW_SECONDS:g} s" if is_late else "crashed on this molecule"
                     results.append((empty, f"RDKit {reason}"))
             return results
         finally:

@@ -13,7 +13,7 @@ import warnings
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, time
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, TypeAlias, cast
@@ -22,6 +22,7 @@ from xml.etree.ElementTree import Element, iterparse
 from rdkit import Chem
 
 from graphslice.chem.parse import MoleculeError, mol_to_smiles, parse_failure, rdkit_messages_blocked
+from graphslice.chem.workers import Workers
 from graphslice.errors import InputError, first_line, nearest, pluralize, quoted_list
 
 # Lines after the header by which the separator is inferred.
@@ -340,6 +341,10 @@ _SMILES, _TITLE = "smiles", "name"
 # A property: "> <NAME>", with other texts before and behind the name, and lines up to an empty one.
 _PROPERTY = re.compile(r"^>[^<\n]*<(.*)>.*\n((?:.+\n?)*)", re.MULTILINE)
 
+# The numbers of atoms and bonds of a molblock, V2000 or V3000, and a difference of molecules with many rings.
+_COUNTS = re.compile(r"^M  V30 COUNTS (\d+) (\d+)|\A(?:.*\n){3}([ \d]{2}\d)([ \d]{2}\d).*V2000", re.MULTILINE)
+_MANY_RINGS = 10
+
 
 def read_sdf(path: Path, rows: int, stack: ExitStack, notes: list[str]) -> tuple[list[str], Iterator[TextRows], int]:
     """Read column names (``smiles``, ``name`` if a record has a title, all properties), rows in chunks, and their
@@ -355,16 +360,22 @@ def read_sdf(path: Path, rows: int, stack: ExitStack, notes: list[str]) -> tuple
     first = [_SMILES, _TITLE] if has_titles else [_SMILES]
     columns = first + [f"{name}_property" if name in first else name for name in properties]
 
+    workers = stack.enter_context(closing(Workers()))
+
     def chunks() -> Iterator[TextRows]:
         for start in range(0, len(supplier), rows):
             part: list[list[str]] = []
             faults: dict[int, str] = {}
             for number in range(start, min(start + rows, len(supplier))):
-                title, values = _texts(supplier.GetItemText(number))
-                try:
-                    smiles = _smiles(supplier, number)
-                except MoleculeError as reason:
-                    smiles, faults[len(part)] = "", f"record {number + 1} of {path.name}: {reason}"
+                title, values = _texts(text := supplier.GetItemText(number))
+                if _is_intricate(text):
+                    (((smiles, reason), lost),) = workers.isolate(_read_record, text).result()
+                else:
+                    with rdkit_messages_blocked():
+                        mol = supplier[number]
+                    (smiles, reason), lost = _read_record([text], mol), None
+                if reason is not None:
+                    faults[len(part)] = f"record {number + 1} of {path.name}: {lost or reason}"
                 part.append([smiles, title][: len(first)] + [values.get(name, "") for name in properties])
             yield part, faults
 
@@ -388,12 +399,24 @@ def _texts(record: str) -> tuple[str, dict[str, str]]:
     return record.partition("\n")[0].strip(), {name: value.removesuffix("\n") for name, value in found}
 
 
-def _smiles(supplier: Chem.SDMolSupplier, number: int) -> str:
-    with rdkit_messages_blocked():
-        mol, text = supplier[number], supplier.GetItemText(number)
-        if text.count("\nM  END") > 1:
-            raise MoleculeError("it holds two structures: the line $$$$ between them is missing")
-        if mol is None:
-            unsanitized = Chem.MolFromMolBlock(text, sanitize=False)
-            raise MoleculeError(parse_failure(unsanitized, lambda: "RDKit cannot read the structure"))
-    return mol_to_smiles(mol)
+def _is_intricate(record: str) -> bool:
+    """True if the counts of atoms and bonds of a record leave room for many rings."""
+    counts = _COUNTS.search(record)
+    atoms, bonds = (int(counts[1] or counts[3]), int(counts[2] or counts[4])) if counts else (0, 0)
+    return bonds - atoms >= _MANY_RINGS
+
+
+def _read_record(texts: Sequence[str], mol: Chem.Mol | None = None) -> tuple[str, str | None]:
+    """Return the SMILES of a record, or the reason why there is none."""
+    (text,) = texts
+    try:
+        with rdkit_messages_blocked():
+            mol = mol or Chem.MolFromMolBlock(text)
+            if text.count("\nM  END") > 1:
+                raise MoleculeError("it holds two structures: the line $$$$ between them is missing")
+            if mol is None:
+                unsanitized = Chem.MolFromMolBlock(text, sanitize=False)
+                raise MoleculeError(parse_failure(unsanitized, lambda: "RDKit cannot read the structure"))
+        return mol_to_smiles(mol), None
+    except MoleculeError as reason:
+        return "", str(reason)

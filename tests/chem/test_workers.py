@@ -61,7 +61,7 @@ def test_crash_or_timeout_fails_only_its_row(deadly_rows, request):
     with featurizer_pool(workers=2) as processes:
         arrays, reasons, *_ = parse(smiles, GraphConfig(), processes)
         store, again = GraphStore.from_arrays(arrays), parse(smiles[10:400], GraphConfig(), processes)[0]
-    messages = {CRASH: "RDKit crashed on this SMILES", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
+    messages = {CRASH: "RDKit crashed on this molecule", NO_STEP_LIMIT: "RDKit took longer than 5 s"}
     assert {row: reason for row, reason in enumerate(reasons) if reason} == {
         r: messages[text] for r, text in bad.items()
     }
@@ -79,14 +79,14 @@ def test_predict_survives_a_crashing_row(deadly, cli, run_directory, tmp_path, d
     code, _, err = cli("predict", run_directory, table, "-o", out, "--workers", "2")
     assert code == 0 and "1 of 100" in err
     rows = out.read_text().splitlines()
-    assert len(rows) == 101 and rows[-1].endswith("RDKit crashed on this SMILES")
-    assert not any(row.endswith("crashed on this SMILES") for row in rows[:-1])
+    assert len(rows) == 101 and rows[-1].endswith("RDKit crashed on this molecule")
+    assert not any(row.endswith("crashed on this molecule") for row in rows[:-1])
 
 
 def test_atom_orders_survive_a_crashing_row(deadly, demo_smiles):
     with featurizer_pool(workers=2) as processes:
         arrays, reasons, order, _ = pool.parse([*demo_smiles[:600], CRASH], GraphConfig(), processes, level="atom")
-    assert reasons[-1] == "RDKit crashed on this SMILES" and arrays.atom_bond_counts("atom")[-1] == -1
+    assert reasons[-1] == "RDKit crashed on this molecule" and arrays.atom_bond_counts("atom")[-1] == -1
     np.testing.assert_array_equal(order, read_smiles(demo_smiles[:600], "atom")[2])
 
 
@@ -137,7 +137,7 @@ def test_tasks_have_every_row_in_order_and_intricate_ones_alone(demo_smiles):
 
 @pytest.mark.parametrize("smiles", [SLOW, DENSE])
 def test_a_slow_molecule_is_an_error_of_smiles_to_graph(smiles, short_limit):
-    with pytest.raises(MoleculeError, match=r"^RDKit (took longer than 0\.5 s|crashed on this SMILES)$"):
+    with pytest.raises(MoleculeError, match=r"^RDKit (took longer than 0\.5 s|crashed on this molecule)$"):
         smiles_to_graph(smiles)
 
 

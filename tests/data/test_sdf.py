@@ -154,6 +154,20 @@ def test_brackets_of_polymers_and_r_groups_are_no_molecule(tmp_path):
     assert "a polymer" in malformed[0] and "the label 'R1'" in malformed[1]
 
 
+@pytest.mark.parametrize("v3000", [False, True])
+def test_a_slow_record_costs_its_row(v3000, tmp_path, monkeypatch):
+    monkeypatch.setattr("graphslice.chem.workers.ROW_SECONDS", 0.5)
+    mol = Chem.MolFromSmiles("O%10" + "C1CCC(CC1)O" * 26 + "%10", sanitize=False)
+    mol.UpdatePropertyCache(strict=False)
+    Chem.FastFindRings(mol)
+    slow = Chem.MolToMolBlock(mol, kekulize=False, includeStereo=False, forceV3000=v3000)
+    adamantanes = Chem.MolToMolBlock(Chem.MolFromSmiles("C1C2CC3CC1CC(C2)C3." * 5 + "C"), forceV3000=v3000)
+    (tmp_path / "t.sdf").write_text(record(slow, y="1") + record(adamantanes) + record())
+    _, cells, malformed = read_table(tmp_path / "t.sdf")
+    assert malformed == {0: "record 1 of t.sdf: RDKit took longer than 0.5 s"} and cells[0][-1] == "1"
+    assert Chem.CanonSmiles(cells[1][0]) == Chem.CanonSmiles("C1C2CC3CC1CC(C2)C3." * 5 + "C")
+
+
 def test_predictions_of_atoms_are_rejected(make_predictor, tmp_path):
     (tmp_path / "t.sdf").write_text(record())
     predictor = make_predictor(level="atom")
